@@ -156,6 +156,13 @@ fn carries_declared_commands_and_names_unknown_ones() {
     assert_eq!(closed.read_to_end().expect("the end of the connection").0, b"");
     assert_eq!(other.read_to_end().expect("the end of the connection").0, b"");
     assert_eq!(carried.cmd(&["FETCH", "k"]).expect("the connection stands").text(), Some("v"));
+    // Both processes have asked the new master for its commands, and have learned nothing: a
+    // renamed command is listed by its former name.
+    let is_asked = || {
+        let lists = cluster.master().info("commandstats", "cmdstat_command|list");
+        lists.is_ok_and(|it| it.starts_with("calls=2,"))
+    };
+    wait_until("both ask the new master once", PATIENCE, is_asked);
     for (pointsman, name) in [(&strict, "FETCH"), (&declared, "FETCHED")] {
         let expected = [("unknown_command".to_owned(), name.to_owned())];
         wait_until("the line that names the command", PATIENCE, || {

@@ -90,7 +90,7 @@ pub use proxy_protocol::parse::{HeaderFault, ProxyHeader, parse as parse_proxy_h
 pub use rejection::Rejection;
 pub use resp::{
     CarryEffect, DEFAULT_REFUSALS, ListedCommand, MAX_COMMAND_NAME, Pin, RefusalError, Refusals,
-    RefusedCommand, StatelessCommands, StatelessError, listed_commands,
+    RefusedCommand, ServerCommands, StatelessCommands, StatelessError, listed_commands,
 };
 pub use runtime::heartbeat::{Heartbeat, STALL, Stalls};
 pub use service::{DialFailure, Hint, Hints, NoHints, Service};

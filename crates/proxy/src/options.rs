@@ -231,7 +231,11 @@ impl LiveOptions {
         self.0.shares.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn set(&self, options: Options) {
+    /// Replaces the options. What the server says of its commands stays.
+    pub(crate) fn set(&self, mut options: Options) {
+        if let Some(server) = self.peek().stateless_commands.server() {
+            options.stateless_commands = options.stateless_commands.with_server(server);
+        }
         let (screens, shares) = (options.screens(), options.shares());
         self.0.now.store(Arc::new(options));
         self.0.shares.store(shares, Ordering::Release);

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use harness::{Binary, Launch, Process, Value, encode, parse, wait_until};
-use resp::{PromotionReason, Sharing, sharing_of};
+use resp::{CommandInfo, PromotionReason, Sharing, StatelessCommands, is_unlisted, sharing_of};
 use share::{Commands, ask_table, read_table};
 
 struct Server {
@@ -174,6 +174,32 @@ fn agrees_with_the_table_of_the_server() {
     let table = read_table(&server.reply().1).expect("a table");
     assert!(table.iter().flatten().count() > 180);
     assert_eq!(Commands::new(&table), Commands::default());
+}
+
+/// The rule for commands that the table lacks, applied to those that it has: it never carries a
+/// session that the table would keep.
+#[test]
+fn carries_no_command_that_the_table_pins() {
+    fn infos(entries: &[Value], found: &mut Vec<CommandInfo>) {
+        for entry in entries {
+            let fields = entry.items();
+            infos(fields.get(9).map(Value::items).unwrap_or_default(), found);
+            let has_keys = fields[3].int() != Some(0)
+                || fields.get(8).is_some_and(|specs| !specs.items().is_empty());
+            let flags = texts(&fields[2]).into_iter().chain(texts(&fields[6])).collect();
+            let name = fields[0].text().expect("a name").to_owned();
+            found.push(CommandInfo { name, has_keys, flags });
+        }
+    }
+    let mut found = Vec::new();
+    infos(Server::start().ask(&["COMMAND"]).items(), &mut found);
+    let carried: Vec<&CommandInfo> = found.iter().filter(|it| it.is_stateless()).collect();
+    assert!(carried.len() > 150, "{} of {}", carried.len(), found.len());
+    for command in carried {
+        let name = &command.name;
+        assert!(StatelessCommands::check(name).is_ok(), "the table pins {name}");
+        assert!(!is_unlisted(name.split('|').next().unwrap_or_default()), "{name}");
+    }
 }
 
 /// What the server keeps for a connection, as `CLIENT INFO` shows it.

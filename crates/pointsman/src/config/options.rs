@@ -144,7 +144,8 @@ section! {
         ///
         /// A session that sent a command unknown to Pointsman is closed when the master is
         /// replaced, because the command may have left any state on the connection: it may belong
-        /// to a module, or be renamed by rename-command. Name commands here that leave no state, in
+        /// to a module, or be renamed by rename-command. Commands of a newer server that the server
+        /// itself shows to be harmless are known. Name commands here that leave no state, in
         /// any case, as "NAME" or "CONTAINER|SUBCOMMAND"; at most 1024. docs/commands.md lists the
         /// known ones. pointsman_sessions_by_state{state="unknown_command"} counts the sessions
         /// concerned, and the log names the command when such a session is closed. A change applies

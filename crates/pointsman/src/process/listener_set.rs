@@ -9,7 +9,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use proxy::{ListenAddr, Options};
+use proxy::{ListenAddr, Options, ServerCommands};
 use sentinel::{DiscoveryConfig, DiscoveryHandle, ReplicaRules, Replicas};
 use target::{EmptyPool, PoolWriter, TargetReader, TargetSource, TargetWriter};
 
@@ -154,6 +154,8 @@ pub(crate) fn options_of(
 pub(crate) struct ServiceRoute {
     target: Arc<TargetReader>,
     discovery: Arc<OnceLock<DiscoveryHandle>>,
+    /// The master's commands that the built-in table lacks.
+    commands: ServerCommands,
 }
 
 /// What publishes the nodes that a set leads to, if it is not the target itself.
@@ -166,7 +168,7 @@ pub(crate) enum SetPublisher {
 impl ServiceRoute {
     fn new() -> (TargetWriter, Self) {
         let (writer, target) = TargetWriter::new();
-        (writer, Self { target, discovery: Arc::default() })
+        (writer, Self { target, discovery: Arc::default(), commands: ServerCommands::default() })
     }
 
     /// Connects the hints of sessions with the discovery of their service.
@@ -201,8 +203,9 @@ impl ServiceRoute {
             }
         };
         let name = format!("{}{}", service.name, to.suffix()).into();
-        let options = options_to(to, service, limit, (log, tls.listening(service))).into();
-        (proxy::Service { name, route, options, hints }, publisher)
+        let mut options = options_to(to, service, limit, (log, tls.listening(service)));
+        options.stateless_commands = options.stateless_commands.with_server(&self.commands);
+        (proxy::Service { name, route, options: options.into(), hints }, publisher)
     }
 }
 
@@ -234,7 +237,12 @@ impl WiredService {
             }
             sets.push((to, set));
         }
-        let watch = settings::discovery(service, target_writer, (replicas, sentinels));
+        let watch = settings::discovery(
+            service,
+            target_writer,
+            route.commands.clone(),
+            (replicas, sentinels),
+        );
         Self { sets, watch, route }
     }
 }

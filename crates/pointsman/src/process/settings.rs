@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
+use proxy::ServerCommands;
 use sentinel::doctor::Examination;
 use sentinel::{
     AllowedHost, Allowlist, Credentials, DiscoveryChange, DiscoveryConfig, MachineRules, NodeAddr,
@@ -20,6 +21,7 @@ use crate::system::cgroup;
 pub fn discovery(
     service: &config::ServiceConfig,
     points: TargetWriter,
+    commands: ServerCommands,
     (replicas, sentinel_pool): (Option<Replicas>, Option<PoolWriter>),
 ) -> DiscoveryConfig {
     let address_map = address_map(service);
@@ -37,6 +39,7 @@ pub fn discovery(
         address_map,
         nodes: nodes(service),
         target_writer: points,
+        commands,
         replicas,
         sentinel_pool,
     }

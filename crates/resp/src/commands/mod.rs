@@ -8,6 +8,7 @@ pub(crate) mod ordinary;
 mod recorded_tests;
 pub(crate) mod refused;
 pub(crate) mod request_words;
+pub(crate) mod server_commands;
 pub(crate) mod sharing;
 pub(crate) mod stateless;
 pub(crate) mod table;

@@ -1,15 +1,15 @@
-//! Commands that the operator has declared stateless, in addition to the built-in table.
+//! Commands that leave no state on their connection, in addition to the built-in table: those that
+//! the operator has declared, and those that the server has.
 //!
 //! They are looked up only for commands that are not in the table, so that all other commands cost
-//! nothing.
-//!
-//! Deliberately absent: any check that the declaration is true.
+//! nothing. A declaration of the operator is not checked.
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::commands::carry_effect::objection;
 use crate::commands::class::Class;
+use crate::commands::server_commands::ServerCommands;
 use crate::commands::table::ClassLookup;
 
 /// Maximum length of a command name, in bytes. A hash of the name, which `redis.conf` suggests for
@@ -21,7 +21,23 @@ pub(crate) const HEAD: usize = 2 * (MAX_COMMAND_NAME + 8) + 16;
 
 /// A list of stateless commands: `NAME`, or `CONTAINER|SUBCOMMAND`. Cheap to clone.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct StatelessCommands(Option<Arc<Vec<String>>>);
+pub struct StatelessCommands(Option<Arc<Lists>>);
+
+#[derive(Debug, Default)]
+struct Lists {
+    /// Declared by the operator, sorted, in upper case.
+    declared: Vec<String>,
+    /// Found harmless by what the server says of them.
+    server: ServerCommands,
+}
+
+impl PartialEq for Lists {
+    fn eq(&self, other: &Self) -> bool {
+        self.declared == other.declared && self.server.is(&other.server)
+    }
+}
+
+impl Eq for Lists {}
 
 /// Why a command cannot be declared stateless.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,7 +71,21 @@ impl StatelessCommands {
         let mut all = commands.into_iter().map(declared).collect::<Result<Vec<_>, _>>()?;
         all.sort();
         all.dedup();
-        Ok(Self(if all.is_empty() { None } else { Some(Arc::new(all)) }))
+        let lists = Lists { declared: all, server: ServerCommands::default() };
+        Ok(Self((!lists.declared.is_empty()).then(|| Arc::new(lists))))
+    }
+
+    /// These commands, and those of a server.
+    #[must_use]
+    pub fn with_server(&self, server: &ServerCommands) -> Self {
+        let declared = self.0.as_ref().map(|it| it.declared.clone()).unwrap_or_default();
+        Self(Some(Arc::new(Lists { declared, server: server.clone() })))
+    }
+
+    /// The commands of a server among them, if it has been asked.
+    #[must_use]
+    pub fn server(&self) -> Option<&ServerCommands> {
+        self.0.as_ref().map(|it| &it.server)
     }
 
     /// The command in upper case, if it can be declared.
@@ -81,16 +111,16 @@ impl StatelessCommands {
         }
     }
 
-    /// Whether a command is declared by its name alone, in upper or lower case.
+    /// Whether a command is listed by its name alone, in upper or lower case.
     fn has(&self, name: &[u8]) -> bool {
-        let compare = |it: &String| it.bytes().cmp(name.iter().map(u8::to_ascii_uppercase));
-        self.0.as_ref().is_some_and(|all| all.binary_search_by(compare).is_ok())
+        self.0.as_ref().is_some_and(|it| has(&it.declared, name) || it.server.has(name))
     }
 
-    /// Whether subcommands of `name` are declared.
+    /// Whether subcommands of `name` are listed.
     fn has_within(&self, name: &str) -> bool {
-        let within = |it: &String| it.strip_prefix(name).is_some_and(|rest| rest.starts_with('|'));
-        self.0.as_ref().is_some_and(|all| all.iter().any(within))
+        let is_within =
+            |it: &Arc<Lists>| has_within(&it.declared, name) || it.server.has_within(name);
+        self.0.as_ref().is_some_and(is_within)
     }
 
     /// Whether the request that begins with `head` has a command that is declared by its name
@@ -135,10 +165,21 @@ impl StatelessCommands {
     }
 }
 
+/// Whether a sorted list has a name, in upper or lower case.
+pub(crate) fn has(list: &[String], name: &[u8]) -> bool {
+    let compare = |it: &String| it.bytes().cmp(name.iter().map(u8::to_ascii_uppercase));
+    list.binary_search_by(compare).is_ok()
+}
+
+/// Whether a list has subcommands of `name`.
+pub(crate) fn has_within(list: &[String], name: &str) -> bool {
+    list.iter().any(|it| it.strip_prefix(name).is_some_and(|rest| rest.starts_with('|')))
+}
+
 /// The result of looking up a request whose command is not in the table.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum StatelessLookup {
-    /// Its command is declared stateless.
+    /// Its command is stateless: declared, or known to the server.
     Declared,
     /// It is not declared; its name, safe for a log.
     Unknown(String),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use resp::ServerCommands;
 use target::{EmptyPool, PoolWriter, TargetWriter};
 use tls::ClientTls;
 
@@ -46,6 +47,8 @@ pub struct DiscoveryConfig {
     pub nodes: Allowlist,
     /// Where the target is published.
     pub target_writer: TargetWriter,
+    /// Where the master's commands are stored that the built-in table lacks.
+    pub commands: ServerCommands,
     /// The replicas for readers, if configured.
     pub replicas: Option<Replicas>,
     /// The pool of live sentinels for a listener, if configured.
@@ -69,6 +72,7 @@ pub(crate) fn prober_factory(
         settings: ArcSwap::from_pointee(settings),
         own: own.clone(),
         resolver: resolver.clone(),
+        commands: watch.commands.clone(),
     }
 }
 

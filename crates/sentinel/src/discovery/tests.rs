@@ -29,6 +29,7 @@ fn watch(name: &str, seeds: u16, target_writer: TargetWriter) -> DiscoveryConfig
         address_map: BTreeMap::new(),
         nodes: Default::default(),
         target_writer,
+        commands: Default::default(),
         replicas: None,
         sentinel_pool: None,
     }

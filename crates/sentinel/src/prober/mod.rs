@@ -16,6 +16,7 @@
 
 pub(crate) mod probe_connection;
 pub(crate) mod prober_set;
+pub(crate) mod server_commands;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -23,6 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use resp::ServerCommands;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
@@ -102,6 +104,8 @@ pub(crate) struct ProberFactory {
     pub(crate) own: OwnAddresses,
     /// Resolves host names.
     pub(crate) resolver: Resolver,
+    /// Where the master's commands are stored that the built-in table lacks.
+    pub(crate) commands: ServerCommands,
 }
 
 /// Settings that may change while the probers run.

@@ -7,6 +7,7 @@
 //! node that a commit waits for, are exempt from the limit.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,10 +17,10 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::link::login::{Access, Login};
 use crate::link::messages::{DriverMessage, ProbeProblem};
-use crate::prober::{self, ProbeSettings, ProbeTrigger, ProberFactory};
+use crate::prober::{self, ProbeSettings, ProbeTrigger, ProberFactory, server_commands};
 use crate::rate_limiter::RateLimiter;
 use crate::types::AddressMap;
-use crate::{NodeAddr, Probe, Trust};
+use crate::{NodeAddr, Probe, Trust, Verify};
 
 /// Probers started at once: more nodes than most masters have.
 const DIAL_BURST: u32 = 16;
@@ -43,6 +44,8 @@ pub(crate) struct ProberSet {
     settings: Arc<ProbeSettings>,
     probers: BTreeMap<NodeAddr, ProberHandle>,
     dial_limiter: RateLimiter,
+    /// Asks the present master about its commands.
+    commands_task: Option<AbortOnDropHandle<()>>,
     out: mpsc::Sender<DriverMessage>,
 }
 
@@ -52,9 +55,25 @@ impl ProberSet {
         factory: ProberFactory,
         out: mpsc::Sender<DriverMessage>,
     ) -> Self {
-        let dial_limiter = RateLimiter::new(DIAL_BURST, DIAL_INTERVAL);
-        let (settings, factory) = (factory.settings.load_full(), Arc::new(factory));
-        Self { service, factory, settings, probers: BTreeMap::new(), dial_limiter, out }
+        Self {
+            service,
+            settings: factory.settings.load_full(),
+            factory: Arc::new(factory),
+            probers: BTreeMap::new(),
+            dial_limiter: RateLimiter::new(DIAL_BURST, DIAL_INTERVAL),
+            commands_task: None,
+            out,
+        }
+    }
+
+    /// Asks a new master about the commands that the built-in table lacks.
+    pub(crate) fn ask_commands(&mut self, service: &Arc<str>, node: &NodeAddr, at: SocketAddr) {
+        if self.settings.verify == Verify::Tcp {
+            return;
+        }
+        let factory = Arc::clone(&self.factory);
+        let task = server_commands::run(Arc::clone(service), node.clone(), at, factory);
+        self.commands_task = Some(AbortOnDropHandle::new(tokio::spawn(task)));
     }
 
     /// Applies these settings from now on. Nodes that are dialled at another address, or no longer

@@ -225,6 +225,7 @@ pub(crate) fn watch(name: &str, sentinels: Vec<NodeAddr>) -> (DiscoveryConfig, A
         address_map: BTreeMap::new(),
         nodes: Default::default(),
         target_writer: points,
+        commands: Default::default(),
         replicas: None,
         sentinel_pool: None,
     };

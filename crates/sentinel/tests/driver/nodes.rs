@@ -3,10 +3,12 @@
 
 use std::time::{Duration, Instant};
 
+use resp::{Ledger, Limits, Pin, ServerCommands, StatelessCommands};
 use sentinel::{ProbeFailure, Verify};
 
 use crate::cluster::{Driver, FakeCluster, TargetChange, event_only_rules, ms, stays, until};
 use crate::fake::Behavior;
+use crate::wire;
 
 #[tokio::test]
 async fn keeps_gate_closed_while_new_master_loads() {
@@ -245,4 +247,46 @@ async fn verifies_restarted_master_and_fences_its_sessions() {
     cluster.nodes[0].cut();
     until("a new generation", || driver.generation() == 2).await;
     assert!(before.fence().is_raised() && driver.target() == Some(cluster.addr(0)));
+}
+
+/// The pin of a session that sent one request and received one reply.
+fn pin_after(commands: &ServerCommands, words: &[&str]) -> Option<Pin> {
+    let listed = StatelessCommands::default().with_server(commands);
+    let mut ledger =
+        Ledger::new(&Limits { memory: 1024, ..Limits::default() }).with_stateless(listed);
+    ledger.request(&wire::words(words));
+    ledger.reply(b"+OK\r\n");
+    ledger.pin()
+}
+
+#[tokio::test]
+async fn carries_commands_that_the_new_master_calls_harmless() {
+    let cluster = FakeCluster::new(3, 2).await;
+    let later = |name: &str, flags| (name.to_owned(), wire::command_entry(name, flags, Vec::new()));
+    let inside = [("part|get", &["readonly"]), ("part|wait", &["blocking"])]
+        .map(|(name, flags)| wire::command_entry(name, flags, Vec::new()));
+    let container = ("part".to_owned(), wire::command_entry("part", &[], inside.to_vec()));
+    cluster.nodes[0].script().commands = [
+        later("get", &["readonly"]),
+        later("zfetch", &["write", "fast"]),
+        later("bzfetch", &["write", "blocking"]),
+        container,
+    ]
+    .into();
+    let (watched, route) = cluster.watch();
+    let commands = watched.commands.clone();
+    assert_eq!(pin_after(&commands, &["ZFETCH", "k"]), Some(Pin::UnknownCommand));
+    let driver = Driver::one((watched, route));
+    driver.wait_for_target(cluster.addr(0)).await;
+    until("the answer", || pin_after(&commands, &["ZFETCH", "k"]).is_none()).await;
+    assert_eq!(pin_after(&commands, &["part", "GET", "k"]), None);
+    for pinning in [&["BZFETCH", "k"][..], &["PART", "WAIT", "k"], &["PART"], &["OTHER", "k"]] {
+        assert_eq!(pin_after(&commands, pinning), Some(Pin::UnknownCommand), "{pinning:?}");
+    }
+    // The next master does not have the command any more, and says so.
+    cluster.promote(1);
+    cluster.nodes[1].script().commands = [later("get", &["readonly"])].into();
+    (0..3).for_each(|it| cluster.switch(it, 0, 1, 2));
+    driver.wait_for_target(cluster.addr(1)).await;
+    until("its answer", || pin_after(&commands, &["ZFETCH", "k"]).is_some()).await;
 }

@@ -165,6 +165,8 @@ pub(crate) struct RedisScript {
     pub(crate) once: bool,
     /// Sent after every answer.
     pub(crate) chatter: Vec<u8>,
+    /// The entries of its commands in `COMMAND INFO`, by their names.
+    pub(crate) commands: BTreeMap<String, Vec<u8>>,
 }
 
 impl RedisScript {
@@ -182,6 +184,7 @@ impl RedisScript {
             second_offset: -1,
             once: false,
             chatter: Vec::new(),
+            commands: BTreeMap::new(),
         }
     }
 
@@ -235,6 +238,13 @@ impl RedisScript {
                 wire::bulk(self.link),
                 format!(":{}\r\n", self.offset).into_bytes(),
             ]),
+            (["COMMAND", "LIST"], _) if !self.commands.is_empty() => {
+                wire::array(self.commands.keys().map(|name| wire::bulk(name)))
+            }
+            (["COMMAND", "INFO", names @ ..], _) => {
+                let entry = |name: &&str| self.commands.get(*name).cloned();
+                wire::array(names.iter().map(|it| entry(it).unwrap_or(wire::nothing(false))))
+            }
             (["INFO", "server"], _) => {
                 wire::bulk(&format!("# Server\r\nrun_id:{}\r\n", self.run_id))
             }

@@ -14,6 +14,24 @@ pub(crate) fn array(items: impl IntoIterator<Item = Vec<u8>>) -> Vec<u8> {
     out
 }
 
+/// The entry of a command in `COMMAND INFO`, as Redis 7 writes it.
+pub(crate) fn command_entry(name: &str, flags: &[&str], subcommands: Vec<Vec<u8>>) -> Vec<u8> {
+    let number = |number: i64| format!(":{number}\r\n").into_bytes();
+    let keys = if subcommands.is_empty() { 1 } else { 0 };
+    array([
+        bulk(name),
+        number(-2),
+        words(flags),
+        number(keys),
+        number(keys),
+        number(keys),
+        words(&["@read"]),
+        words(&[]),
+        array((0..keys).map(|_| words(&["flags", "RO"]))),
+        array(subcommands),
+    ])
+}
+
 /// An array of bulk strings.
 pub(crate) fn words(items: &[&str]) -> Vec<u8> {
     array(items.iter().map(|item| bulk(item)))
