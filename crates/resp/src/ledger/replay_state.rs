@@ -27,9 +27,12 @@ pub(crate) enum Text {
     Name,
     LibName,
     LibVersion,
+    /// Of the credentials before the present ones, under which settings were made.
+    FormerUser,
+    FormerPassword,
 }
 
-const TEXTS: usize = 5;
+const TEXTS: usize = 7;
 
 /// Parts of the state, one bit each.
 pub(crate) mod part {
@@ -72,14 +75,23 @@ pub(crate) enum AuthMethod {
 }
 
 /// The replayable state. The default is that of a new connection.
-#[derive(Default, PartialEq, Eq)]
+///
+/// What the present user may not set again, the one before it could: while there are settings, the
+/// credentials of that one are kept.
+#[derive(Default)]
 pub(crate) struct ReplayState {
     text: Zeroizing<Vec<u8>>,
     /// The lengths of the texts.
     lens: [u16; TEXTS],
     pub(crate) db: u32,
     pub(crate) auth: AuthMethod,
+    /// How the connection was authenticated when settings were made, if that was another user.
+    pub(crate) former_auth: AuthMethod,
+    /// The present user has made settings.
+    has_set: bool,
     pub(crate) resp3: bool,
+    /// The name was set by `HELLO`, which needs no permission for it.
+    pub(crate) is_named_by_hello: bool,
     /// The parts that are on, of those that can be switched on or off.
     on: u8,
     /// The parts that are not known.
@@ -94,6 +106,13 @@ impl fmt::Debug for ReplayState {
             .field("db", &self.db)
             .field("resp3", &self.resp3)
             .finish_non_exhaustive()
+    }
+}
+
+impl PartialEq for ReplayState {
+    /// How it came about does not count.
+    fn eq(&self, other: &Self) -> bool {
+        self.is_like(other, true)
     }
 }
 
@@ -217,6 +236,11 @@ impl ReplayState {
             return;
         };
         self.doubt &= !stateless_kind;
+        let has_settings = self.db != 0 || self.on != 0;
+        self.has_set |= has_settings && !matches!(class, Class::Auth | Class::Hello);
+        if !has_settings && self.former_auth != AuthMethod::None {
+            self.set_former(AuthMethod::None, &[], &[]);
+        }
     }
 
     /// Applies a request. Returns the parts that are known now; `None` if the words are not
@@ -229,7 +253,10 @@ impl ReplayState {
             (Class::Auth, [password]) => self.log_in(None, password)?,
             (Class::Auth, [user, password]) => self.log_in(Some(user), password)?,
             (Class::Select, [db]) => self.db = std::str::from_utf8(db).ok()?.parse().ok()?,
-            (Class::SetName, [_, name]) => self.set(Text::Name, name),
+            (Class::SetName, [_, name]) => {
+                self.set(Text::Name, name);
+                self.is_named_by_hello = false;
+            }
             (Class::SetInfo, [_, what, value]) => {
                 self.set(library(what)?, value);
                 // It sets one of two texts, and the other one may be unknown.
@@ -256,6 +283,7 @@ impl ReplayState {
                 }
                 [option, name, rest @ ..] if option.eq_ignore_ascii_case(b"SETNAME") => {
                     self.set(Text::Name, name);
+                    self.is_named_by_hello = true;
                     stateless_kind |= part::NAME;
                     rest
                 }
@@ -268,10 +296,22 @@ impl ReplayState {
         if user.map_or(0, <[u8]>::len).max(password.len()) > usize::from(u16::MAX) {
             return None;
         }
+        let is_other = self.text(Text::User) != user.unwrap_or_default();
+        if std::mem::take(&mut self.has_set) && is_other && self.auth != AuthMethod::None {
+            let former = |text| Zeroizing::new(self.text(text).to_vec());
+            let (user, password) = (former(Text::User), former(Text::Password));
+            self.set_former(self.auth, &user, &password);
+        }
         self.set(Text::User, user.unwrap_or_default());
         self.set(Text::Password, password);
         self.auth = if user.is_some() { AuthMethod::User } else { AuthMethod::Password };
         Some(())
+    }
+
+    fn set_former(&mut self, auth: AuthMethod, user: &[u8], password: &[u8]) {
+        self.set(Text::FormerUser, user);
+        self.set(Text::FormerPassword, password);
+        self.former_auth = auth;
     }
 }
 

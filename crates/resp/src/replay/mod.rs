@@ -14,10 +14,10 @@
 //!
 //! A client may have set what its user may not set: before it authenticated, or as a part of
 //! `HELLO`, which needs no permission for a name. The name is therefore set by `HELLO` where the
-//! session speaks RESP3. A request that sets state and is denied is no failure in itself; at the
-//! end it shows what the connection lacks. If that is more than a name, the session is replayed
-//! on another connection [in the order](Replay::before_authentication) in which a client could
-//! have done it.
+//! session speaks RESP3 or did so, too. A request that sets state and is denied is no failure in
+//! itself; at the end it shows what the connection lacks. If that is more than a name, the session
+//! is replayed on another connection [in the order](Replay::before_authentication) in which a
+//! client could have done it: with the credentials of the user before, if it had another one.
 //!
 //! Deliberately absent: I/O, and the reaction to a refusal.
 
@@ -84,6 +84,9 @@ pub struct Replay {
     refusal: Vec<u8>,
     /// The server denied the user a request that sets state.
     is_denied: bool,
+    /// The number of replies missing before that to the credentials of a former user, which may
+    /// not be valid any more; zero if there are none.
+    former: u64,
 }
 
 impl fmt::Debug for Replay {
@@ -141,12 +144,13 @@ impl Replay {
             unauthenticated,
             refusal,
             is_denied,
+            former: 0,
         }
     }
 
     /// The replay of the session of `ledger` on another connection, where its state is set before
-    /// it authenticates and again after that; `None` if the order makes no difference, or if the
-    /// server denied nothing that `ledger` has.
+    /// it authenticates, or as the user before, and again after that; `None` if the order makes no
+    /// difference, or if the server denied nothing that `ledger` has.
     #[must_use]
     pub fn before_authentication(&self, ledger: &Ledger) -> Option<Self> {
         let state = ledger.recorded_state().filter(|state| state.auth != AuthMethod::None)?;
@@ -158,7 +162,8 @@ impl Replay {
         fresh.request(&requests);
         let messages = self.messages.is_some().then(Messages::default);
         let same_server = self.same_server.map(|_| false);
-        Some(Self { messages, same_server, ..Self::with(requests, fresh, after_ping) })
+        let former = if state.former_auth == AuthMethod::None { 0 } else { fresh.owed() };
+        Some(Self { messages, same_server, former, ..Self::with(requests, fresh, after_ping) })
     }
 
     /// Whether the server denied a name of client or library that the session of `before` has.
@@ -332,6 +337,10 @@ impl Replay {
                 self.is_denied = true;
                 Ok(())
             }
+            Some((_, ReplyOutcome::Error)) if owed == self.former => {
+                self.is_denied = true;
+                Ok(())
+            }
             Some((_, ReplyOutcome::Error)) => Err(ReplayError::Refused),
             _ => Err(ReplayError::Unexpected),
         }
@@ -430,7 +439,7 @@ fn is_denial(line: &[u8]) -> bool {
 }
 
 /// The requests that set `state` on a new connection, and the number of requests after the `PING`.
-/// `early`: what can be set before authenticating is set there as well.
+/// `early`: what can be set before authenticating, or as the user before, is set there as well.
 fn requests(state: Option<&ReplayState>, names: bool, early: bool) -> (Zeroizing<Vec<u8>>, u64) {
     let Some(state) = state else { return (encode(&[vec![b"PING"]]), 0) };
     let db = state.db.to_string();
@@ -441,8 +450,10 @@ fn requests(state: Option<&ReplayState>, names: bool, early: bool) -> (Zeroizing
     let mut all = Vec::new();
     if early {
         let name = state.text(Text::Name);
+        let (user, password) = (state.text(Text::FormerUser), state.text(Text::FormerPassword));
+        all.extend(login(state.former_auth, user, password));
         // Names that `HELLO` sets are set there once more.
-        if state.resp3 && !name.is_empty() {
+        if has_hello(state, names) && !name.is_empty() {
             all.push(vec![&b"CLIENT"[..], b"SETNAME", name]);
         }
         all.extend(settings.iter().cloned());
@@ -463,15 +474,10 @@ fn requests(state: Option<&ReplayState>, names: bool, early: bool) -> (Zeroizing
 
 /// The requests for authentication and protocol, and for the name with `HELLO`.
 fn authentication(state: &ReplayState, names: bool) -> Vec<Vec<&[u8]>> {
-    let mut all: Vec<Vec<&[u8]>> = Vec::new();
-    let password = state.text(Text::Password);
-    match state.auth {
-        AuthMethod::None => {}
-        AuthMethod::Password => all.push(vec![b"AUTH", password]),
-        AuthMethod::User => all.push(vec![b"AUTH", state.text(Text::User), password]),
-    }
-    if state.resp3 {
-        let mut hello: Vec<&[u8]> = vec![b"HELLO", b"3"];
+    let (user, password) = (state.text(Text::User), state.text(Text::Password));
+    let mut all: Vec<Vec<&[u8]>> = login(state.auth, user, password).into_iter().collect();
+    if has_hello(state, names) {
+        let mut hello: Vec<&[u8]> = vec![b"HELLO", if state.resp3 { b"3" } else { b"2" }];
         let name = state.text(Text::Name);
         if names && !name.is_empty() {
             hello.extend([b"SETNAME", name]);
@@ -481,12 +487,27 @@ fn authentication(state: &ReplayState, names: bool) -> Vec<Vec<&[u8]>> {
     all
 }
 
+/// The request for authentication.
+fn login<'a>(method: AuthMethod, user: &'a [u8], password: &'a [u8]) -> Option<Vec<&'a [u8]>> {
+    match method {
+        AuthMethod::None => None,
+        AuthMethod::Password => Some(vec![b"AUTH", password]),
+        AuthMethod::User => Some(vec![b"AUTH", user, password]),
+    }
+}
+
+/// Whether the state needs `HELLO`: for its protocol version, or for a name that was set so.
+fn has_hello(state: &ReplayState, names: bool) -> bool {
+    let is_named = names && state.is_named_by_hello && !state.text(Text::Name).is_empty();
+    state.resp3 || is_named
+}
+
 /// The requests for names, without that which `HELLO` sets, and for switches.
 fn switches(state: &ReplayState, names: bool) -> Vec<Vec<&[u8]>> {
     let text = |text| if names { state.text(text) } else { &[] };
     let mut all: Vec<Vec<&[u8]>> = Vec::new();
     let name = text(Text::Name);
-    if !name.is_empty() && !state.resp3 {
+    if !name.is_empty() && !has_hello(state, names) {
         all.push(vec![b"CLIENT", b"SETNAME", name]);
     }
     for (which, value) in

@@ -71,9 +71,12 @@ fn records_credentials_and_name_of_hello() {
     it.c("HELLO 3 AUTH default pw SETNAME app").s("%1/+proto/:3/");
     replays(&it, &["AUTH default pw", "HELLO 3 SETNAME app"]);
     it.c("AUTH other").c("HELLO 2").s("+OK/*2/+proto/:2/");
-    replays(&it, &["AUTH other", "CLIENT SETNAME app"]);
+    // The user may not be allowed to set a name, and `HELLO` needs no permission.
+    replays(&it, &["AUTH other", "HELLO 2 SETNAME app"]);
     it.c("HELLO").s("*2/+proto/:2/");
-    replays(&it, &["AUTH other", "CLIENT SETNAME app"]);
+    replays(&it, &["AUTH other", "HELLO 2 SETNAME app"]);
+    it.c("CLIENT SETNAME new").s("+OK/");
+    replays(&it, &["AUTH other", "CLIENT SETNAME new"]);
 }
 
 #[test]
@@ -422,6 +425,46 @@ fn sets_state_before_authenticating_if_denied_after_that() {
     let mut pooled = Replay::of_shared(&before.0, false).unwrap();
     assert_eq!(pooled.answer(denied), Ok(denied.len()));
     assert!(!pooled.has_shared_state());
+}
+
+/// What a user has set that its next one may not set.
+#[test]
+fn sets_state_as_the_user_that_set_it() {
+    let mut before = talk();
+    before.c("AUTH alice a").c("SELECT 3").c("AUTH bob b").c("AUTH carol c").s("+OK/+OK/+OK/+OK/");
+    let denied = b"+OK\r\n-NOPERM no\r\n+PONG\r\n";
+    let second = || {
+        let mut replay = Replay::of(&before.0).unwrap();
+        assert_eq!(replay.answer(denied), Ok(denied.len()));
+        replay.before_authentication(&before.0).unwrap()
+    };
+    let text = String::from_utf8(second().requests().to_vec()).unwrap();
+    let words = ["alice", "SELECT", "carol", "SELECT", "PING"];
+    let mut rest = &text[..];
+    for word in words {
+        rest = rest.split_once(word).unwrap_or_else(|| panic!("{word} in {text}")).1;
+    }
+    assert!(!text.contains("bob"), "{text}");
+    let mut replay = second();
+    let answers = [b"+OK\r\n+OK\r\n", &denied[..]].concat();
+    assert_eq!(replay.answer(&answers), Ok(answers.len()));
+    let (after, _) = replay.finish(&before.0).unwrap();
+    // The credentials are kept for the next time.
+    let mut replay = Replay::of(&after).unwrap();
+    assert_eq!(replay.answer(denied), Ok(denied.len()));
+    assert_eq!(replay.before_authentication(&after).unwrap().requests(), second().requests());
+    // Where they have changed, only who has not authenticated might be allowed to.
+    for (select, expected) in [("+OK", true), ("-NOAUTH no", false)] {
+        let mut replay = second();
+        let answers = format!("-WRONGPASS no\r\n{select}\r\n+OK\r\n-NOPERM no\r\n+PONG\r\n");
+        assert_eq!(replay.answer(answers.as_bytes()), Ok(answers.len()));
+        assert_eq!(replay.finish(&before.0).is_ok(), expected, "{select}");
+    }
+    // Without settings they are forgotten.
+    before.c("SELECT 0").s("+OK/");
+    let allocated = before.0.allocated();
+    before.c("AUTH alice a").s("+OK/");
+    assert_eq!(before.0.allocated(), allocated);
 }
 
 #[test]

@@ -1,10 +1,12 @@
 //! Inline commands: a line of words, split as Redis splits it.
 //!
 //! The rules are those of `redis:src/sds.c`, `sdssplitargs`: words are separated by white space;
-//! double quotes allow backslash escapes, single quotes an escape for the quote alone; a closing
-//! quote is followed by white space or the end. If Redis would refuse the line (an open quote), the
-//! session becomes opaque. It also does if one of the words that name the command has escapes,
-//! because such a word would have to be decoded first.
+//! double quotes allow backslash escapes, single quotes an escape for the quote alone. What follows
+//! a closing quote belongs to the word in Valkey from 9.1 on; all other servers refuse the line
+//! themselves, so it is forwarded as a request. If every server would refuse the line (an open
+//! quote), the session becomes opaque. It also does if one of the words that name the command has
+//! escapes, because such a word would have to be decoded first, or if servers disagree where it
+//! ends: at a vertical tab or a form feed after a quote.
 
 use crate::commands::table::ClassLookup;
 use crate::scan::short_word::ShortWord;
@@ -63,8 +65,11 @@ impl Inline {
                     self.bare(byte, word, lookup)
                 }
                 QuoteState::Bare => self.bare(byte, word, lookup),
-                QuoteState::Closed if is_space(byte) => self.word_end(word, lookup),
-                QuoteState::Closed => InlineStep::Bad,
+                QuoteState::Closed if matches!(byte, 0x0b | 0x0c) => match lookup {
+                    ClassLookup::After(_) => InlineStep::Bad,
+                    _ => self.word_end(word, lookup),
+                },
+                QuoteState::Closed => self.bare(byte, word, lookup),
                 QuoteState::Double
                 | QuoteState::DoubleEscape
                 | QuoteState::Single
@@ -196,6 +201,10 @@ mod tests {
             (b"AUTH pa\x0css\r\n", 2, Class::Auth),
             (b"SET k '' \"\"\r\n", 4, Class::Ordinary),
             (b"MULTI\rx\r\n", 2, Class::Multi),
+            // Valkey from 9.1 on; other servers refuse these.
+            (b"GET \"k\"x'y z'\r\n", 2, Class::Ordinary),
+            (b"'SEL'\"EC\"T 3\r\n", 2, Class::Select),
+            (b"GET 'k'\x0b\r\n", 2, Class::Ordinary),
         ];
         for (text, args, class) in good {
             assert_eq!(split(text), Some((*args, *class)), "{:?}", String::from_utf8_lossy(text));
@@ -207,8 +216,8 @@ mod tests {
         let bad: &[&[u8]] = &[
             b"GET \"k\r\n",
             b"GET 'k\r\n",
-            b"GET \"k\"x\r\n",
-            b"GET 'k'x\r\n",
+            b"GET \"k\"x'\r\n",
+            b"\"MULTI\"\x0bx\r\n",
             b"GET \"k\\\r\n",
             b"GET 'it\\'\r\n",
             b"\"\\x53ELECT\" 3\r\n",
