@@ -1,4 +1,4 @@
-//! Keeps the tables of `docs/shared-upstreams.md` current.
+//! Keeps the lists of `docs/shared-commands.md` current.
 #![allow(clippy::expect_used, clippy::panic, reason = "tests report by a clear panic")]
 
 use std::collections::BTreeMap;
@@ -48,7 +48,7 @@ fn lists_every_command_in_the_document() {
         made += &format!("| {names} | {} | `{}` |\n", reason.text(), reason.name());
     }
     made += &format!("\nShared: {}.\n", shared.join(", "));
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/shared-upstreams.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/shared-commands.md");
     let document = std::fs::read_to_string(&path).expect("the document");
     let (before, rest) = document.split_once(BEGIN).expect("the begin marker");
     let (_, after) = rest.split_once(END).expect("the end marker");
