@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::set_socket_linger;
 
-use super::reply::{CLOSED, frame, is_unasked};
+use super::reply::{CLOSED, frame, is_maintenance, is_unasked};
 
 /// A connection, and what was received on it.
 #[derive(Debug)]
@@ -71,6 +71,9 @@ impl Connection {
     }
 
     fn add(&mut self, frame: Vec<u8>) {
+        if is_maintenance(&frame) {
+            return;
+        }
         self.replies += usize::from(!is_unasked(&frame));
         self.frames.push(frame);
     }

@@ -22,7 +22,22 @@ pub(super) enum Wire {
     Raw(Vec<u8>),
 }
 
+/// Stands for the number of a client's connection in a word, before the number of the client. Both
+/// sides have numbers of their own, which `CLIENT ID` has told.
+pub(super) const ID_OF: &[u8] = b"@id-of-";
+
 impl Request {
+    /// The request with the numbers of connections in place.
+    pub(super) fn with_ids(&self, ids: &[String]) -> Self {
+        let Wire::Words(words) = &self.wire else { return self.clone() };
+        let replaced = |word: &Vec<u8>| {
+            let client = word.strip_prefix(ID_OF).and_then(|it| std::str::from_utf8(it).ok());
+            let id = client.and_then(|it| ids.get(it.parse::<usize>().ok()?));
+            id.map_or_else(|| word.clone(), |id| id.clone().into_bytes())
+        };
+        Self { wire: Wire::Words(words.iter().map(replaced).collect()), ..self.clone() }
+    }
+
     pub(super) fn bytes(&self) -> Vec<u8> {
         match &self.wire {
             Wire::Words(words) => harness::encode(words),

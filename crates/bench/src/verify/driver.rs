@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use super::connection::Connection;
 use super::conversation::{Action, Conversation, Request, Step, Wait, Wire};
 use super::exceptions::Treatment;
-use super::reply::{compared, is_unasked, readable};
+use super::reply::{agreed, compared, is_unasked, readable};
 use super::rig::{PATIENCE, Rig};
 
 /// After this silence the direct server is taken to owe no further reply.
@@ -44,6 +44,9 @@ struct Pair {
     compared: usize,
     answered: usize,
     is_cut: bool,
+    is_resp3: bool,
+    /// The numbers of the connections, as `CLIENT ID` has told them.
+    ids: [String; 2],
 }
 
 /// One conversation.
@@ -93,7 +96,16 @@ impl Driver<'_> {
         let direct = Connection::open(self.rig.direct_addr())?;
         let proxied = Connection::open(self.rig.proxied_addr())?;
         let asked = Vec::new();
-        let pair = Pair { direct, proxied, asked, compared: 0, answered: 0, is_cut: false };
+        let pair = Pair {
+            direct,
+            proxied,
+            asked,
+            compared: 0,
+            answered: 0,
+            is_cut: false,
+            is_resp3: false,
+            ids: ["0", "0"].map(str::to_owned),
+        };
         if let Some(place) = self.pairs.get_mut(client) {
             *place = Some(pair);
         }
@@ -109,22 +121,26 @@ impl Driver<'_> {
     ) -> Result<(), String> {
         self.connect(client)?;
         let blocked = if wait == Wait::Blocked { self.rig.blocked_directly() } else { 0 };
-        let bytes: Vec<u8> = requests.iter().flat_map(Request::bytes).collect();
+        let bytes = [0, 1].map(|side| {
+            let id = |pair: &Option<Pair>| pair.as_ref().map_or("0".into(), |it| it.id(side));
+            let ids: Vec<String> = self.pairs.iter().map(id).collect();
+            requests.iter().flat_map(|it| it.with_ids(&ids).bytes()).collect::<Vec<u8>>()
+        });
         let Some(pair) = self.pair(client) else { return Ok(()) };
         for request in requests {
             let one = (request.treatment, request.to_string());
             pair.asked.extend(std::iter::repeat_n(one, request.replies));
         }
         let mut from = 0;
-        for to in cuts.iter().copied().chain([bytes.len()]) {
-            let piece = bytes.get(from..to).unwrap_or_default();
-            pair.direct.send(piece, PATIENCE);
-            pair.proxied.send(piece, PATIENCE);
-            from = to.max(from);
-            if from < bytes.len() {
-                // So that pieces arrive as such more often; nothing depends on it.
-                std::thread::yield_now();
+        for to in cuts.iter().copied().chain([usize::MAX]) {
+            for (connection, bytes) in [&mut pair.direct, &mut pair.proxied].into_iter().zip(&bytes)
+            {
+                let rest = bytes.get(from..).unwrap_or_default();
+                connection.send(rest.get(..to - from).unwrap_or(rest), PATIENCE);
             }
+            from = to.max(from);
+            // So that pieces arrive as such more often; nothing depends on it.
+            std::thread::yield_now();
         }
         match wait {
             Wait::Nothing => Ok(()),
@@ -223,6 +239,11 @@ impl Pair {
         self.is_cut
     }
 
+    /// The number of the connection on that side.
+    fn id(&self, side: usize) -> String {
+        self.ids.get(side).cloned().unwrap_or_default()
+    }
+
     fn compare(&mut self) -> Result<(), String> {
         if self.is_cut() {
             return Ok(());
@@ -240,16 +261,34 @@ impl Pair {
             let unknown = (Treatment::Exact, "an earlier request".to_owned());
             let (treatment, request) = self.asked.get(self.answered).unwrap_or(&unknown);
             let proxied = self.proxied.frames.get(self.compared).map(Vec::as_slice);
-            if proxied.is_none_or(|it| compared(it, *treatment) != compared(direct, *treatment)) {
+            let expected = compared(&agreed(direct, *treatment, self.is_resp3), *treatment);
+            if proxied.is_none_or(|it| compared(it, *treatment) != expected) {
                 let proxied = proxied.map_or_else(|| "nothing".to_owned(), readable);
                 let direct = readable(direct);
                 return Err(format!(
                     "{request}\n      directly: {direct}\n      proxied:  {proxied}"
                 ));
             }
+            match (request.to_ascii_uppercase().as_str(), direct.first()) {
+                (text, Some(kind)) if text.starts_with("HELLO") => match kind {
+                    b'%' => self.is_resp3 = true,
+                    b'*' => self.is_resp3 = false,
+                    _ => {}
+                },
+                ("RESET", Some(b'+')) => self.is_resp3 = false,
+                ("CLIENT ID", Some(b':')) => {
+                    self.ids = [direct, proxied.unwrap_or_default()].map(number);
+                }
+                _ => {}
+            }
             self.answered += usize::from(!is_unasked(direct));
             self.compared += 1;
         }
         Ok(())
     }
+}
+
+/// The digits of a number.
+fn number(frame: &[u8]) -> String {
+    String::from_utf8_lossy(frame.get(1..).unwrap_or_default()).trim().to_owned()
 }

@@ -18,11 +18,14 @@ pub(super) enum Treatment {
     ProtocolError,
     /// As a set of lines.
     Unordered,
+    /// The proxy agrees in place of a server that does not know the command, if the client uses
+    /// RESP3.
+    Agreed,
     /// The request is not sent at all.
     LeftOut,
 }
 
-use Treatment::{ClientFields, HelloId, Kind, LeftOut, Unordered};
+use Treatment::{Agreed, ClientFields, HelloId, Kind, LeftOut, Unordered};
 
 /// What bytes that are no request are answered. Pointsman does not forward them (`refuse`) and lets
 /// the server answer other ones, so the text says something else.
@@ -34,9 +37,12 @@ type Exception = (&'static str, Treatment, bool, &'static str);
 const EXCEPTIONS: &[Exception] = &[
     ("HELLO", HelloId, false, "the number is that of a connection"),
     ("CLIENT ID", Kind, false, "the number is that of a connection"),
+    ("CLIENT GETREDIR", Kind, false, "the number is that of a connection"),
+    ("CLIENT TRACKINGINFO", HelloId, false, "has the number of a connection"),
     ("CLIENT INFO", ClientFields, false, "numbers, addresses, ages and buffers of a connection"),
     ("CLIENT LIST", Kind, false, "lists Pointsman's connections, without names of sharing clients"),
-    ("CLIENT KILL", LeftOut, false, "ends connections of others, with sharing those of many"),
+    ("CLIENT KILL", LeftOut, false, "ends connections of others; only a client's own is compared"),
+    ("CLIENT MAINT_NOTIFICATIONS", Agreed, false, "Pointsman agrees in the server's place"),
     ("CLIENT PAUSE", LeftOut, false, "stops Pointsman's own connections as well"),
     ("CLIENT UNPAUSE", LeftOut, false, "without a pause there is nothing to compare"),
     ("CLIENT CAPA", LeftOut, false, "no server of this comparison redirects"),

@@ -68,7 +68,15 @@ const CHECKS: &str = "\
 
 const TRACKING: &str = "\
     CLIENT TRACKING ON ; CLIENT TRACKING ON NOLOOP ; CLIENT TRACKING ON OPTIN ; \
-    CLIENT TRACKING ON OPTOUT ; CLIENT TRACKING OFF ; CLIENT CACHING YES ; CLIENT CACHING NO";
+    CLIENT TRACKING ON OPTOUT ; CLIENT TRACKING OFF ; CLIENT CACHING YES ; CLIENT CACHING NO ; \
+    CLIENT TRACKING ON BCAST PREFIX bc: ; CLIENT TRACKING ON BCAST PREFIX bc: NOLOOP ; \
+    SET bc:N V ; SET bc:N V ; DEL bc:N";
+
+/// What clients that want to be notified of maintenance send. Pointsman agrees in RESP3.
+const MAINTENANCE: &str = "\
+    CLIENT MAINT_NOTIFICATIONS ON ; CLIENT MAINT_NOTIFICATIONS OFF ; \
+    CLIENT MAINT_NOTIFICATIONS ON MOVING-ENDPOINT-TYPE none ; \
+    client maint_notifications on moving-endpoint-type external-ip";
 
 /// Requests that block for a moment, and until another client pushes.
 const SHORT: &str = "BLPOP q 0.02 ; BRPOP q q2 0.01 ; BLMOVE q q2 LEFT RIGHT 0.02 ; \
@@ -195,9 +203,10 @@ impl Generator {
     }
 
     fn episode(&mut self, client: usize) -> Vec<Action> {
-        let kinds = if self.profile.has_failover { 70 } else { 100 };
+        let kinds = if self.profile.has_failover { 70 } else { 103 };
         match self.rng.u8(..kinds) {
-            0..18 => vec![self.pipeline()],
+            0..15 => vec![self.pipeline()],
+            15..18 => vec![self.maintenance()],
             18..26 => self.together(client),
             26..38 => self.example(),
             38..45 => vec![self.one_of(STATE)],
@@ -218,6 +227,8 @@ impl Generator {
             95..97 => self.rights(),
             97..99 => vec![self.nested()],
             99 if self.rng.bool() => vec![self.send_text("QUIT", 2)],
+            100 | 101 => self.redirection(client),
+            102 => self.own_end(client),
             _ => vec![Action::Pause(if self.rng.u8(..4) == 0 { 1100 } else { 60 })],
         }
     }
@@ -443,6 +454,63 @@ impl Generator {
         vec![Action::Await, self.send_text("LPOP q 9", 1)]
     }
 
+    /// The handshake of a client that wants to be notified of maintenance, alone or among the first
+    /// requests of a connection.
+    fn maintenance(&mut self) -> Action {
+        if self.rng.bool() {
+            return self.one_of(MAINTENANCE);
+        }
+        let agree = self.pick(MAINTENANCE);
+        let mut texts = vec!["HELLO 3", "CLIENT SETINFO LIB-NAME lib", agree, "GET S"];
+        if self.rng.u8(..3) == 0 {
+            texts.insert(self.rng.usize(..4), "GET S");
+        }
+        if self.rng.u8(..3) == 0 {
+            texts.remove(0);
+        }
+        let requests = texts.into_iter().map(|text| self.request(text)).collect();
+        self.send(requests)
+    }
+
+    /// Another client receives the invalidations of this one.
+    fn redirection(&mut self, client: usize) -> Vec<Action> {
+        let other = self.rng.usize(..self.queues.len());
+        if other == client || self.queues.get(other).is_none_or(|queue| !queue.is_empty()) {
+            return vec![self.one_of(TRACKING)];
+        }
+        let mut ask = vec!["CLIENT ID"];
+        match self.rng.u8(..3) {
+            0 => ask.push("SUBSCRIBE __redis__:invalidate"),
+            1 => ask.insert(0, "HELLO 3"),
+            _ => {}
+        }
+        for text in ask {
+            let action = self.send_text(text, 1);
+            self.steps.push(Step { client: other, action });
+        }
+        let mut texts = vec![format!("CLIENT TRACKING ON REDIRECT @id-of-{other}")];
+        texts.extend(["GET S", "CLIENT GETREDIR", "CLIENT TRACKING OFF"].map(str::to_owned));
+        let mut requests: Vec<Request> = texts.iter().map(|text| self.request(text)).collect();
+        // The reply is a number of a connection.
+        requests.iter_mut().skip(2).take(1).for_each(|it| it.treatment = Treatment::Kind);
+        if self.rng.bool() {
+            requests.pop();
+        }
+        requests.into_iter().map(|request| self.send(vec![request])).collect()
+    }
+
+    /// A client ends its own connection, or does not.
+    fn own_end(&mut self, client: usize) -> Vec<Action> {
+        let (end, replies) = match self.rng.u8(..3) {
+            0 => (" SKIPME no", 2),
+            1 => (" SKIPME yes", 1),
+            _ => ("", 1),
+        };
+        let kill = self.request(&format!("CLIENT KILL ID @id-of-{client}{end}"));
+        let kill = Request { treatment: Treatment::Exact, replies, ..kill };
+        vec![self.send_text("CLIENT ID", 1), self.send(vec![kill])]
+    }
+
     /// Requests without replies.
     fn reply_mode(&mut self, client: usize) -> Vec<Action> {
         let silent = |text: String, this: &mut Self| Request { replies: 0, ..this.request(&text) };
@@ -564,7 +632,8 @@ impl Generator {
 }
 
 fn with_number(word: &str, number: u8) -> Vec<u8> {
-    let is_placeholder = word == "N" || word.ends_with("-N") || word.contains(",N");
+    let is_placeholder =
+        word == "N" || word.ends_with("-N") || word.ends_with(":N") || word.contains(",N");
     if !is_placeholder {
         return word.as_bytes().to_vec();
     }
@@ -635,7 +704,10 @@ mod tests {
             "split after",
             "unbalanced",
             "REPLY OFF",
-            "TRACKING ON",
+            "TRACKING ON BCAST",
+            "TRACKING ON REDIRECT @id-of-",
+            "CLIENT KILL ID @id-of-",
+            "maint_notifications",
             "HELLO 3 AUTH",
             "PSUBSCRIBE",
             "EXEC",

@@ -37,6 +37,23 @@ pub(super) fn frame(bytes: &[u8]) -> Option<usize> {
     (at <= bytes.len()).then_some(at)
 }
 
+/// Whether a frame is a notification of Pointsman about maintenance.
+pub(super) fn is_maintenance(frame: &[u8]) -> bool {
+    let name = frame.split(|byte| *byte == b'\n').nth(2).unwrap_or_default();
+    let names: [&[u8]; 3] = [b"MOVING\r", b"FAILING_OVER\r", b"FAILED_OVER\r"];
+    frame.first() == Some(&b'>') && names.contains(&name)
+}
+
+/// What Pointsman replies where the server replies `direct`, if that differs.
+pub(super) fn agreed(direct: &[u8], treatment: Treatment, is_resp3: bool) -> Vec<u8> {
+    let text = direct.to_ascii_lowercase();
+    let is_unknown = text.starts_with(b"-err unknown subcommand");
+    if treatment == Treatment::Agreed && is_resp3 && is_unknown {
+        return b"+OK\r\n".to_vec();
+    }
+    direct.to_vec()
+}
+
 /// Whether a frame is a message that no request asked for.
 pub(super) fn is_unasked(frame: &[u8]) -> bool {
     let is_aggregate = matches!(frame.first(), Some(b'*' | b'>'));
@@ -55,7 +72,9 @@ pub(super) fn compared(frame: &[u8], treatment: Treatment) -> Vec<u8> {
         return frame.to_vec();
     }
     match treatment {
-        Treatment::Exact | Treatment::LeftOut | Treatment::ProtocolError => frame.to_vec(),
+        Treatment::Exact | Treatment::LeftOut | Treatment::ProtocolError | Treatment::Agreed => {
+            frame.to_vec()
+        }
         Treatment::Kind => frame.get(..1).unwrap_or_default().to_vec(),
         Treatment::HelloId => without_id(frame),
         Treatment::ClientFields => fields(frame),
@@ -67,13 +86,12 @@ pub(super) fn compared(frame: &[u8], treatment: Treatment) -> Vec<u8> {
     }
 }
 
-/// A reply to `HELLO` without the number of the connection.
+/// A reply without the number of the connection, or of the one to which invalidations go.
 fn without_id(frame: &[u8]) -> Vec<u8> {
-    const ID: &[u8] = b"$2\r\nid\r\n:";
-    let Some(at) = frame.windows(ID.len()).position(|part| part == ID) else {
-        return frame.to_vec();
-    };
-    let (before, after) = frame.split_at(at + ID.len());
+    const IDS: [&[u8]; 2] = [b"$2\r\nid\r\n:", b"$8\r\nredirect\r\n:"];
+    let end = |id: &[u8]| Some(frame.windows(id.len()).position(|part| part == id)? + id.len());
+    let Some(at) = IDS.into_iter().find_map(end) else { return frame.to_vec() };
+    let (before, after) = frame.split_at(at);
     let digits = after.iter().take_while(|byte| byte.is_ascii_digit()).count();
     [before, after.get(digits..).unwrap_or_default()].concat()
 }
@@ -82,7 +100,12 @@ fn fields(frame: &[u8]) -> Vec<u8> {
     let text = String::from_utf8_lossy(frame);
     let is_compared =
         |word: &&str| word.split_once('=').is_some_and(|(name, _)| FIELDS.contains(&name));
-    text.split_whitespace().filter(is_compared).collect::<Vec<_>>().join(" ").into_bytes()
+    let one = |word: &str| match word.strip_prefix("redir=") {
+        Some(id) if id != "-1" && id != "0" => "redir=N".to_owned(),
+        _ => word.to_owned(),
+    };
+    let words = text.split_whitespace().filter(is_compared).map(one);
+    words.collect::<Vec<_>>().join(" ").into_bytes()
 }
 
 /// A reply for people: one line, shortened in the middle.
@@ -132,6 +155,18 @@ mod tests {
         assert!(is_unasked(b">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\na\r\n"));
         assert!(!is_unasked(b">3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n"));
         assert!(!is_unasked(b"$7\r\nmessage\r\n"));
+    }
+
+    #[test]
+    fn expects_agreement_in_resp3_only() {
+        let unknown = b"-ERR unknown subcommand 'MAINT_NOTIFICATIONS'. Try CLIENT HELP.\r\n";
+        let reply = |direct: &[u8], is_resp3| agreed(direct, Treatment::Agreed, is_resp3);
+        assert_eq!(reply(unknown, true), b"+OK\r\n");
+        assert_eq!(reply(unknown, false), unknown);
+        assert_eq!(reply(b"-NOPERM no\r\n", true), b"-NOPERM no\r\n");
+        assert_eq!(agreed(unknown, Treatment::Exact, true), unknown);
+        assert!(is_maintenance(b">3\r\n$11\r\nFAILED_OVER\r\n:1\r\n$2\r\n[]\r\n"));
+        assert!(!is_maintenance(b">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\na\r\n"));
     }
 
     #[test]
