@@ -152,3 +152,23 @@ fn lets_clients_authenticate_after_a_rotation() {
     let (_client, reply) = ask(&pointsman, begin[0]);
     assert!(reply.is_error(), "{reply:?}");
 }
+
+/// Servers close the connection of a client that sends much before it has authenticated. Such a
+/// request is sent on a connection of its client alone.
+#[test]
+fn shares_no_large_requests_without_credentials() {
+    let (cluster, pointsman) = start();
+    set_access(&cluster, false);
+    clients_soon_are(&pointsman, true);
+    let large = "x".repeat(20_000);
+    let many: Vec<&str> = std::iter::once("MGET").chain(["k"; 10]).collect();
+    let mut bystander = Client::connect(pointsman.addr()).unwrap();
+    for request in [&["SET", "k", &large][..], &many] {
+        let mut direct = cluster.master().client();
+        let (_, reply) = ask(&pointsman, request);
+        assert_eq!(reply, direct.cmd(request).unwrap(), "{:?}", request.first());
+    }
+    assert!(is_refused(&bystander.cmd(&["GET", "k"]).unwrap()));
+    assert_eq!(count(&pointsman, "pointsman_shared_desyncs_total"), 0.0);
+    assert_eq!(count(&pointsman, "pointsman_shared_sessions_lost_total"), 0.0);
+}

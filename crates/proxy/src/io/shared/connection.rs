@@ -18,7 +18,7 @@ use crate::invariant;
 use crate::io::buffer;
 use crate::io::shared::connection_end::ConnectionEnd;
 use crate::io::shared::id_hasher::IdHasher;
-use crate::io::shared::member_state::{MemberState, Promotion, Received};
+use crate::io::shared::member_state::{MemberState, Promotion, Received, Rules};
 use crate::io::stream::ByteStream;
 use crate::shared_counters::SharedCounters;
 
@@ -427,15 +427,15 @@ impl State {
 
     /// Gives turns to the members, in the order in which their requests arrived.
     fn prepare(&mut self) {
-        let Self { members, turns, ledger, outgoing, parts, corrected, .. } = self;
+        let Self { members, turns, ledger, outgoing, parts, corrected, admits_anyone, .. } = self;
         let Some(ledger) = ledger else { return };
         let (requests, bytes) = ledger.room();
+        let rules = Rules { corrected: corrected.as_deref(), small: *admits_anyone == Some(false) };
         turns.give_turns(Room { requests, bytes }, |member, quantum, room| {
             let Some(state) = members.get(&member) else {
                 return Taken::Sent { requests: 0, bytes: 0, more: false };
             };
-            let (taken, script) =
-                state.borrow_mut().take((quantum, room), corrected.as_deref(), outgoing);
+            let (taken, script) = state.borrow_mut().take((quantum, room), rules, outgoing);
             if let Taken::Sent { requests: requests @ 1.., bytes, .. } = taken {
                 parts.push(Part { member, requests, bytes, script });
             }

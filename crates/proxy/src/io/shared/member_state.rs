@@ -50,6 +50,19 @@ pub(crate) enum Promotion {
     NotConnected,
 }
 
+/// What a server takes of a client that has not authenticated: elements of a request, and bytes of
+/// each. It closes the connection of one that sends more.
+const UNAUTHENTICATED: (usize, usize) = (10, 16 * 1024);
+
+/// What may be shared on a connection.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Rules<'a> {
+    /// How the server's own table of commands differs from the built-in one.
+    pub(super) corrected: Option<&'a Commands>,
+    /// Nobody has authenticated on it: only what the server takes then.
+    pub(super) small: bool,
+}
+
 /// What follows from the arrival of replies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Received {
@@ -146,12 +159,11 @@ impl MemberState {
         self.wake();
     }
 
-    /// Moves requests to `outgoing`. Also returns whether they are a script. `corrected`: how the
-    /// server's own table differs from the built-in one.
+    /// Moves requests to `outgoing`. Also returns whether they are a script.
     pub(super) fn take(
         &mut self,
         (quantum, room): (Quantum, Room),
-        corrected: Option<&Commands>,
+        rules: Rules<'_>,
         outgoing: &mut Vec<u8>,
     ) -> (Taken, bool) {
         let most = usize::try_from(quantum.bytes).unwrap_or(usize::MAX);
@@ -160,13 +172,13 @@ impl MemberState {
         let mut taken = (0, 0, false);
         if self.promotion.is_none() && window > 0 {
             // The short way knows the built-in table only.
-            if corrected.is_none() {
+            if rules.corrected.is_none() && !rules.small {
                 let requests = quantum.requests.min(window);
                 let (count, len) = self.requests.run(self.unsent(), requests, most);
                 taken = (count, len, false);
             }
             if taken.0 == 0 {
-                match self.next(corrected) {
+                match self.next_by(rules) {
                     Some((len, _)) if len > usize::try_from(room.bytes).unwrap_or(usize::MAX) => {
                         return (Taken::NoRoom, false);
                     }
@@ -183,6 +195,18 @@ impl MemberState {
         self.queued = more;
         let bytes = u32::try_from(len).unwrap_or(u32::MAX);
         (Taken::Sent { requests, bytes, more }, script)
+    }
+
+    /// [`next`](Self::next), unless the server would not take it.
+    fn next_by(&mut self, rules: Rules<'_>) -> Option<(usize, bool)> {
+        let next = self.next(rules.corrected)?;
+        let request = self.unsent().get(..next.0).unwrap_or_default();
+        if rules.small && !is_small(request) {
+            self.requests.reset();
+            self.promote(Promotion::Reason(PromotionReason::NotAuthenticated));
+            return None;
+        }
+        Some(next)
     }
 
     /// The length of the next request if it is whole and shared, and whether it is a script.
@@ -364,4 +388,14 @@ impl MemberState {
             || self.failed.is_some()
             || (self.closing && self.promotion.is_none() && self.is_settled())
     }
+}
+
+/// Whether a server takes this request, an array of strings, of a client that has not
+/// authenticated.
+fn is_small(request: &[u8]) -> bool {
+    let digits = request.iter().skip(1).take_while(|byte| byte.is_ascii_digit());
+    let count = digits.fold(0_usize, |count, digit| {
+        count.saturating_mul(10).saturating_add(usize::from(digit - b'0'))
+    });
+    count <= UNAUTHENTICATED.0 && request.len() <= UNAUTHENTICATED.1
 }
