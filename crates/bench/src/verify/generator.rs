@@ -493,10 +493,14 @@ impl Generator {
         let mut requests: Vec<Request> = texts.iter().map(|text| self.request(text)).collect();
         // The reply is a number of a connection.
         requests.iter_mut().skip(2).take(1).for_each(|it| it.treatment = Treatment::Kind);
-        if self.rng.bool() {
-            requests.pop();
+        // Before both do anything else: when an invalidation arrives is not known beside other
+        // requests of the client that receives it.
+        requests.insert(3, self.request("SET S V"));
+        for request in requests {
+            let action = self.send(vec![request]);
+            self.steps.push(Step { client, action });
         }
-        requests.into_iter().map(|request| self.send(vec![request])).collect()
+        Vec::new()
     }
 
     /// A client ends its own connection, or does not.

@@ -14,7 +14,8 @@ const FIELDS: [&str; 11] =
     ["name", "flags", "db", "sub", "psub", "ssub", "multi", "user", "redir", "resp", "lib-name"];
 
 /// First elements of messages that no request asked for.
-const UNASKED: [&[u8]; 4] = [b"message", b"pmessage", b"smessage", b"invalidate"];
+const UNASKED: [&[u8]; 5] =
+    [b"message", b"pmessage", b"smessage", b"invalidate", b"tracking-redir-broken"];
 
 /// The length of the first reply, if it is complete.
 pub(super) fn frame(bytes: &[u8]) -> Option<usize> {
@@ -68,7 +69,10 @@ pub(super) fn compared(frame: &[u8], treatment: Treatment) -> Vec<u8> {
     if treatment == Treatment::ProtocolError && is_protocol_error {
         return PROTOCOL_ERROR.to_vec();
     }
-    if frame == CLOSED || matches!(frame.first(), Some(b'-')) || is_unasked(frame) {
+    if is_unasked(frame) {
+        return without_id(frame);
+    }
+    if frame == CLOSED || matches!(frame.first(), Some(b'-')) {
         return frame.to_vec();
     }
     match treatment {
@@ -88,7 +92,8 @@ pub(super) fn compared(frame: &[u8], treatment: Treatment) -> Vec<u8> {
 
 /// A reply without the number of the connection, or of the one to which invalidations go.
 fn without_id(frame: &[u8]) -> Vec<u8> {
-    const IDS: [&[u8]; 2] = [b"$2\r\nid\r\n:", b"$8\r\nredirect\r\n:"];
+    const IDS: [&[u8]; 3] =
+        [b"$2\r\nid\r\n:", b"$8\r\nredirect\r\n:", b"$21\r\ntracking-redir-broken\r\n:"];
     let end = |id: &[u8]| Some(frame.windows(id.len()).position(|part| part == id)? + id.len());
     let Some(at) = IDS.into_iter().find_map(end) else { return frame.to_vec() };
     let (before, after) = frame.split_at(at);

@@ -39,6 +39,7 @@ pub(super) struct Rig {
     operators: Operators,
     /// The default user has a password.
     is_closed: bool,
+    desyncs: u64,
 }
 
 /// Connections of the operator.
@@ -70,7 +71,7 @@ impl Rig {
             .service_line(&auth)
             .start();
         let operators = Operators::connect(&direct, &behind)?;
-        Ok(Self { pointsman, behind, direct, operators, is_closed: false })
+        Ok(Self { pointsman, behind, direct, operators, is_closed: false, desyncs: 0 })
     }
 
     pub(super) fn direct_addr(&self) -> SocketAddr {
@@ -157,6 +158,13 @@ impl Rig {
         }
         self.operators = Operators::connect(&self.direct, &self.behind)?;
         Ok(())
+    }
+
+    /// Shared connections that were closed since the last call, because their replies did not
+    /// match.
+    pub(super) fn new_desyncs(&mut self) -> u64 {
+        let all = self.sum("pointsman_shared_desyncs_total");
+        all - std::mem::replace(&mut self.desyncs, all).min(all)
     }
 
     /// The sum of all series of a metric of Pointsman.
