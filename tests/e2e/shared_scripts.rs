@@ -312,3 +312,38 @@ fn reads_on_while_writes_are_paused() {
     assert_eq!(writer.read_value().expect("a reply").int(), Some(1));
     assert!(paused.elapsed() > Duration::from_secs(7), "{:?}", paused.elapsed());
 }
+
+/// The master is replaced while two connections to it are open: clients with nothing in flight stay
+/// connected, whichever of the two they are on.
+#[test]
+fn follows_a_failover_with_a_silent_connection() {
+    let cluster = Cluster::builder().redis_line("lua-time-limit 100");
+    let cluster = cluster.down_after(Duration::from_secs(5)).start();
+    let pointsman = builder(&cluster).service_line("upstream = \"shared\"");
+    let pointsman = pointsman.lines("[process]\nworkers = 1").start();
+    let mut others = members(&pointsman, &[], 6);
+    let (mut caught, idle) = (others.pop().expect("six"), others.pop().expect("five"));
+    let mut runner = members(&pointsman, &[], 1).pop().expect("one");
+    let before = crate::switchover::generation(&pointsman);
+    // It has written, so Sentinel cannot end it, and fails over.
+    let script = "redis.call('SET', 'k', 'w') while true do end";
+    runner.send(&encode(&["EVAL", script, "0"])).expect("sent");
+    harness::pause(Duration::from_millis(100));
+    caught.send(&encode(&["INCR", "n"])).expect("sent");
+    harness::pause(Duration::from_millis(2500));
+    let mut refused = 0;
+    wait_until("the switch", PATIENCE, || {
+        for client in &mut others {
+            let reply = client.cmd(&["GET", "k"]).expect("a reply");
+            refused += u32::from(reply.is_error());
+            assert!(reply.is_error() || reply.text() == Some("v"), "{reply:?}");
+        }
+        crate::switchover::generation(&pointsman) > before
+    });
+    others.push(idle);
+    for client in &mut others {
+        assert_eq!(client.cmd(&["GET", "k"]).expect("a reply").text(), Some("v"));
+    }
+    assert!(caught.read_value().is_err() && runner.read_value().is_err(), "its outcome is unknown");
+    assert!(refused > 0 && count(&pointsman, "pointsman_shared_desyncs_total") == 0.0);
+}
