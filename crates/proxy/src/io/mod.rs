@@ -1,11 +1,11 @@
 //! Moving bytes between two sockets: buffers, back-pressure, splicing, and the forwarding policies.
 
-mod borrowed_stream;
 pub(crate) mod buffer;
 pub(crate) mod bulk;
 pub(crate) mod flow;
 pub(crate) mod forwarding;
 pub(crate) mod pipe;
+mod pointed_stream;
 pub(crate) mod shared;
 pub(crate) mod socket_facts;
 pub(crate) mod socket_options;

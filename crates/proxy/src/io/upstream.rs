@@ -96,6 +96,24 @@ impl Upstream {
 #[derive(Debug)]
 pub(crate) struct TargetTls(Box<TlsStream<ClientSide>>);
 
+impl From<SocketStream> for Upstream {
+    fn from(socket: SocketStream) -> Self {
+        Self::Plain(socket)
+    }
+}
+
+impl From<TargetTls> for Upstream {
+    fn from(stream: TargetTls) -> Self {
+        Self::Tls(stream)
+    }
+}
+
+impl From<Member> for Upstream {
+    fn from(member: Member) -> Self {
+        Self::Shared(member)
+    }
+}
+
 impl From<Box<TlsStream<ClientSide>>> for TargetTls {
     fn from(stream: Box<TlsStream<ClientSide>>) -> Self {
         Self(stream)

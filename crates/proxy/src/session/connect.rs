@@ -1,4 +1,4 @@
-//! Connecting a session to a target: a new session, or one whose connection is gone.
+//! Connecting a session to a target: a new session, or [one whose pump has stopped](again).
 //!
 //! One loop serves both [modes](Mode). It takes the current target, or waits at the gate until
 //! there is one; gets a [dial permit](crate::dial_permits) if it needs one; opens the connection;
@@ -18,9 +18,11 @@
 //! Deliberately absent: the replay, and the decision whether a replica closed a connection on
 //! purpose, which are [`carry`](crate::session::carry)'s.
 
+mod again;
 mod fresh;
 mod resume;
 
+pub(in crate::session) use again::{Again, Why};
 pub(in crate::session) use fresh::FirstDial;
 
 use std::time::{Duration, Instant};
@@ -274,7 +276,7 @@ impl<'a, C: ClientStream> Connecting<'a, C> {
 
 /// Moves a session to a replica with fewer sessions, or leaves it where it is: its connection is
 /// kept until the new one works, and there is one attempt.
-pub(crate) async fn rebalance(
+async fn rebalance(
     context: &WorkerContext,
     (here, upstream): (TargetRef, Upstream),
     state: CarryState,

@@ -23,7 +23,7 @@ mod interleave_tests;
 mod last_replies;
 #[cfg(test)]
 mod last_replies_tests;
-mod running;
+mod moving;
 mod screening;
 mod start;
 mod stopped;
@@ -58,11 +58,10 @@ use crate::session::report::SessionBase;
 use crate::session::shared::rest::RestClock;
 use crate::session::shared::transitions::SharingState;
 use counted_context::CountedContext;
-use running::Running;
 
-pub(crate) use running::Moving;
+pub(crate) use moving::Moving;
 pub(crate) use start::Start;
-pub(crate) use stopped::{After, Stopped};
+pub(crate) use stopped::{Left, Stop, Stopped};
 
 /// A session with both ends connected.
 ///
@@ -157,25 +156,13 @@ impl<C: ByteStream, U: ByteStream> Pump<C, U> {
             stopwatch: Stopwatch::default(),
             interleaved: None,
             screened: None,
-            sharing: returns_after.map(SharingState::returning),
+            sharing: match U::SHARED {
+                true => Some(SharingState::sharing(RestClock::of(!early.is_empty()))),
+                false => returns_after.map(SharingState::returning),
+            },
         };
         pump.screen_early(early);
         pump
-    }
-
-    /// The pump of a session that shares connections.
-    pub(crate) fn sharing(mut self, rest: RestClock) -> Self {
-        self.sharing = Some(SharingState::sharing(rest));
-        self
-    }
-
-    /// Pumps until there is a reason to stop.
-    pub(crate) fn run<'b>(self, base: &'b SessionBase) -> impl Future<Output = Stopped> + 'b
-    where
-        C: 'b,
-        U: 'b,
-    {
-        Running::new(self, base)
     }
 
     /// The connections of a pump that has [stopped](Self::stop).
@@ -190,7 +177,7 @@ impl<C: ByteStream, U: ByteStream> Pump<C, U> {
         cx: &mut Context<'_>,
         base: &SessionBase,
         FlaggedWaker { flag, waker }: &FlaggedWaker,
-    ) -> Poll<EndReason> {
+    ) -> Poll<Stop> {
         // Once for all that follows: no socket event can be recorded while this runs.
         stream::update_readiness_of_both(&mut self.client, &mut self.upstream, cx);
         self.record_sent();
@@ -203,10 +190,10 @@ impl<C: ByteStream, U: ByteStream> Pump<C, U> {
         buffer::put_back(scratch);
         if polled.is_pending() {
             if rung && let Some(reason) = self.check_idle(waker) {
-                return Poll::Ready(reason);
+                return Poll::Ready(reason.into());
             }
             if self.begins_to_rest() {
-                return Poll::Ready(EndReason::ReplicaEjected);
+                return Poll::Ready(Stop::Rest);
             }
         }
         polled
@@ -219,9 +206,9 @@ impl<C: ByteStream, U: ByteStream> Pump<C, U> {
         base: &SessionBase,
         flag: &Arc<WakeFlag>,
         waker: &Waker,
-    ) -> Option<Poll<EndReason>> {
+    ) -> Option<Poll<Stop>> {
         if let Some(visit) = visits::current() {
-            return Some(self.visited(visit, base, flag));
+            return Some(self.visited(visit, base, flag).map(Stop::End));
         }
         self.check_events(&base.ticket, waker).map(Poll::Ready)
     }
@@ -236,33 +223,31 @@ impl<C: ByteStream, U: ByteStream> Pump<C, U> {
     }
 
     /// Checks everything that is announced by the bell.
-    fn check_events(&mut self, ticket: &Ticket, waker: &Waker) -> Option<EndReason> {
+    fn check_events(&mut self, ticket: &Ticket, waker: &Waker) -> Option<Stop> {
         if ticket.is_cut() {
-            return Some(EndReason::Cut);
+            return Some(EndReason::Cut.into());
         }
-        if let Some(reason) = self
+        let leaves = self
             .check_unresponsive(waker)
             .or_else(|| self.check_rebalancing(waker))
-            .or_else(|| self.check_leaving(ticket, waker))
-        {
-            return Some(reason);
+            .or_else(|| self.check_leaving(ticket, waker));
+        if leaves.is_some() {
+            return leaves;
         }
         self.announce_gate();
         self.check_rest(waker);
         if let Some(reason) = self.check_gate(waker) {
-            return Some(reason);
+            return Some(reason.into());
         }
-        if self.is_due(|rare| &mut rare.half_close, waker) {
-            return Some(EndReason::HalfCloseTimeout);
-        }
-        None
+        self.is_due(|rare| &mut rare.half_close, waker)
+            .then_some(EndReason::HalfCloseTimeout.into())
     }
 
     /// Moves what has arrived. What few polls find is in functions of its own: the kernel's work
     /// between two polls evicts the code, so each line of it that the usual path spans is loaded
     /// again for every request.
     #[inline(always)]
-    fn poll(&mut self, cx: &mut Context<'_>, waker: &Waker, scratch: &mut [u8]) -> Poll<EndReason> {
+    fn poll(&mut self, cx: &mut Context<'_>, waker: &Waker, scratch: &mut [u8]) -> Poll<Stop> {
         // Requests that are not sent to a target that is gone can still be sent to the next one.
         let stuck = self.target.fence().is_raised()
             || (self.upstream.peer_closed() && self.can_be_carried());
@@ -271,15 +256,15 @@ impl<C: ByteStream, U: ByteStream> Pump<C, U> {
         if matches!(requests, FlowStep::Done) {
             match self.poll_client_end(cx, scratch) {
                 Ok(step) => requests = step,
-                Err(reason) => return Poll::Ready(reason),
+                Err(reason) => return Poll::Ready(reason.into()),
             }
         }
         if self.ledger.must_end().is_some() {
-            return Poll::Ready(self.forced_end());
+            return Poll::Ready(self.forced_end().into());
         }
         let replies = self.forward_replies(cx, scratch);
         if self.target.fence().is_raised() {
-            return Poll::Ready(EndReason::Fenced);
+            return Poll::Ready(EndReason::Fenced.into());
         }
         if matches!((&requests, &replies), (FlowStep::Idle, FlowStep::Idle)) && self.is_usual() {
             return Poll::Pending;
@@ -314,18 +299,18 @@ impl<C: ByteStream, U: ByteStream> Pump<C, U> {
         waker: &Waker,
         scratch: &mut [u8],
         (requests, mut replies): (FlowStep, FlowStep),
-    ) -> Poll<EndReason> {
+    ) -> Poll<Stop> {
         if self.reply_dropped {
-            return Poll::Ready(EndReason::ReplyDropped);
+            return Poll::Ready(EndReason::ReplyDropped.into());
         }
         if self.ledger.must_end().is_some() {
-            return Poll::Ready(self.forced_end());
+            return Poll::Ready(self.forced_end().into());
         }
         self.note_first_end();
         if matches!(replies, FlowStep::Done) && !matches!(requests, FlowStep::Done) {
             // The end is not passed to the client if the session can continue elsewhere.
             if self.can_be_carried() {
-                return Poll::Ready(EndReason::UpstreamClosed);
+                return Poll::Ready(EndReason::UpstreamClosed.into());
             }
             self.append_last_push();
             replies = self.move_replies(cx, (scratch, EndSignal::Yes), MAX_READS);
@@ -334,30 +319,30 @@ impl<C: ByteStream, U: ByteStream> Pump<C, U> {
         let waits = U::SHARED && self.has_waiting_requests();
         let idle = matches!(requests, FlowStep::Idle) && !waits;
         if matches!((&requests, &replies), (FlowStep::Done, FlowStep::Done)) {
-            return Poll::Ready(if self.first_end == Some(Side::Client) {
+            return Poll::Ready(Stop::End(if self.first_end == Some(Side::Client) {
                 EndReason::ClientClosed
             } else {
                 EndReason::UpstreamClosed
-            });
+            }));
         }
         if let Some(reason) = self.failure(requests, replies) {
-            return Poll::Ready(reason);
+            return Poll::Ready(reason.into());
         }
         self.limit_half_close(waker);
         if self.leaving != Leaving::No
-            && let Some(reason) = self.left(idle)
+            && let Some(stop) = self.left(idle)
         {
-            return Poll::Ready(reason);
+            return Poll::Ready(stop);
         }
         if self.sharing.is_some()
-            && let Some(reason) = self.check_transition(idle, waker)
+            && let Some(stop) = self.check_transition(idle, waker)
         {
-            return Poll::Ready(reason);
+            return Poll::Ready(stop);
         }
         if more {
             cx.waker().wake_by_ref();
         }
-        if self.ledger.take_pin_change() { self.note_pin() } else { Poll::Pending }
+        if self.ledger.take_pin_change() { self.note_pin().map(Stop::End) } else { Poll::Pending }
     }
 
     /// Whether nothing remains to be checked after a poll in which both directions have moved all

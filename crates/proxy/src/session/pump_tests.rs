@@ -7,9 +7,10 @@ use target::TargetWriter;
 
 use crate::context::WorkerContext;
 use crate::io::stream::SocketStream;
-use crate::runtime::reactor::{self, Reactor};
-use crate::session::Session;
-use crate::session::pump::{Pump, Stopped};
+use crate::session::connect::Why;
+use crate::session::pump::{Pump, Stop, Stopped};
+use crate::session::pumping::Pumping;
+use crate::session::{connecting, resting};
 use crate::testing::{FakeStream, context, session_base};
 use crate::{EndReason, Options, Sessions};
 
@@ -51,7 +52,7 @@ async fn delivers_replies_and_sends_nothing_after_the_fence() {
     let (mut client, mut upstream) =
         (FakeStream::sending(&[b"SET k v\r\n"]), FakeStream::sending(&[b"+OK\r\n"]));
     let stopped = pump(&context, Some(&mut publisher), &mut client, &mut upstream).await;
-    assert_eq!(stopped.reason, EndReason::Fenced);
+    assert_eq!(stopped.stop, Stop::End(EndReason::Fenced));
     assert_eq!(
         (client.written.as_slice(), upstream.written.len(), upstream.ended),
         (&b"+OK\r\n"[..], 0, false)
@@ -66,8 +67,8 @@ async fn hands_over_what_a_slow_client_has_not_taken() {
         (FakeStream { capacity: 2, ..FakeStream::default() }, FakeStream::sending(&[b"+OK\r\n"]));
     let stopped = pump(&context, Some(&mut publisher), &mut client, &mut upstream).await;
     assert_eq!(
-        (stopped.reason, stopped.undelivered.as_slice()),
-        (EndReason::Fenced, &b"K\r\n"[..])
+        (stopped.stop, stopped.undelivered.as_slice()),
+        (Stop::End(EndReason::Fenced), &b"K\r\n"[..])
     );
 }
 
@@ -78,7 +79,7 @@ async fn ends_when_both_sides_have_ended() {
     let (mut client, mut upstream) =
         (FakeStream::sending(&[b"QUIT\r\n", b""]), FakeStream::sending(&[b"+OK\r\n", b""]));
     let stopped = pump(&context, None, &mut client, &mut upstream).await;
-    assert_eq!((stopped.reason, upstream.ended), (EndReason::ClientClosed, true));
+    assert_eq!((stopped.stop, upstream.ended), (Stop::End(EndReason::ClientClosed), true));
     assert_eq!(stopped.bytes, (6, 5));
 }
 
@@ -97,11 +98,11 @@ async fn ends_sessions_whose_streams_overstate_bytes() {
         (client.overstated, upstream.overstated) = (client_lies, upstream_lies);
         let stopped = pump(&context, None, &mut client, &mut upstream).await;
         assert_eq!(
-            stopped.reason,
-            EndReason::InternalError,
+            stopped.stop,
+            Stop::End(EndReason::InternalError),
             "{client_lies} {upstream_lies} {from_client}"
         );
-        assert!(stopped.after.is_none() && stopped.undelivered.is_empty());
+        assert!(stopped.left.is_none() && stopped.undelivered.is_empty());
         // Nothing that is not known to have been sent was forwarded.
         let went = if from_client {
             (&upstream.written, upstream_lies)
@@ -112,30 +113,21 @@ async fn ends_sessions_whose_streams_overstate_bytes() {
     }
 }
 
-/// A session and its client's connection, with an event loop.
-fn started() -> (Session, SocketStream, impl Drop) {
-    let (_publisher, context) = context();
-    let peer: std::net::SocketAddr = "127.0.0.1:1".parse().unwrap();
-    let admission = context.shared.limits.admit(Some(peer.ip())).unwrap();
-    let session = Session::new(peer.into(), context, admission);
-    let bell = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
-    let reactor = reactor::install(Reactor::new(&bell).unwrap());
-    let (client, _peer) = std::os::unix::net::UnixStream::pair().unwrap();
-    (session, SocketStream::accepted(client.into(), false).unwrap(), reactor)
+/// The size of the future that is a state of a session.
+fn size_of_state<A, F>(_: impl FnOnce(A) -> F) -> usize {
+    size_of::<F>()
 }
 
-#[tokio::test]
-async fn keeps_the_future_of_a_session_small() {
-    let (session, client, _reactor) = started();
-    let size = size_of_val(&session.run(client));
+#[test]
+fn keeps_the_states_of_a_session_small() {
+    let pumping = size_of::<Pumping<SocketStream, SocketStream>>();
     // Of it, 288 are the ledger.
-    assert!(size <= 656, "{size} bytes");
-}
-
-#[tokio::test]
-async fn keeps_the_future_of_a_resting_session_small() {
-    let (session, client, _reactor) = started();
-    let size = size_of_val(&session.run_sharing(client));
+    assert!(pumping <= 656, "{pumping} bytes");
     // What is kept of the pump and the ledger is in a box of its own.
-    assert!(size <= 200, "{size} bytes");
+    let resting = size_of_state(resting::<SocketStream>);
+    assert!(resting <= 200, "{resting} bytes");
+    let connect =
+        |(session, client, why): (_, SocketStream, Box<Why>)| connecting(session, client, why);
+    let connecting = size_of_state(connect);
+    assert!(connecting <= 280, "{connecting} bytes");
 }

@@ -36,7 +36,6 @@ fn start_session(
     let tls = context.listener.tls;
     let session = Session::new(peer, context, admission);
     match tls {
-        false if session.shares() => tasks::spawn(session.run_sharing(stream)),
         false => tasks::spawn(session.run(stream)),
         true => tasks::spawn(session.run_tls(stream)),
     }

@@ -78,12 +78,29 @@ impl Session {
     ///
     /// The dial that it has begun, if any.
     pub(in crate::session) fn connect_at_once(&self) -> Result<Ready, Option<FirstDial>> {
+        if self.base.context.shared.service.options.share() {
+            return self.share_at_once().ok_or(None);
+        }
         let (target, upstream) = FirstDial::connect_at_once(&self.base.context)?;
         Ok((target, upstream, Start::default()))
     }
 
+    /// The start of a session that shares connections, if nothing has to be waited for: the first
+    /// request opens a connection, or joins one.
+    fn share_at_once(&self) -> Option<Ready> {
+        if self.base.context.silent_clients.are_frequent() {
+            return None;
+        }
+        let target = self.base.context.shared.service.route.usable_target()?;
+        if !may_be_used(&target) {
+            return None;
+        }
+        target.record_use();
+        Some((target, Upstream::sharing(), Start::default()))
+    }
+
     /// Connects to the first target, or has refusals for the client.
-    pub(in crate::session) async fn connect_first(
+    pub(super) async fn connect_first(
         &self,
         client: &mut impl ClientStream,
         begun: Option<FirstDial>,

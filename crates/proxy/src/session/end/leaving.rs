@@ -14,20 +14,20 @@ use crate::end_reason::EndReason;
 use crate::io::stream::ByteStream;
 use crate::maintenance::pending;
 use crate::session::leave::{self, LeaveFacts, Leaving};
-use crate::session::pump::Pump;
+use crate::session::pump::{Pump, Stop};
 
 impl<C: ByteStream, U: ByteStream> Pump<C, U> {
     pub(in crate::session) fn is_draining(&self) -> bool {
         self.context.drain.phase() >= Phase::Draining
     }
 
-    /// Advances a session that the drain or an ejected replica asks to leave. Returns an end reason
-    /// if it can continue elsewhere at once.
+    /// Advances a session that the drain or an ejected replica asks to leave. Returns a stop if it
+    /// can continue elsewhere at once.
     pub(in crate::session) fn check_leaving(
         &mut self,
         ticket: &Ticket,
         waker: &Waker,
-    ) -> Option<EndReason> {
+    ) -> Option<Stop> {
         if self.leaving == Leaving::No && (self.is_draining() || self.target.is_draining()) {
             // Created only now: ten thousand sessions need no memory for it while none has to
             // leave.
@@ -43,7 +43,7 @@ impl<C: ByteStream, U: ByteStream> Pump<C, U> {
                 self.rare().turn = None;
                 // A session that continues elsewhere need not wait: its client notices nothing.
                 if !draining && self.can_be_carried() {
-                    return Some(EndReason::ReplicaEjected);
+                    return Some(Stop::Leave);
                 }
                 self.begin_to_leave(waker);
             }
@@ -83,11 +83,15 @@ impl<C: ByteStream, U: ByteStream> Pump<C, U> {
 
     /// Why a session that was asked to leave ends now; `None` if it has to stay for the moment.
     /// `idle`: no requests can be forwarded now.
-    pub(in crate::session) fn left(&mut self, idle: bool) -> Option<EndReason> {
+    pub(in crate::session) fn left(&mut self, idle: bool) -> Option<Stop> {
         if self.leaving == Leaving::No || !self.may_leave(idle) || self.has_unread_request() {
             return None;
         }
-        Some(if self.is_draining() { EndReason::Drained } else { EndReason::ReplicaEjected })
+        Some(match self.leaving {
+            _ if self.is_draining() => EndReason::Drained.into(),
+            Leaving::Rebalancing => Stop::Rebalance,
+            _ => Stop::Leave,
+        })
     }
 
     fn may_leave(&mut self, idle: bool) -> bool {

@@ -19,15 +19,14 @@ use resp::{Ledger, Limits, MustEnd, Pin, SessionState};
 use crate::end_reason::{EndReason, Side};
 use crate::invariant;
 use crate::io::flow::FlowStep;
-use crate::io::shared::Member;
+use crate::io::shared::{Member, Promotion};
 use crate::io::stream::ByteStream;
 use crate::maintenance::pending;
 use crate::not_carried::{NotCarried, Uncarried};
 use crate::service::Hint;
 use crate::session::carry::CarryState;
 use crate::session::dial;
-use crate::session::leave::Leaving;
-use crate::session::pump::{After, Pump, Stopped};
+use crate::session::pump::{Left, Pump, Stop, Stopped};
 
 impl<C: ByteStream, U: ByteStream> Pump<C, U> {
     /// Whether the client would not notice if the session continued over another connection.
@@ -197,40 +196,51 @@ impl<C: ByteStream, U: ByteStream> Pump<C, U> {
     }
 
     /// Takes the pump apart.
-    pub(in crate::session) fn stop(&mut self, reason: EndReason) -> Stopped {
+    pub(in crate::session) fn stop(&mut self, stop: Stop) -> Stopped {
         self.record_sent();
-        let lost = match reason {
-            EndReason::UpstreamClosed
-            | EndReason::UpstreamReset
-            | EndReason::UpstreamLost
-            | EndReason::UpstreamError
-            | EndReason::TargetTlsFailed => Some(reason),
+        let reason = stop.reason();
+        let lost = match stop {
+            Stop::End(
+                reason @ (EndReason::UpstreamClosed
+                | EndReason::UpstreamReset
+                | EndReason::UpstreamLost
+                | EndReason::UpstreamError
+                | EndReason::TargetTlsFailed),
+            ) => Some(reason),
             _ => None,
         };
         // Another connection would be closed as well, and the target asked in vain why it closed.
         let may_continue = (lost.is_some() && !self.ledger.provokes_close())
-            || matches!(reason, EndReason::Fenced | EndReason::ReplicaEjected);
+            || matches!(stop, Stop::End(EndReason::Fenced) | Stop::Leave | Stop::Rebalance);
         let uncarried = if may_continue || reason == EndReason::ReplyDropped {
             self.why_not_carried()
         } else {
             None
         };
         let is_answered = self.is_answered();
-        let transition = self.take_transition();
-        let after = if transition.is_some() {
-            transition
+        let left = if stop == Stop::Rest {
+            self.sharing.as_mut().and_then(|it| it.kept.take()).map(Left::Kept)
+        } else if matches!(stop, Stop::Promote | Stop::Return) {
+            let promotion = self.upstream.member().and_then(Member::promotion);
+            let unsent = self.take_unsent();
+            if self.commands > 0 {
+                self.ledger.changed_connection();
+            }
+            let state = self.take_state(unsent, None);
+            Some(match stop {
+                Stop::Promote => {
+                    Left::Promoted(state, promotion.unwrap_or(Promotion::NotConnected))
+                }
+                _ => Left::State(state),
+            })
         } else if may_continue && self.can_be_carried() {
             let unsent = self.take_unsent();
-            let ledger = std::mem::replace(&mut self.ledger, Ledger::new(&Limits::default()));
-            let state = CarryState { ledger: Box::new(ledger), unsent, lost };
-            let rebalances =
-                reason == EndReason::ReplicaEjected && self.leaving == Leaving::Rebalancing;
-            Some(if rebalances { After::Rebalance(state) } else { After::Carry(state) })
+            Some(Left::State(self.take_state(unsent, lost)))
         } else if reason == EndReason::HoldTimeout && self.can_be_refused() {
             let transaction = self.ledger.session_state() == SessionState::Transaction;
-            Some(After::Refuse { unsent: self.take_unsent(), transaction })
+            Some(Left::Refused { unsent: self.take_unsent(), transaction })
         } else if reason == EndReason::ClientClosed && self.leaves_clean() {
-            Some(After::LeaveClean)
+            Some(Left::CleanConnection)
         } else {
             None
         };
@@ -239,13 +249,19 @@ impl<C: ByteStream, U: ByteStream> Pump<C, U> {
         // failover is over where it arrives.
         undelivered.append(&mut pending::last_push(&self.ledger, &self.context, reason));
         Stopped {
-            reason,
+            stop,
             undelivered,
-            after: after.map(Box::new),
+            left: left.map(Box::new),
             bytes: (self.requests.bytes_moved(), self.replies.bytes_moved()),
             commands: self.commands,
             is_answered,
             uncarried,
         }
+    }
+
+    /// Takes the state that the session continues with.
+    fn take_state(&mut self, unsent: Vec<u8>, lost: Option<EndReason>) -> CarryState {
+        let ledger = std::mem::replace(&mut self.ledger, Ledger::new(&Limits::default()));
+        CarryState { ledger: Box::new(ledger), unsent, lost }
     }
 }

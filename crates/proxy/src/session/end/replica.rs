@@ -19,11 +19,11 @@ use resp::SessionState;
 use crate::end_reason::EndReason;
 use crate::io::stream::ByteStream;
 use crate::session::leave::{self, Leaving};
-use crate::session::pump::Pump;
+use crate::session::pump::{Pump, Stop};
 
 impl<C: ByteStream, U: ByteStream> Pump<C, U> {
     /// Whether the target has been unresponsive for too long. Starts and stops the timer.
-    pub(in crate::session) fn check_unresponsive(&mut self, waker: &Waker) -> Option<EndReason> {
+    pub(in crate::session) fn check_unresponsive(&mut self, waker: &Waker) -> Option<Stop> {
         let set = self.rare.as_ref().is_some_and(|rare| rare.unresponsive.is_set());
         match (self.target.is_silent(), set) {
             (false, false) => return None,
@@ -42,14 +42,15 @@ impl<C: ByteStream, U: ByteStream> Pump<C, U> {
             && !self.is_draining()
             && self.can_be_carried()
         {
-            return Some(EndReason::ReplicaEjected);
+            return Some(Stop::Leave);
         }
-        self.is_due(|rare| &mut rare.unresponsive, waker).then_some(EndReason::TargetUnresponsive)
+        let is_over = self.is_due(|rare| &mut rare.unresponsive, waker);
+        is_over.then_some(EndReason::TargetUnresponsive.into())
     }
 
     /// Whether the session moves to a replica with fewer sessions now. If it is owed replies, it is
     /// marked to move after them.
-    pub(in crate::session) fn check_rebalancing(&mut self, waker: &Waker) -> Option<EndReason> {
+    pub(in crate::session) fn check_rebalancing(&mut self, waker: &Waker) -> Option<Stop> {
         if self.leaving == Leaving::Rebalancing {
             let over = self.is_draining()
                 || self.target.is_draining()
@@ -69,7 +70,7 @@ impl<C: ByteStream, U: ByteStream> Pump<C, U> {
         }
         self.leaving = Leaving::Rebalancing;
         if !busy {
-            return Some(EndReason::ReplicaEjected);
+            return Some(Stop::Rebalance);
         }
         self.rare().patience.set(leave::PATIENCE, waker);
         None

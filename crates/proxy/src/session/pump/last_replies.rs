@@ -46,7 +46,7 @@ impl<C: ByteStream, U: ByteStream> Pump<C, U> {
         base.stage.set(Stage::Closing);
         // An order ends them, and changes nothing of why the session ends.
         let _ended = while_visited(base, Box::pin(self.deliver_last_replies(&base.ticket))).await;
-        let stopped = self.stop(EndReason::Fenced);
+        let stopped = self.stop(EndReason::Fenced.into());
         let (client, upstream) = self.into_ends();
         (stopped, client, upstream)
     }

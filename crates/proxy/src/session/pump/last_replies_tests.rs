@@ -74,12 +74,12 @@ async fn delivers_the_rest_of_a_large_reply_at_the_fence() {
     let later: Vec<&[u8]> = later.chunks(60_000).collect();
     let (stopped, client, _, _) = fenced(b"GET k\r\n", first, &later, fast_client()).await;
     assert_eq!(
-        (stopped.reason, client.written.len(), stopped.undelivered.len()),
+        (stopped.stop.reason(), client.written.len(), stopped.undelivered.len()),
         (EndReason::Fenced, whole.len(), 0)
     );
     assert!(client.written == whole);
     // No further reply is owed, so the session can continue on the next master.
-    assert!(stopped.after.is_some());
+    assert!(stopped.left.is_some());
 }
 
 #[tokio::test]
@@ -92,7 +92,7 @@ async fn drops_the_reply_after_the_one_under_way() {
         fenced(b"GET k\r\nSET k v\r\n", first, &[body, &tail, b"+OK\r\n"], fast_client()).await;
     let received = [client.written, stopped.undelivered].concat();
     assert!(received == whole, "{} of {} bytes", received.len(), whole.len());
-    assert!(stopped.after.is_none(), "carried with a request in flight");
+    assert!(stopped.left.is_none(), "carried with a request in flight");
 }
 
 /// In RESP3, what follows a dropped reply may begin like a push message: the confirmation of a
@@ -107,10 +107,14 @@ async fn delivers_nothing_after_a_dropped_reply() {
     for later in dropped {
         let (stopped, client, ..) = fenced(requests, HELLO, later, fast_client()).await;
         assert_eq!(
-            (stopped.reason, String::from_utf8_lossy(&client.written), stopped.undelivered.len()),
+            (
+                stopped.stop.reason(),
+                String::from_utf8_lossy(&client.written),
+                stopped.undelivered.len()
+            ),
             (EndReason::Fenced, String::from_utf8_lossy(HELLO), 0)
         );
-        assert!(stopped.after.is_none(), "carried with a request in flight");
+        assert!(stopped.left.is_none(), "carried with a request in flight");
     }
 }
 
@@ -118,7 +122,7 @@ async fn delivers_nothing_after_a_dropped_reply() {
 async fn waits_a_bounded_time_for_the_rest_of_a_reply() {
     let (stopped, client, _, took) = fenced(b"GET k\r\n", b"$10\r\nabc", &[], fast_client()).await;
     assert_eq!(
-        (stopped.reason, client.written.as_slice()),
+        (stopped.stop.reason(), client.written.as_slice()),
         (EndReason::Fenced, &b"$10\r\nabc"[..])
     );
     assert!(took >= Duration::from_millis(900) && took < SOON, "{took:?}");
@@ -139,7 +143,7 @@ async fn waits_for_no_reply_that_has_not_begun() {
     // One poll notices the fence, and the next one comes after a round of the event loop.
     assert!(poll().await.is_pending());
     let Poll::Ready(stopped) = poll().await else { panic!("it waits for a reply") };
-    assert_eq!(stopped.reason, EndReason::Fenced);
+    assert_eq!(stopped.stop.reason(), EndReason::Fenced);
 }
 
 #[tokio::test]
@@ -153,7 +157,7 @@ async fn gives_up_on_a_client_that_takes_nothing() {
         FakeStream { capacity: 1000, ..FakeStream::default() },
     )
     .await;
-    assert_eq!((stopped.reason, client.written.len()), (EndReason::Fenced, 1000));
+    assert_eq!((stopped.stop.reason(), client.written.len()), (EndReason::Fenced, 1000));
     // No more than one read is ever kept for it.
     assert!(!stopped.undelivered.is_empty() && !upstream.incoming.is_empty());
     assert!(took < SOON);

@@ -1,4 +1,4 @@
-//! The result of a pump, and the step that follows.
+//! Why a pump stops, and what it leaves.
 
 use crate::end_reason::EndReason;
 use crate::io::shared::Promotion;
@@ -6,15 +6,50 @@ use crate::not_carried::Uncarried;
 use crate::session::carry::CarryState;
 use crate::session::shared::rest::Kept;
 
+/// Why a pump stops. One byte, which every poll returns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// Something has ended. The session ends with this reason, unless it can be carried.
+    End(EndReason),
+    /// The session leaves an ejected replica.
+    Leave,
+    /// The session moves to a replica with fewer sessions.
+    Rebalance,
+    /// The session has shared a connection, and needs one of its own to the same target.
+    Promote,
+    /// The session does not need its own connection any more.
+    Return,
+    /// The session shares connections and is idle.
+    Rest,
+}
+
+impl From<EndReason> for Stop {
+    fn from(reason: EndReason) -> Self {
+        Self::End(reason)
+    }
+}
+
+impl Stop {
+    /// The end reason of a session that cannot continue after this.
+    pub(crate) fn reason(self) -> EndReason {
+        match self {
+            Self::End(reason) => reason,
+            Self::Leave | Self::Rebalance => EndReason::ReplicaEjected,
+            // They happen only where the session can continue.
+            Self::Promote | Self::Return | Self::Rest => EndReason::InternalError,
+        }
+    }
+}
+
 /// The result of a pump that has stopped.
 #[derive(Debug)]
 pub(crate) struct Stopped {
     /// Why it stopped.
-    pub(crate) reason: EndReason,
+    pub(crate) stop: Stop,
     /// The replies that the client has not taken yet, and our last push to it.
     pub(crate) undelivered: Vec<u8>,
-    /// The next step.
-    pub(crate) after: Option<Box<After>>,
+    /// What the session continues with.
+    pub(crate) left: Option<Box<Left>>,
     /// Bytes forwarded to the target, and to the client.
     pub(crate) bytes: (u64, u64),
     /// Complete requests forwarded.
@@ -25,27 +60,23 @@ pub(crate) struct Stopped {
     pub(crate) uncarried: Option<Box<Uncarried>>,
 }
 
-/// The step that follows the end of a pump.
+/// What a pump leaves to the next state of its session. A session of which it leaves nothing ends.
 #[derive(Debug)]
-pub(crate) enum After {
-    /// Its requests, none of which was forwarded, are refused before it ends.
-    Refuse {
+pub(crate) enum Left {
+    /// The state that continues over another connection.
+    State(CarryState),
+    /// The state that continues over a connection of its own to the same target, and why.
+    Promoted(CarryState, Promotion),
+    /// What is kept while the session rests.
+    Kept(Kept),
+    /// Requests, none of which was forwarded. They are refused before the session ends.
+    Refused {
         /// The part of them that was read; it begins at a frame boundary.
         unsent: Vec<u8>,
         /// A transaction is open.
         transaction: bool,
     },
-    /// The session can continue over another connection.
-    Carry(CarryState),
-    /// The session moves to another replica, and keeps its connection until the new one works.
-    Rebalance(CarryState),
-    /// The session has shared a connection, and needs one of its own to the same target.
-    Promote(CarryState, Promotion),
-    /// The session does not need its own connection any more.
-    Return(CarryState),
-    /// The session shares connections and is idle. It rests until there is something to do.
-    Rest(Kept),
-    /// It ends. Nothing is in flight, and the server keeps nothing for the connection, which the
-    /// session has had because its service shares connections, but state that can be set on any.
-    LeaveClean,
+    /// A connection of its own on which the server keeps nothing but state that can be set on any.
+    /// The session ends, and its service shares connections.
+    CleanConnection,
 }

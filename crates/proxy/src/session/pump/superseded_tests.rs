@@ -13,7 +13,7 @@ use crate::EndReason;
 use crate::io::buffer;
 use crate::io::stream::ByteStream;
 use crate::maintenance::push::MaintenancePush;
-use crate::session::pump::Pump;
+use crate::session::pump::{Pump, Stop};
 use crate::testing::{FakeStream, SOON, context, destination};
 
 const SET: &[u8] = b"SET k v\r\n";
@@ -21,7 +21,7 @@ const OK: &[u8] = b"+OK\r\n";
 
 type FakePump<'a> = Pump<&'a mut FakeStream, &'a mut FakeStream>;
 
-fn poll<C: ByteStream, U: ByteStream>(pump: &mut Pump<C, U>) -> Poll<EndReason> {
+fn poll<C: ByteStream, U: ByteStream>(pump: &mut Pump<C, U>) -> Poll<Stop> {
     let waker = Waker::noop();
     let mut cx = Context::from_waker(waker);
     buffer::with_scratch(|scratch| pump.poll(&mut cx, waker, scratch))
@@ -38,7 +38,7 @@ fn with_requests(requests: &[u8], test: impl FnOnce(&mut TargetWriter, &mut Fake
     test(&mut publisher, &mut pump);
 }
 
-fn reply(pump: &mut FakePump<'_>, bytes: &[u8]) -> Poll<EndReason> {
+fn reply(pump: &mut FakePump<'_>, bytes: &[u8]) -> Poll<Stop> {
     pump.upstream.incoming.push_back(bytes.to_vec());
     poll(pump)
 }
@@ -56,10 +56,10 @@ fn drops_a_reply_that_is_read_after_the_evidence() {
             Poll::Pending,
             "the session ends when a reply is dropped, and not before"
         );
-        assert_eq!(reply(pump, OK), Poll::Ready(EndReason::ReplyDropped));
+        assert_eq!(reply(pump, OK), Poll::Ready(EndReason::ReplyDropped.into()));
         assert_eq!(received(pump), "");
-        let stopped = pump.stop(EndReason::ReplyDropped);
-        assert!(stopped.undelivered.is_empty() && stopped.after.is_none());
+        let stopped = pump.stop(EndReason::ReplyDropped.into());
+        assert!(stopped.undelivered.is_empty() && stopped.left.is_none());
     });
 }
 
@@ -84,8 +84,8 @@ fn forwards_what_was_read_before_the_evidence() {
             pump.client.capacity = 1;
             Some(poll(pump)).filter(Poll::is_ready)
         });
-        assert_eq!(end, Some(Poll::Ready(EndReason::ReplyDropped)));
-        let undelivered = pump.stop(EndReason::ReplyDropped).undelivered;
+        assert_eq!(end, Some(Poll::Ready(EndReason::ReplyDropped.into())));
+        let undelivered = pump.stop(EndReason::ReplyDropped.into()).undelivered;
         let all = [pump.client.written.as_slice(), &undelivered].concat();
         assert_eq!(String::from_utf8_lossy(&all), "+OK\r\n>1\r\n+push\r\n");
     });
@@ -97,8 +97,8 @@ fn completes_a_reply_that_had_begun_and_drops_the_next() {
         assert_eq!(reply(pump, b"$10\r\nab"), Poll::Pending);
         publisher.discard_replies();
         assert_eq!(reply(pump, b"cd"), Poll::Pending);
-        assert_eq!(reply(pump, b"efghij\r\n+OK\r\n"), Poll::Ready(EndReason::ReplyDropped));
-        let undelivered = pump.stop(EndReason::ReplyDropped).undelivered;
+        assert_eq!(reply(pump, b"efghij\r\n+OK\r\n"), Poll::Ready(EndReason::ReplyDropped.into()));
+        let undelivered = pump.stop(EndReason::ReplyDropped.into()).undelivered;
         assert_eq!(
             received(pump) + &String::from_utf8_lossy(&undelivered),
             "$10\r\nabcdefghij\r\n"
@@ -131,7 +131,7 @@ fn forwards_pushes_before_a_dropped_reply() {
         let push = b">2\r\n+invalidate\r\n_\r\n";
         assert_eq!(reply(pump, push), Poll::Pending);
         assert_eq!(pump.client.written, push);
-        assert_eq!(reply(pump, &[push, OK].concat()), Poll::Ready(EndReason::ReplyDropped));
+        assert_eq!(reply(pump, &[push, OK].concat()), Poll::Ready(EndReason::ReplyDropped.into()));
         assert_eq!(pump.client.written, push.repeat(2));
     });
 }
@@ -142,7 +142,7 @@ fn drops_all_replies_of_an_opaque_session() {
         assert_eq!(reply(pump, OK), Poll::Pending);
         assert_eq!(pump.ledger.session_state(), resp::SessionState::Opaque);
         publisher.discard_replies();
-        assert_eq!(reply(pump, b"+a command\r\n"), Poll::Ready(EndReason::ReplyDropped));
+        assert_eq!(reply(pump, b"+a command\r\n"), Poll::Ready(EndReason::ReplyDropped.into()));
         assert_eq!(received(pump), "+OK\r\n");
     });
 }
@@ -161,7 +161,7 @@ fn drops_a_reply_after_a_push_of_our_own() {
         let push = MaintenancePush::FailingOver { number: 7, seconds: 10 };
         pump.announce(push.clone());
         publisher.discard_replies();
-        assert_eq!(reply(pump, OK), Poll::Ready(EndReason::ReplyDropped));
+        assert_eq!(reply(pump, OK), Poll::Ready(EndReason::ReplyDropped.into()));
         assert_eq!(received(pump), push.encode());
     });
 }
@@ -187,13 +187,13 @@ fn drops_a_reply_that_is_read_after_the_commit() {
         publisher.commit(destination("127.0.0.1:2".parse().unwrap()));
         // The end is the same with or without something to discard, and the reply under way is
         // complete.
-        assert_eq!(reply(pump, b"bc\r\n+OK\r\n"), Poll::Ready(EndReason::Fenced));
-        let stopped = pump.stop(EndReason::Fenced);
+        assert_eq!(reply(pump, b"bc\r\n+OK\r\n"), Poll::Ready(EndReason::Fenced.into()));
+        let stopped = pump.stop(EndReason::Fenced.into());
         assert_eq!(
             received(pump) + &String::from_utf8_lossy(&stopped.undelivered),
             "$3\r\nabc\r\n"
         );
-        assert!(stopped.after.is_none(), "carried with a request in flight");
+        assert!(stopped.left.is_none(), "carried with a request in flight");
     });
 }
 
@@ -221,22 +221,22 @@ fn drops_a_withheld_reply_when_evidence_comes() {
         publisher.set_reply_policy(ReplyPolicy::Wait);
         assert_eq!(reply(pump, OK), Poll::Pending);
         publisher.discard_replies();
-        assert_eq!(poll(pump), Poll::Ready(EndReason::ReplyDropped));
+        assert_eq!(poll(pump), Poll::Ready(EndReason::ReplyDropped.into()));
         assert_eq!(received(pump), "");
     });
     with_requests(SET, |publisher, pump| {
         publisher.set_reply_policy(ReplyPolicy::Wait);
         assert_eq!(reply(pump, OK), Poll::Pending);
         publisher.commit(destination("127.0.0.1:2".parse().unwrap()));
-        assert_eq!(poll(pump), Poll::Ready(EndReason::Fenced));
-        assert!(pump.stop(EndReason::Fenced).undelivered.is_empty());
+        assert_eq!(poll(pump), Poll::Ready(EndReason::Fenced.into()));
+        assert!(pump.stop(EndReason::Fenced.into()).undelivered.is_empty());
         assert_eq!(received(pump), "");
     });
     // For any other end reason, withheld bytes are not delivered.
     with_requests(SET, |publisher, pump| {
         publisher.set_reply_policy(ReplyPolicy::Wait);
         assert_eq!(reply(pump, OK), Poll::Pending);
-        assert!(pump.stop(EndReason::IdleTimeout).undelivered.is_empty());
+        assert!(pump.stop(EndReason::IdleTimeout.into()).undelivered.is_empty());
     });
 }
 
@@ -339,8 +339,8 @@ fn forwards_no_reply_that_was_read_while_the_evidence_came() {
         let mut pump = Pump::new((&mut client, &mut upstream), &context, &target, Vec::new());
         assert_eq!(poll(&mut pump), Poll::Pending);
         pump.upstream.stream.incoming.push_back(OK.to_vec());
-        assert_eq!(poll(&mut pump), Poll::Ready(reason));
-        assert!(pump.stop(reason).undelivered.is_empty());
+        assert_eq!(poll(&mut pump), Poll::Ready(reason.into()));
+        assert!(pump.stop(reason.into()).undelivered.is_empty());
         assert!(pump.client.written.is_empty(), "{reason:?}");
     }
 }

@@ -12,7 +12,7 @@ use crate::io::buffer;
 use crate::io::stream::ByteStream;
 use crate::io::tls_stream::TlsStream;
 use crate::session::leave::Leaving;
-use crate::session::pump::{After, Pump, Stopped};
+use crate::session::pump::{Left, Pump, Stop, Stopped};
 use crate::testing::tls_target::{FarEnd, noop, record_events};
 use crate::testing::{FakeStream, context, destination};
 
@@ -23,7 +23,7 @@ fn set(size: usize) -> Vec<u8> {
         .concat()
 }
 
-fn poll(pump: &mut TestPump<'_>) -> Poll<EndReason> {
+fn poll(pump: &mut TestPump<'_>) -> Poll<Stop> {
     record_events();
     pump.upstream.update_readiness(&mut noop());
     buffer::with_scratch(|scratch| pump.poll(&mut noop(), Waker::noop(), scratch))
@@ -63,9 +63,9 @@ fn drops_a_begun_request_at_the_fence() {
             publisher.commit(destination("127.0.0.1:2".parse().unwrap()));
             // The server takes what is on its way, and there would be room for the rest.
             while far.progress() > 0 {}
-            assert_eq!(poll(&mut pump), Poll::Ready(EndReason::Fenced));
-            let Stopped { after, bytes, .. } = pump.stop(EndReason::Fenced);
-            let Some(After::Carry(state)) = after.map(|after| *after) else {
+            assert_eq!(poll(&mut pump), Poll::Ready(EndReason::Fenced.into()));
+            let Stopped { left, bytes, .. } = pump.stop(EndReason::Fenced.into());
+            let Some(Left::State(state)) = left.map(|left| *left) else {
                 panic!("nothing was sent, so the session can continue elsewhere")
             };
             assert!(state.unsent == request && bytes == (0, 0), "{version:?}");
@@ -92,10 +92,10 @@ fn counts_what_the_server_can_read_at_the_fence() {
             assert!(pump.upstream.has_begun_write());
             publisher.clear();
             while far.progress() > 0 {}
-            assert_eq!(poll(&mut pump), Poll::Ready(EndReason::Fenced));
-            let stopped = pump.stop(EndReason::Fenced);
+            assert_eq!(poll(&mut pump), Poll::Ready(EndReason::Fenced.into()));
+            let stopped = pump.stop(EndReason::Fenced.into());
             // A part of the request was executed as far as can be known: nobody sends it again.
-            assert!(stopped.after.is_none());
+            assert!(stopped.left.is_none());
             pump.upstream.reset_on_close();
             pump.upstream.announce_end();
             while far.progress() > 0 {}
@@ -160,7 +160,7 @@ fn leaves_without_a_request_that_was_not_sent() {
         record_events();
         pump.upstream.update_readiness(&mut noop());
         let polled = buffer::with_scratch(|scratch| pump.poll(&mut noop(), Waker::noop(), scratch));
-        assert_eq!(polled, Poll::Ready(EndReason::ReplicaEjected));
+        assert_eq!(polled, Poll::Ready(Stop::Leave));
         // No end is announced after half a record, although there would be room for the rest.
         while far.progress() > 0 {}
         let received = far.received;

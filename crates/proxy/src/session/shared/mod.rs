@@ -4,7 +4,6 @@
 //! - [`command_table`]: what the server itself says of its commands.
 //! - [`pool`]: the shared connections of a worker, and the task of each.
 //! - [`rest`]: what is kept of a session whose client is idle.
-//! - [`serve`]: a session of a service that shares connections.
 //! - [`transitions`]: when a session gets a connection of its own, and when it returns.
 //! - [`verifiers`]: connections on which clients are verified, one after another.
 //!
@@ -33,7 +32,6 @@ mod reader_tests;
 pub(crate) mod rest;
 #[cfg(test)]
 mod rest_tests;
-pub(crate) mod serve;
 #[cfg(test)]
 mod shared_tests;
 #[cfg(test)]

@@ -46,7 +46,6 @@ const REST_AFTER: Duration = Duration::from_millis(if cfg!(test) { 200 } else { 
 /// Decides when a session rests.
 #[derive(Debug, Default)]
 pub(crate) struct RestClock {
-    never: bool,
     /// It rests as soon as it is idle.
     now: bool,
     interval: LazyTimer,
@@ -57,11 +56,6 @@ pub(crate) struct RestClock {
 }
 
 impl RestClock {
-    /// The clock of a session whose future has no place to rest in.
-    pub(crate) fn never() -> Self {
-        Self { never: true, ..Self::default() }
-    }
-
     /// The clock of a session that may rest. `woken`: by a request.
     pub(crate) fn of(woken: bool) -> Self {
         Self { now: !woken, ..Self::default() }
@@ -69,7 +63,7 @@ impl RestClock {
 
     /// Measures the interval, in which `moved` has changed or not.
     fn check(&mut self, moved: u64, waker: &Waker) {
-        if self.never || self.now {
+        if self.now {
             return;
         }
         if !self.interval.is_set() {

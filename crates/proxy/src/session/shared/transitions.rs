@@ -12,7 +12,7 @@
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use resp::{Ledger, Limits, PromotionReason};
+use resp::{Ledger, PromotionReason};
 use target::TargetRef;
 
 use crate::context::WorkerContext;
@@ -24,7 +24,7 @@ use crate::options::UpstreamMode;
 use crate::session::carry::replay::Replayed;
 use crate::session::carry::{CarryState, Purpose};
 use crate::session::leave::Leaving;
-use crate::session::pump::{After, Pump, Start};
+use crate::session::pump::{Pump, Start, Stop};
 use crate::session::shared::rest::{Kept, RestClock};
 use crate::session::shared::{pool, verifiers};
 use crate::session::{Ready, Session};
@@ -39,15 +39,6 @@ const VERIFICATION_LINGER: Duration = Duration::from_millis(50);
 
 /// A promotion within so many lingers after the return makes the next linger longer.
 const SOON: u32 = 10;
-
-/// How a pump ends without its session.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Transition {
-    /// The session needs a connection of its own.
-    Promote(Promotion),
-    /// It does not any more.
-    Return,
-}
 
 /// How long a session keeps its own connection.
 #[derive(Debug)]
@@ -158,22 +149,20 @@ impl Session {
         }
     }
 
-    /// What the session gets next. If that is a connection of its own although its service shares
-    /// connections: after which time it returns.
+    /// The purpose of the session's next connection. If that is one of its own although its service
+    /// shares connections: after which time it returns.
     pub(in crate::session) fn purpose(
         &mut self,
-        after: &After,
+        promotion: Option<Promotion>,
         upstream: &Upstream,
     ) -> (Purpose, Option<Duration>) {
-        let promotion = match after {
-            After::Promote(_, promotion) => *promotion,
-            _ if matches!(upstream, Upstream::Shared(_)) => return (Purpose::Share, None),
-            _ if self.linger.is_none() => return (Purpose::Carry, None),
+        let Some(promotion) = promotion else {
             // It keeps its own connection for as long as if it had needed one now.
-            _ => {
-                let linger = self.linger.get_or_insert_default();
-                return (Purpose::Carry, Some(linger.span()));
-            }
+            let span = self.linger.as_ref().map(|it| it.span());
+            return match upstream.is_shared() {
+                true => (Purpose::Share, None),
+                false => (Purpose::Carry, span),
+            };
         };
         count_promotion(&self.base.context, promotion);
         self.base.promotion.set(Some(promotion));
@@ -238,38 +227,34 @@ impl<C: ByteStream, U: ByteStream> Pump<C, U> {
         &mut self,
         idle: bool,
         waker: &Waker,
-    ) -> Option<EndReason> {
-        let transition = if U::SHARED {
+    ) -> Option<Stop> {
+        let stop = if U::SHARED {
             let member = self.upstream.member()?;
             // Nothing else would end it: its client does not read, so nothing is read for it.
             if member.cause_of_end() == Some(EndReason::SlowReader) {
-                return Some(EndReason::SlowReader);
+                return Some(EndReason::SlowReader.into());
             }
-            Transition::Promote(member.promotion()?)
+            member.promotion()?;
+            Stop::Promote
         } else if idle && self.may_return(waker) {
-            Transition::Return
+            Stop::Return
         } else {
             return None;
         };
         let settled = self.replies.is_clear() && !self.is_interleaving();
-        let stays = match transition {
-            Transition::Promote(_) => self.leaving == Leaving::AtBoundary,
-            Transition::Return => self.leaving != Leaving::No,
+        let promotes = U::SHARED;
+        let stays = match promotes {
+            true => self.leaving == Leaving::AtBoundary,
+            false => self.leaving != Leaving::No,
         };
         if !settled || stays || self.target.fence().is_raised() {
             return None;
         }
         if self.ledger.shared_state().is_none() {
             // Only requests without such an effect are shared.
-            return match transition {
-                Transition::Promote(_) => Some(EndReason::StateLost),
-                Transition::Return => None,
-            };
+            return promotes.then_some(EndReason::StateLost.into());
         }
-        if let Some(sharing) = &mut self.sharing {
-            sharing.transition = Some(transition);
-        }
-        Some(EndReason::ReplicaEjected)
+        Some(stop)
     }
 
     /// Whether a session whose client has left gives up a connection of its own that is as good as
@@ -295,25 +280,6 @@ impl<C: ByteStream, U: ByteStream> Pump<C, U> {
         let mode = self.context.shared.service.options.now().upstream;
         mode != UpstreamMode::Dedicated && !ended && self.first_end.is_none() && self.measured == 0
     }
-
-    /// The step after a transition.
-    pub(in crate::session) fn take_transition(&mut self) -> Option<After> {
-        let sharing = self.sharing.as_mut()?;
-        if let Some(kept) = sharing.kept.take() {
-            return Some(After::Rest(kept));
-        }
-        let transition = sharing.transition.take()?;
-        let unsent = self.take_unsent();
-        if self.commands > 0 {
-            self.ledger.changed_connection();
-        }
-        let ledger = std::mem::replace(&mut self.ledger, Ledger::new(&Limits::default()));
-        let state = CarryState { ledger: Box::new(ledger), unsent, lost: None };
-        Some(match transition {
-            Transition::Promote(promotion) => After::Promote(state, promotion),
-            Transition::Return => After::Return(state),
-        })
-    }
 }
 
 /// The state of a pump whose service shares connections.
@@ -321,24 +287,21 @@ impl<C: ByteStream, U: ByteStream> Pump<C, U> {
 pub(crate) struct SharingState {
     /// If it has its own connection: when it may return.
     return_at: Option<Instant>,
-    /// Set when it stops to change between the two.
-    transition: Option<Transition>,
     pub(super) rest: RestClock,
     /// Set when it stops to rest.
-    pub(super) kept: Option<Kept>,
+    pub(in crate::session) kept: Option<Kept>,
 }
 
 impl SharingState {
     /// Of a session that shares.
     pub(crate) fn sharing(rest: RestClock) -> Box<Self> {
-        Box::new(Self { return_at: None, transition: None, rest, kept: None })
+        Box::new(Self { return_at: None, rest, kept: None })
     }
 
     /// Of a session that returns after `span`.
     pub(crate) fn returning(span: Duration) -> Box<Self> {
         let return_at = Some(Instant::now() + span);
-        let (transition, rest) = (None, RestClock::default());
-        Box::new(Self { return_at, transition, rest, kept: None })
+        Box::new(Self { return_at, rest: RestClock::default(), kept: None })
     }
 }
 

@@ -1,0 +1,144 @@
+//! Connecting a session whose pump has stopped: with its state, to another target or to the one
+//! that it had.
+
+use std::cell::Cell;
+use std::num::NonZeroU64;
+use std::pin::Pin;
+use std::time::Duration;
+
+use target::TargetRef;
+
+use super::{Connected, Connecting, FirstDial, Mode, rebalance};
+use crate::end_reason::EndReason;
+use crate::io::stream::ClientStream;
+use crate::io::upstream::Upstream;
+use crate::maintenance::pending;
+use crate::not_carried::{NotCarried, Uncarried};
+use crate::session::carry::{CarryState, Migration, Purpose};
+use crate::session::pump::Start;
+use crate::session::{Ready, Session, SessionEnd, refusals};
+
+/// A connection that is reset within this time after the last one ends its session.
+const RESETS_APART: Duration = Duration::from_secs(60);
+
+/// Why a session connects.
+pub(in crate::session) enum Why {
+    /// It is new. Its dial has begun already, or has not.
+    First(Option<FirstDial>),
+    /// It is carried, promoted or verified.
+    Again(Again),
+    /// It moves to another replica, and keeps its connection until the new one works.
+    Rebalance(TargetRef, Upstream, CarryState),
+}
+
+/// A session that continues over another connection.
+pub(in crate::session) struct Again {
+    pub(in crate::session) state: CarryState,
+    /// The connection that it had.
+    pub(in crate::session) old: Upstream,
+    pub(in crate::session) purpose: Purpose,
+    /// If it gets a connection of its own although its service shares connections: the time after
+    /// which it returns.
+    pub(in crate::session) returns_after: Option<Duration>,
+}
+
+impl Session {
+    /// Connects, or has what its client is sent before it ends.
+    pub(in crate::session) fn connect<'a>(
+        &'a self,
+        why: Why,
+        client: &'a mut impl ClientStream,
+    ) -> Pin<Box<dyn Future<Output = Result<Ready, SessionEnd>> + 'a>> {
+        match why {
+            Why::First(begun) => Box::pin(self.connect_first(client, begun)),
+            Why::Again(again) => Box::pin(self.connect_again(client, again)),
+            Why::Rebalance(here, upstream, state) => {
+                let context = &self.base.context;
+                Box::pin(async move { Ok(rebalance(context, (here, upstream), state).await) })
+            }
+        }
+    }
+
+    /// Connects to another target in the state that the session was in, or has refusals for its
+    /// client. Closes the connection that it had.
+    async fn connect_again(
+        &self,
+        client: &mut impl ClientStream,
+        again: Again,
+    ) -> Result<Ready, SessionEnd> {
+        let returns_after = again.returns_after;
+        let mut unsent = Vec::new();
+        match self.carry(client, again, &mut unsent).await {
+            Ok(Connected { target, upstream, replayed }) => {
+                Ok((target, upstream, Start { early: unsent, replayed, returns_after }))
+            }
+            Err((reason, mut push)) => {
+                let mut refusals = refusals::refuse(client, unsent, reason, false).await;
+                refusals.append(&mut push);
+                Err((reason, refusals))
+            }
+        }
+    }
+
+    /// Carries the session to another target. On failure returns why it ends, and our last push.
+    async fn carry(
+        &self,
+        client: &mut impl ClientStream,
+        again: Again,
+        unsent: &mut Vec<u8>,
+    ) -> Result<Connected, SessionEnd> {
+        let Again { state: CarryState { ledger, unsent: requests, lost }, old, purpose, .. } =
+            again;
+        *unsent = requests;
+        let from = self.target.as_ref();
+        let old = Some(old).filter(|_| lost.is_none());
+        let lost = lost.filter(|reason| !self.was_forgotten(*reason));
+        let lost = from.map(|target| target.generation()).zip(lost);
+        let (failed, reused, is_interrupt) = (None, Cell::new(false), false);
+        let migration =
+            Migration { ledger, from, lost, old, failed, purpose, reused, is_interrupt };
+        let mode = Mode::Resume(migration);
+        let mut connecting = Connecting::new(&self.base, client, unsent, mode);
+        let reason = match connecting.connect().await {
+            Ok(connected) => return Ok(connected),
+            Err(reason) => reason,
+        };
+        let push = match &mut connecting.mode {
+            // The client has ended its direction, and may wait for the replies even so. A
+            // connection of its own would have taken its requests already.
+            Mode::Resume(migration)
+                if purpose.is_promotion() && reason == EndReason::HoldAbandoned =>
+            {
+                let (context, unsent) = (&self.base.context, &mut *connecting.unsent);
+                // In a box: a session that waits for a target has no memory for this.
+                let promoted = Box::pin(migration.promote_once(context, unsent)).await;
+                return promoted.ok_or((reason, Vec::new()));
+            }
+            Mode::Resume(migration) => {
+                pending::last_push(&migration.ledger, &self.base.context, reason)
+            }
+            Mode::Fresh => Vec::new(),
+        };
+        Err((reason, push))
+    }
+
+    /// Whether the target did not end the idle connection, and another one is worth an attempt. A
+    /// server ends one on which it has answered everything in order. Routers forget idle
+    /// connections, and reset them or answer no more.
+    fn was_forgotten(&self, reason: EndReason) -> bool {
+        if !matches!(reason, EndReason::UpstreamReset | EndReason::UpstreamLost) {
+            return false;
+        }
+        let now = self.base.context.counters.measured.elapsed();
+        let before = self.reset_at.replace(NonZeroU64::new(now));
+        let since = |before: NonZeroU64| Duration::from_micros(now.saturating_sub(before.get()));
+        before.is_none_or(|before| since(before) >= RESETS_APART)
+    }
+
+    /// Notes why the session could not continue.
+    pub(in crate::session) fn not_continued(&mut self, ending: SessionEnd) -> SessionEnd {
+        let failed = NotCarried::after_an_attempt(ending.0).map(Uncarried::new);
+        self.uncarried = self.uncarried.take().or(failed);
+        ending
+    }
+}
