@@ -9,6 +9,7 @@
 //! Deliberately absent: clients. This crate never sees one and does not know how many there are;
 //! the `target` crate is the only interface between discovery and the data plane.
 
+mod clock;
 mod discovery;
 pub mod doctor;
 mod link;
@@ -58,6 +59,7 @@ pub use machine::{
     Override, OverrideEnd, OverrideNews, Pause, Trust, VoteOutcome, Warning,
 };
 pub use net::allowlist::{AllowedHost, Allowlist};
+pub use net::host::{Answer, ByteStream, Host};
 pub use net::resolve::Resolver;
 pub use replicas::eligibility::{Lag, ReplicaState};
 pub use replicas::publisher::Replicas;

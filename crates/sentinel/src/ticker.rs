@@ -41,6 +41,11 @@ impl Ticker {
         Self { timer: timer.ok(), interval }
     }
 
+    /// A ticker that sleeps: of tokio's clock, which may be paused.
+    pub(crate) fn sleeping(interval: Duration) -> Self {
+        Self { timer: None, interval }
+    }
+
     /// Returns after the next tick, or at once if there was one since the last call. Cancel-safe.
     pub async fn tick(&self) {
         if let Some(timer) = &self.timer
@@ -116,7 +121,7 @@ mod tests {
 
     #[tokio::test]
     async fn sleeps_where_there_is_no_timer() {
-        let ticker = Ticker { timer: None, interval: INTERVAL };
+        let ticker = Ticker::sleeping(INTERVAL);
         let begin = Instant::now();
         ticker.tick().await;
         assert!(begin.elapsed() >= INTERVAL, "{:?}", begin.elapsed());

@@ -83,6 +83,11 @@ impl Gate {
         self.is_held() || self.lease.is_over()
     }
 
+    /// The same by other clocks.
+    pub(crate) fn is_closed_at(&self, now: ClockReading) -> bool {
+        self.is_held() || self.lease.is_over_at(now)
+    }
+
     /// Whether the writer has closed it. Cheaper than [`is_closed`](Self::is_closed): it reads no
     /// clock.
     #[inline]
@@ -94,6 +99,20 @@ impl Gate {
     /// gate was read.
     #[inline(always)]
     pub(crate) fn reply_policy(&self, is_raised: impl FnOnce() -> bool) -> ReplyPolicy {
+        self.reply_policy_of(is_raised, || self.lease.is_over_by_wall_clock())
+    }
+
+    /// The same by other clocks.
+    pub(crate) fn reply_policy_at(&self, is_raised: bool, now: ClockReading) -> ReplyPolicy {
+        self.reply_policy_of(|| is_raised, || self.lease.is_over_at(now))
+    }
+
+    #[inline(always)]
+    fn reply_policy_of(
+        &self,
+        is_raised: impl FnOnce() -> bool,
+        is_over: impl FnOnce() -> bool,
+    ) -> ReplyPolicy {
         // Read the gate first: a commit raises the fence before it opens the gate, so one of the
         // two is always seen.
         let state = self.state.load(Ordering::Acquire);
@@ -101,7 +120,7 @@ impl Gate {
             ReplyPolicy::Pass
         } else if state & DROP != 0 || is_raised() {
             ReplyPolicy::Drop
-        } else if state & WAIT != 0 || self.lease.is_over_by_wall_clock() {
+        } else if state & WAIT != 0 || is_over() {
             ReplyPolicy::Wait
         } else {
             ReplyPolicy::Pass

@@ -35,9 +35,9 @@ impl ClockReading {
         Self { mono: mono(), wall: wall() }
     }
 
-    /// A reading of invented clocks for tests, in nanoseconds.
-    #[cfg(test)]
-    pub(crate) const fn of(mono: u64, wall: u64) -> Self {
+    /// A reading of invented clocks for tests and simulations, in nanoseconds.
+    #[must_use]
+    pub const fn of(mono: u64, wall: u64) -> Self {
         Self { mono, wall }
     }
 }
@@ -95,7 +95,7 @@ impl Lease {
     }
 
     #[inline]
-    fn is_over_at(&self, now: ClockReading) -> bool {
+    pub(crate) fn is_over_at(&self, now: ClockReading) -> bool {
         now.mono > self.mono.load(Ordering::Acquire) || now.wall > self.wall.load(Ordering::Acquire)
     }
 

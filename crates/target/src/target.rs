@@ -13,7 +13,7 @@ use tokio::sync::futures::Notified;
 
 use crate::ReplicaStatus;
 use crate::gate::{Gate, ReplyPolicy};
-use crate::lease::CoarseDeadline;
+use crate::lease::{ClockReading, CoarseDeadline};
 
 /// How long a target is passed over after a failed connect while there are alternatives.
 const DEFERRED_FOR: Duration = Duration::from_secs(1);
@@ -216,6 +216,18 @@ impl Target {
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.gate.is_closed()
+    }
+
+    /// Whether the gate is closed by these clocks. For simulations.
+    #[must_use]
+    pub fn is_closed_at(&self, now: ClockReading) -> bool {
+        self.gate.is_closed_at(now)
+    }
+
+    /// [`reply_policy`](Self::reply_policy) by these clocks. For simulations.
+    #[must_use]
+    pub fn reply_policy_at(&self, now: ClockReading) -> ReplyPolicy {
+        self.gate.reply_policy_at(self.fence.is_raised(), now)
     }
 
     /// Whether bytes may be written to this target now. To be called before every write.

@@ -16,7 +16,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use target::PoolWriter;
@@ -25,6 +24,7 @@ use tokio::sync::{Notify, mpsc};
 use tracing::info;
 
 use super::{Discovery, ServiceEntry, stale_after};
+use crate::clock;
 use crate::discovery::config::{DiscoveryChange, DiscoveryConfig, prober_factory};
 use crate::discovery::handle::{ConnectionSettings, DiscoveryHandle};
 use crate::discovery::seeds::Seed;
@@ -117,10 +117,13 @@ impl DiscoveryControl {
             master_name: Arc::clone(&config.master_name),
             auth: prober_factory.login.clone(),
             // Replaced by the credentials that it shares with other services as soon as it begins.
-            sentinel_auth: ArcSwap::from_pointee(Login::new(Access {
-                credentials: config.sentinel_auth.as_ref(),
-                tls: config.sentinel_tls.as_ref(),
-            })),
+            sentinel_auth: ArcSwap::from_pointee(Login::new(
+                Access {
+                    credentials: config.sentinel_auth.as_ref(),
+                    tls: config.sentinel_tls.as_ref(),
+                },
+                self.resolver.host(),
+            )),
             resolver: self.resolver.clone(),
         };
         let DiscoveryConfig {
@@ -255,7 +258,7 @@ impl Discovery {
             }
         }
         // Closes and opens the connections.
-        self.reconcile(Instant::now());
+        self.reconcile(clock::now());
         let used: BTreeSet<usize> = self.services.values().map(|it| it.auth).collect();
         self.links.retain_logins(&used);
     }

@@ -10,6 +10,7 @@
 //! ([`clock_jumps`](crate::discovery::clock_jumps)).
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -17,16 +18,19 @@ use rustix::time::{
     ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, clock_gettime,
     timerfd_create, timerfd_settime,
 };
+use target::ClockReading;
 use tokio::io::unix::AsyncFd;
 use tokio::time::Instant;
 
 use crate::discovery::clock_jumps::{ClockJumps, ClockReadings};
+use crate::net::host::Host;
 
 /// The watched clocks; see the module documentation. Must be created inside a tokio runtime.
 #[derive(Debug)]
 pub(crate) struct ClockWatch {
     jumps: ClockJumps,
     timer: Option<AsyncFd<OwnedFd>>,
+    host: Option<Arc<dyn Host>>,
     /// When this process last returned from a long absence.
     back_at: Option<Instant>,
 }
@@ -36,7 +40,11 @@ impl ClockWatch {
         deprecated,
         reason = "its replacement is unsafe; an `OwnedFd` fulfils its safety contract"
     )]
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(host: Option<&Arc<dyn Host>>) -> Self {
+        if let Some(host) = host {
+            let (jumps, host) = (ClockJumps::new(clocks(Some(host))), Some(Arc::clone(host)));
+            return Self { jumps, timer: None, host, back_at: None };
+        }
         let timer = timer().map_err(std::io::Error::from).and_then(AsyncFd::new);
         if let Err(error) = &timer {
             tracing::info!(
@@ -44,15 +52,20 @@ impl ClockWatch {
                 "no timer for clock changes, checking the clock several times per second"
             );
         }
-        Self { jumps: ClockJumps::new(clocks()), timer: timer.ok(), back_at: None }
+        Self { jumps: ClockJumps::new(clocks(None)), timer: timer.ok(), host: None, back_at: None }
     }
 
     /// Calls `judge` with the time since the last call, including the time during which the host
     /// was suspended. `judge` returns how many services consider that too long.
     pub(crate) fn notice_absence(&mut self, judge: impl FnOnce(Duration) -> usize) {
-        if judge(self.jumps.away(clocks())) > 0 {
+        if judge(self.jumps.away(clocks(self.host.as_ref()))) > 0 {
             self.back_at = Some(Instant::now());
         }
+    }
+
+    /// The clocks by which workers judge the lease.
+    pub(crate) fn lease_clocks(&self) -> ClockReading {
+        self.host.as_ref().map_or_else(ClockReading::now, |host| host.lease_clocks())
     }
 
     /// Whether an answer to a query sent at `asked_at` belongs to a time before an absence of this
@@ -88,7 +101,10 @@ fn timer() -> rustix::io::Result<OwnedFd> {
     Ok(timer)
 }
 
-fn clocks() -> ClockReadings {
+fn clocks(host: Option<&Arc<dyn Host>>) -> ClockReadings {
+    if let Some((boot, wall)) = host.map(|host| host.clocks()) {
+        return ClockReadings { boot, wall };
+    }
     ClockReadings { boot: read(ClockId::Boottime), wall: read(ClockId::Realtime) }
 }
 
@@ -103,7 +119,7 @@ mod tests {
 
     #[tokio::test]
     async fn reads_advancing_clocks_and_has_a_timer() {
-        let mut watch = ClockWatch::new();
+        let mut watch = ClockWatch::new(None);
         assert!(watch.timer.is_some(), "the timer is supported");
         let asked_at = Instant::now();
         while asked_at.elapsed() < Duration::from_millis(5) {

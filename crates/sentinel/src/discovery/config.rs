@@ -64,10 +64,10 @@ pub(crate) fn prober_factory(
     let settings =
         probe_settings(watch.rules.verify, watch.probe_timeout, &watch.address_map, &watch.nodes);
     ProberFactory {
-        login: Login::new(Access {
-            credentials: watch.auth.as_ref(),
-            tls: watch.redis_tls.as_ref(),
-        }),
+        login: Login::new(
+            Access { credentials: watch.auth.as_ref(), tls: watch.redis_tls.as_ref() },
+            resolver.host(),
+        ),
         permit: permit.clone(),
         settings: ArcSwap::from_pointee(settings),
         own: own.clone(),

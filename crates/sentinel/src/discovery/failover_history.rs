@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use target::Target;
 use tracing::info;
 
+use crate::clock;
 use crate::discovery::majority_clock::MajorityClock;
 use crate::discovery::snapshot::{FailoverRecord, MAX_FAILOVERS};
 use crate::rate_limiter::RateLimiter;
@@ -39,7 +40,7 @@ impl Default for FailoverHistory {
             (MajorityClock::default(), RateLimiter::new(20, Duration::from_secs(1)));
         Self {
             majority_clock,
-            read_at: Instant::now(),
+            read_at: clock::now(),
             evidence: None,
             failovers: Vec::new(),
             target: None,
@@ -127,7 +128,7 @@ impl FailoverHistory {
         let after_ms = failover.first_session().map(|it| as_u64(it.as_millis()));
         let (service, master, generation) =
             (Arc::clone(service), failover.to.clone(), failover.generation);
-        self.log_limiter.log(Instant::now(), move |suppressed| {
+        self.log_limiter.log(clock::now(), move |suppressed| {
             info!(
                 %service, suppressed, %master, generation, after_ms,
                 "first session reached the new master"

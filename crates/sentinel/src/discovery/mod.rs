@@ -36,9 +36,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use target::ClockReading;
 use tokio::sync::{Notify, mpsc};
 
+use crate::clock;
 use crate::discovery::changes::{Change, DiscoveryControl};
 use crate::discovery::clock_watch::ClockWatch;
 use crate::discovery::config::DiscoveryConfig;
@@ -158,7 +158,7 @@ impl Discovery {
             incoming,
             out,
             changes: changes_received,
-            clocks: ClockWatch::new(),
+            clocks: ClockWatch::new(resolver.host()),
         };
         for watch in watches {
             let service = control.prepare(watch);
@@ -176,7 +176,7 @@ impl Discovery {
 
     /// Runs until dropped.
     pub async fn run(mut self) {
-        let (mut publish_at, renewals) = (tokio::time::Instant::now(), Ticker::new(RENEW_EVERY));
+        let (mut publish_at, renewals) = (tokio::time::Instant::now(), self.ticker());
         loop {
             self.heartbeat.beat();
             let deadline = self
@@ -217,8 +217,8 @@ impl Discovery {
             self.handle_requests();
             // Read before the check: if the process is suspended between the check and the renewal,
             // the lease is renewed only up to this time.
-            let checked_at = ClockReading::now();
-            let now = Instant::now();
+            let checked_at = self.clocks.lease_clocks();
+            let now = clock::now();
             for service in self.services.values_mut().map(|it| &mut it.runtime) {
                 if service.next_deadline() <= now {
                     service.step(MachineEvent::Tick, &self.links);
@@ -239,6 +239,13 @@ impl Discovery {
                     service.runtime.refresh(&self.links);
                 }
             }
+        }
+    }
+
+    fn ticker(&self) -> Ticker {
+        match self.resolver.host() {
+            None => Ticker::new(RENEW_EVERY),
+            Some(_) => Ticker::sleeping(RENEW_EVERY),
         }
     }
 
@@ -277,11 +284,11 @@ impl Discovery {
             }
             DriverMessage::Seed(number, found) => {
                 if let Some(seed) = self.seeds.get_mut(&number) {
-                    seed.update(found, Instant::now());
+                    seed.update(found, clock::now());
                 }
                 // Seeds are not rate limited: they are reported only when they change, and a
                 // majority must not wait for the interval that the first one started.
-                self.reconcile_at = Some(Instant::now());
+                self.reconcile_at = Some(clock::now());
             }
         }
     }

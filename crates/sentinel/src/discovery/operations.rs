@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
+use crate::clock;
 use crate::{NodeAddr, PriorityChange};
 
 /// Interval of checks while a process that stops waits.
@@ -99,12 +100,12 @@ impl Operations {
 
     /// Waits until everything is undone, at most for `limit`. Whether it is.
     pub(crate) async fn wait_undone(&self, limit: Duration, is_busy: impl Fn() -> bool) -> bool {
-        let since = Instant::now();
+        let since = clock::now();
         loop {
             if !is_busy() && self.snapshot() == OperationsSnapshot::default() {
                 return true;
             }
-            if since.elapsed() >= limit {
+            if clock::since(since) >= limit {
                 return false;
             }
             tokio::time::sleep(CHECK_INTERVAL).await;

@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use super::{Discovery, RECONCILE_EVERY};
 use crate::NodeAddr;
+use crate::clock;
 use crate::discovery::seeds::{self, Seed};
 use crate::link::links::{ANONYMOUS, LinkKey, LinkRequest};
 
@@ -14,7 +15,7 @@ impl Discovery {
     /// A peer announced a change: updates the connections now, or as soon as the rate limit
     /// permits.
     pub(super) fn reconcile_soon(&mut self) {
-        let now = Instant::now();
+        let now = clock::now();
         let at = self.reconciled_at.map_or(now, |last| (last + RECONCILE_EVERY).max(now));
         self.reconcile_at.get_or_insert(at);
     }

@@ -22,6 +22,7 @@ use tracing::{info, warn};
 
 use self::change::absence_limit;
 use self::watch_sentinels::SentinelAlarms;
+use crate::clock;
 use crate::discovery::absence_limit::AbsenceLimit;
 use crate::discovery::credential_log::CredentialLog;
 use crate::discovery::failover_history::FailoverHistory;
@@ -89,7 +90,7 @@ impl ServiceRuntime {
         prober_factory: ProberFactory,
         out: mpsc::Sender<DriverMessage>,
     ) -> Self {
-        let (now, absence_limit) = (Instant::now(), absence_limit(&rules));
+        let (now, absence_limit) = (clock::now(), absence_limit(&rules));
         let machine = Machine::new(now, rules, seeds);
         let first = DiscoverySnapshot::at_start(
             Arc::clone(&name),
@@ -146,7 +147,7 @@ impl ServiceRuntime {
 
     /// Processes an event that has just happened.
     pub(crate) fn step(&mut self, event: MachineEvent, links: &Links) {
-        self.handle_event(event, Instant::now(), links);
+        self.handle_event(event, clock::now(), links);
     }
 
     /// Processes an event that was read from a socket at `read_at`, and executes the resulting
@@ -157,7 +158,7 @@ impl ServiceRuntime {
         self.replica_publisher
             .iter_mut()
             .for_each(|replica_publisher| replica_publisher.on_event(&event));
-        for action in self.machine.step(Instant::now(), event) {
+        for action in self.machine.step(clock::now(), event) {
             self.perform(action, links);
         }
         self.failover_history.after_step(read_at, &self.machine);
@@ -167,7 +168,7 @@ impl ServiceRuntime {
         self.probers.retain(&wanted);
         if before != self.machine.state().label() {
             let (service, after) = (Arc::clone(&self.name), self.machine.state().label());
-            self.log_limiter.log(Instant::now(), move |suppressed| {
+            self.log_limiter.log(clock::now(), move |suppressed| {
                 info!(%service, suppressed, from = before, to = after, "discovery state changed");
             });
             self.publish(links);
@@ -177,7 +178,7 @@ impl ServiceRuntime {
     /// The process was away for this long, by any clock. Beyond the limit nothing known before is
     /// trusted. Returns whether that is the case.
     pub(crate) fn check_absence(&mut self, away: Duration, links: &Links) -> bool {
-        if !self.absence_limit.is_exceeded(Instant::now(), away) {
+        if !self.absence_limit.is_exceeded(clock::now(), away) {
             return false;
         }
         // Traffic flows although no majority has answered for seconds: a short absence hides
@@ -205,7 +206,7 @@ impl ServiceRuntime {
     /// Updates the replicas for readers, and probes those that sessions gave hints about.
     fn update_replicas(&mut self) {
         let Some(replica_publisher) = &mut self.replica_publisher else { return };
-        let now = Instant::now();
+        let now = clock::now();
         replica_publisher.update(now, &self.name, &self.machine);
         for member in replica_publisher.take_hint(now) {
             self.probers.ask(&member, false, self.machine.trust(&member));
@@ -229,7 +230,7 @@ impl ServiceRuntime {
     ) {
         if let Some(problem) = self.probers.record(&node, &probe, problem, tls) {
             let (service, node) = (Arc::clone(&self.name), node.clone());
-            self.log_limiter.log(Instant::now(), move |suppressed| {
+            self.log_limiter.log(clock::now(), move |suppressed| {
                 if let ProbeProblem::Refuses(_) = problem {
                     warn!(%service, %node, suppressed, "redis node refuses requests: {problem}");
                 } else {
@@ -303,7 +304,7 @@ impl ServiceRuntime {
             }
             MachineAction::Hold => {
                 self.target_writer.hold();
-                let now = Instant::now();
+                let now = clock::now();
                 self.stopped_since.get_or_insert(now);
                 self.held_since.get_or_insert(now);
                 self.counts.holds += 1;
@@ -315,9 +316,9 @@ impl ServiceRuntime {
             }
             MachineAction::Release => {
                 self.target_writer.release();
-                self.end_outage(Instant::now());
+                self.end_outage(clock::now());
                 let service = Arc::clone(&self.name);
-                self.log_limiter.log(Instant::now(), move |suppressed| {
+                self.log_limiter.log(clock::now(), move |suppressed| {
                     info!(%service, suppressed, "gate opened, same master");
                 });
             }
@@ -329,7 +330,7 @@ impl ServiceRuntime {
                     (master.addr, master.dialled) = (addr.clone(), dialled);
                 }
                 let service = Arc::clone(&self.name);
-                self.log_limiter.log(Instant::now(), move |suppressed| {
+                self.log_limiter.log(clock::now(), move |suppressed| {
                     info!(
                     %service, suppressed, %addr, %dialled,
                     "master moved to another address, same process"
@@ -340,11 +341,11 @@ impl ServiceRuntime {
                 let former = self.target_writer.reader().current();
                 self.target_writer.clear();
                 self.keep_failed_connects(former.as_deref());
-                self.stopped_since.get_or_insert_with(Instant::now);
+                self.stopped_since.get_or_insert_with(clock::now);
                 (self.master, self.held_since) = (None, None);
                 self.counts.clears += 1;
                 let service = Arc::clone(&self.name);
-                self.log_limiter.log(Instant::now(), move |suppressed| {
+                self.log_limiter.log(clock::now(), move |suppressed| {
                     warn!(
                     %service, suppressed, reason = reason.label(),
                     "no master: closing its sessions, new ones wait"
@@ -360,7 +361,7 @@ impl ServiceRuntime {
         self.target_writer.set_reply_policy(replies);
         if replies == ReplyPolicy::Drop {
             let service = Arc::clone(&self.name);
-            self.log_limiter.log(Instant::now(), move |suppressed| {
+            self.log_limiter.log(clock::now(), move |suppressed| {
                 info!(
                 %service, suppressed,
                 "replica is being promoted, dropping replies of the old master"
@@ -380,7 +381,7 @@ impl ServiceRuntime {
                 counts.stalls += 1;
                 self.alarms.restart_delays();
                 if let Some(replica_publisher) = &mut self.replica_publisher {
-                    replica_publisher.on_resume(Instant::now());
+                    replica_publisher.on_resume(clock::now());
                 }
             }
             Warning::RegressionUnverified => counts.unverified_regressions += 1,
@@ -394,7 +395,7 @@ impl ServiceRuntime {
         }
         let service = Arc::clone(&self.name);
         self.log_limiter.log(
-            Instant::now(),
+            clock::now(),
             move |suppressed| warn!(%service, suppressed, "{}", warning.message()),
         );
     }

@@ -17,6 +17,7 @@ use socket2::{SockRef, TcpKeepalive};
 use tls::Fault;
 use tokio::net::TcpStream;
 
+use crate::clock;
 use crate::link::reply::Reply;
 use crate::net::stream::{Stream, StreamError, TlsFacts, is_tls};
 use crate::net::transport::Transport;
@@ -108,11 +109,11 @@ impl RespConnection {
         timeout: Duration,
         user_timeout: Duration,
     ) -> Result<Self, ConnectionError> {
+        if let Some(host) = transport.host() {
+            return Ok(Self::over(Stream::Simulated(within(timeout, host.dial(addr)).await?)));
+        }
         let deadline = tokio::time::Instant::now() + timeout;
-        let stream = tokio::time::timeout(timeout, TcpStream::connect(addr))
-            .await
-            .map_err(|_| ConnectionError::ConnectTimeout(timeout))?
-            .map_err(ConnectionError::Connect)?;
+        let stream = within(timeout, TcpStream::connect(addr)).await?;
         let socket = SockRef::from(&stream);
         // The number of keepalive probes has no effect with a user timeout.
         let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);
@@ -124,15 +125,19 @@ impl RespConnection {
         let stream = tokio::time::timeout_at(deadline, transport.open(addr, stream))
             .await
             .map_err(|_| ConnectionError::Tls(Fault::timed_out()))??;
-        Ok(Self {
+        Ok(Self::over(stream))
+    }
+
+    fn over(stream: Stream) -> Self {
+        Self {
             stream,
             fresh: true,
             input: BytesMut::new(),
             frames: resp::Frames::new(LIMITS).refuse_deeper(),
             scanned: 0,
-            read_at: Instant::now(),
+            read_at: clock::now(),
             protocol: Protocol::Resp2,
-        })
+        }
     }
 
     /// Writes all of it. Commands are small, so this blocks only if the peer has stopped reading;
@@ -164,7 +169,7 @@ impl RespConnection {
             if std::mem::take(&mut self.fresh) && is_tls(&self.input) {
                 return Err(ConnectionError::Tls(Fault::not_plain()));
             }
-            self.read_at = Instant::now();
+            self.read_at = clock::now();
         }
     }
 
@@ -198,6 +203,14 @@ impl RespConnection {
             }
         }
     }
+}
+
+async fn within<T>(
+    timeout: Duration,
+    dial: impl Future<Output = io::Result<T>>,
+) -> Result<T, ConnectionError> {
+    let dialled = tokio::time::timeout(timeout, dial).await;
+    dialled.map_err(|_| ConnectionError::ConnectTimeout(timeout))?.map_err(ConnectionError::Connect)
 }
 
 /// The replies in these bytes, up to the first that is incomplete or malformed, as a connection of

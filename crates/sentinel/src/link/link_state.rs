@@ -1,12 +1,12 @@
 //! What is known of a link: whether it is up, with which version of TLS, and what is wrong.
 
 use std::net::SocketAddr;
-use std::time::Instant;
 
 use tls::Version;
 use tracing::{info, warn};
 
 use crate::MyId;
+use crate::clock;
 use crate::link::connection::Protocol;
 use crate::link::links::{Link, describe};
 use crate::link::messages::LinkError;
@@ -26,7 +26,7 @@ impl Link {
             Protocol::Resp2 => "resp2",
             Protocol::Resp3 => "resp3",
         };
-        self.log_limiter.log(Instant::now(), move |suppressed| {
+        self.log_limiter.log(clock::now(), move |suppressed| {
             info!(
                 %sentinel, id = my_id.short(), protocol, events, suppressed,
                 tls = tls.map_or("off", Version::label),
@@ -58,7 +58,7 @@ impl Link {
     /// Logs, rate-limited, that this sentinel is unavailable.
     pub(crate) fn warn(&mut self, problem: &str) {
         let (sentinel, problem) = (self.addr.clone(), problem.to_owned());
-        self.log_limiter.log(Instant::now(), move |suppressed| {
+        self.log_limiter.log(clock::now(), move |suppressed| {
             warn!(%sentinel, suppressed, %problem, "sentinel unavailable");
         });
     }

@@ -158,7 +158,10 @@ impl Links {
 
     /// The credentials with this number.
     pub(crate) fn login(&self, number: usize) -> Login {
-        self.logins.get(&number).cloned().unwrap_or_else(|| Login::new(Access::default()))
+        self.logins
+            .get(&number)
+            .cloned()
+            .unwrap_or_else(|| Login::new(Access::default(), self.resolver.host()))
     }
 
     /// Forgets all other credentials: no service uses them any more.
@@ -217,7 +220,7 @@ impl Links {
     pub(crate) fn number(&mut self, access: Access<'_>) -> usize {
         let known = self.logins.iter().find(|(_, login)| login.is(access));
         let known = known.map(|(number, _)| *number);
-        known.unwrap_or_else(|| self.add_login(Login::new(access)))
+        known.unwrap_or_else(|| self.add_login(Login::new(access, self.resolver.host())))
     }
 
     fn add_login(&mut self, login: Login) -> usize {

@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use crate::NodeAddr;
 use crate::link::auth::{Credentials, Denied};
 use crate::link::rotation::{CredentialStatus, CredentialsId, Presented, Rotation, ServerId};
+use crate::net::host::Host;
 use crate::net::transport::Transport;
 
 #[derive(Debug)]
@@ -53,8 +54,8 @@ impl Access<'_> {
 pub(crate) struct Login(Arc<SharedLogin>);
 
 impl Login {
-    pub(crate) fn new(access: Access<'_>) -> Self {
-        let transport = Transport::new(access.tls.cloned());
+    pub(crate) fn new(access: Access<'_>, host: Option<&Arc<dyn Host>>) -> Self {
+        let transport = Transport::new(access.tls.cloned()).on(host);
         Self::with(Rotation::new(access.credentials.cloned()), transport)
     }
 

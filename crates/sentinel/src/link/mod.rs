@@ -101,6 +101,7 @@ pub(crate) async fn run(
             return;
         }
         tokio::select! {
+            biased;
             () = tokio::time::sleep(backoff.pause()) => {}
             // The sentinel may have refused the credentials before.
             () = login.changes.next() => backoff.reset(),

@@ -84,6 +84,7 @@ impl<'a, T> Renewal<'a, T> {
                 }
             };
             tokio::select! {
+                biased;
                 () = changes.next() => self.begin_soon(),
                 outcome = ended => {
                     self.attempt = None;
@@ -128,7 +129,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn attempts_again_with_growing_pauses_until_replaced() {
-        let login = Login::new(Access::plain(Some(&Credentials::new(None, "old"))));
+        let login = Login::new(Access::plain(Some(&Credentials::new(None, "old"))), None);
         let server = login.register(crate::NodeAddr { host: "h".into(), port: 1 });
         let mut changes = server.changes();
         let mut renewal: Renewal<'_, u8> = Renewal::new(false);

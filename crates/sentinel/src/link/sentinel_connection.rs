@@ -137,6 +137,7 @@ impl SentinelConnection {
         let (reply, second) = match &mut self.events {
             None => (self.queries.next().await?, false),
             Some(events) => tokio::select! {
+                biased;
                 reply = self.queries.next() => (reply?, false),
                 event = events.next() => (event?, true),
             },

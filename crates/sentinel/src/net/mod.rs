@@ -2,6 +2,7 @@
 //! by all modules that open connections.
 
 pub(crate) mod allowlist;
+pub(crate) mod host;
 pub(crate) mod loop_guard;
 pub(crate) mod own_addresses;
 pub(crate) mod resolve;

@@ -12,6 +12,8 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::net::host::Host;
+
 /// The maximum number of addresses taken from one name.
 const MAX_ADDRESSES: usize = 32;
 
@@ -40,6 +42,8 @@ type LookupFn = dyn Fn(&str, u16) -> io::Result<Vec<SocketAddr>> + Send + Sync;
 pub struct Resolver {
     ask: Arc<LookupFn>,
     permits: Arc<Semaphore>,
+    /// In place of the operating system, for connections and clocks, too.
+    host: Option<Arc<dyn Host>>,
 }
 
 impl Resolver {
@@ -49,10 +53,23 @@ impl Resolver {
     pub fn new(
         ask: impl Fn(&str, u16) -> io::Result<Vec<SocketAddr>> + Send + Sync + 'static,
     ) -> Self {
-        Self { ask: Arc::new(ask), permits: Arc::new(Semaphore::new(MAX_LOOKUPS)) }
+        Self { ask: Arc::new(ask), permits: Arc::new(Semaphore::new(MAX_LOOKUPS)), host: None }
+    }
+
+    /// Uses this host instead of the operating system.
+    #[must_use]
+    pub fn simulated(host: Arc<dyn Host>) -> Self {
+        Self { host: Some(host), ..Self::default() }
+    }
+
+    pub(crate) fn host(&self) -> Option<&Arc<dyn Host>> {
+        self.host.as_ref()
     }
 
     async fn look_up(self, host: Box<str>, port: u16) -> Vec<SocketAddr> {
+        if let Some(simulated) = &self.host {
+            return simulated.look_up(&host, port).await;
+        }
         // The blocking task keeps the permit until the resolver returns, even if the answer is no
         // longer awaited.
         let Ok(permit) = self.permits.acquire_owned().await else { return Vec::new() };

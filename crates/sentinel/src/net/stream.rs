@@ -14,6 +14,8 @@ use tls::{
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+use crate::net::host::ByteStream;
+
 /// Why a stream is unusable.
 #[derive(Debug)]
 pub(crate) enum StreamError {
@@ -42,6 +44,7 @@ pub(crate) struct TlsFacts {
 pub(crate) enum Stream {
     Plain(TcpStream),
     Tls(Box<TlsStream>),
+    Simulated(Box<dyn ByteStream>),
 }
 
 impl Stream {
@@ -50,6 +53,7 @@ impl Stream {
         match self {
             Self::Plain(socket) => Ok(socket.read_buf(into).await?),
             Self::Tls(stream) => stream.read(into).await,
+            Self::Simulated(stream) => Ok(stream.read_buf(into).await?),
         }
     }
 
@@ -58,13 +62,14 @@ impl Stream {
         match self {
             Self::Plain(socket) => Ok(socket.write_all(bytes).await?),
             Self::Tls(stream) => stream.write_all(bytes).await,
+            Self::Simulated(stream) => Ok(stream.write_all(bytes).await?),
         }
     }
 
     /// What was negotiated; `None` without TLS.
     pub(crate) fn tls(&self) -> Option<TlsFacts> {
         match self {
-            Self::Plain(_) => None,
+            Self::Plain(_) | Self::Simulated(_) => None,
             Self::Tls(stream) => stream.facts(),
         }
     }

@@ -11,6 +11,7 @@ use std::time::Duration;
 use tls::{CertificateFacts, ClientTls};
 use tokio::net::TcpStream;
 
+use crate::net::host::Host;
 use crate::net::stream::{Stream, StreamError, TlsFacts, TlsStream};
 
 /// Maximum number of names that are kept. Beyond it, addresses themselves are verified.
@@ -20,6 +21,7 @@ const MAX_NAMES: usize = 1024;
 struct State {
     tls: Option<ClientTls>,
     names: BTreeMap<SocketAddr, Arc<str>>,
+    host: Option<Arc<dyn Host>>,
 }
 
 /// How to connect. Cheap to clone; all clones share it.
@@ -28,13 +30,25 @@ pub(crate) struct Transport(Arc<Mutex<State>>);
 
 impl Transport {
     pub(crate) fn new(tls: Option<ClientTls>) -> Self {
-        Self(Arc::new(Mutex::new(State { tls, names: BTreeMap::new() })))
+        Self(Arc::new(Mutex::new(State { tls, ..State::default() })))
+    }
+
+    /// Connections of this host, if it is not the operating system.
+    pub(crate) fn on(self, host: Option<&Arc<dyn Host>>) -> Self {
+        self.state().host = host.cloned();
+        self
+    }
+
+    /// The host, if it is not the operating system.
+    pub(crate) fn host(&self) -> Option<Arc<dyn Host>> {
+        self.state().host.clone()
     }
 
     /// The same names with other settings.
     pub(crate) fn branch(&self, tls: Option<&ClientTls>) -> Self {
-        let names = self.state().names.clone();
-        Self(Arc::new(Mutex::new(State { tls: tls.cloned(), names })))
+        let state = self.state();
+        let (names, host) = (state.names.clone(), state.host.clone());
+        Self(Arc::new(Mutex::new(State { tls: tls.cloned(), names, host })))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

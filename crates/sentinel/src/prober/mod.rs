@@ -180,6 +180,7 @@ pub(crate) async fn run(
     let mut renewal = Renewal::new(false);
     loop {
         let event = tokio::select! {
+            biased;
             () = triggered.ask.notified() => Some(prober.probe().await),
             event = prober.wait() => event,
             // An attempt rests while a probe is awaited: a decision may depend on the probe.
@@ -497,6 +498,7 @@ impl NodeProber {
                 None => {}
                 Some(DialPause::Refused(at)) => tokio::time::sleep_until(at).await,
                 Some(DialPause::Failed(at)) => tokio::select! {
+                    biased;
                     () = tokio::time::sleep_until(at) => {}
                     () = self.trigger.urgent.notified() => {}
                 },

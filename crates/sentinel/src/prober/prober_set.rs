@@ -9,12 +9,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tls::{FaultKind, Version};
 use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::clock;
 use crate::link::login::{Access, Login};
 use crate::link::messages::{DriverMessage, ProbeProblem};
 use crate::prober::{self, ProbeSettings, ProbeTrigger, ProberFactory, server_commands};
@@ -109,7 +110,7 @@ impl ProberSet {
     /// applies.
     pub(crate) fn ask(&mut self, node: &NodeAddr, urgent: bool, trust: Trust) {
         if !self.probers.contains_key(node) {
-            if !urgent && self.dial_limiter.allow(Instant::now()).is_none() {
+            if !urgent && self.dial_limiter.allow(clock::now()).is_none() {
                 return;
             }
             let trigger = Arc::<ProbeTrigger>::default();
@@ -151,7 +152,7 @@ impl ProberSet {
         let prober = self.probers.get_mut(node)?;
         match probe.outcome {
             Ok(_) => {
-                prober.answered_in = Some(probe.asked_at.elapsed());
+                prober.answered_in = Some(clock::since(probe.asked_at));
                 prober.tls = tls;
             }
             Err(_) => prober.failures += 1,

@@ -271,7 +271,7 @@ mod tests {
                 stream.write_all(b"+OK\r\n").await.unwrap();
             }
         });
-        let login = Login::new(Access { credentials: None, tls: None });
+        let login = Login::new(Access { credentials: None, tls: None }, None);
         let limits = SwitchoverLimits::default();
         let auth = (&login, SENTINEL_AUTH);
         let connection = CommandConnection::open(addr, auth, limits.timeout * 2).await.unwrap();

@@ -59,6 +59,7 @@ use self::preference::{Preference, Reporter, requested_replica};
 use self::state_machine::SwitchoverMachine;
 use self::steps::{Action, DiscoveryState, Input};
 use self::tasks::{MasterCommand, ReplicationNodes, ServerTasks};
+use crate::clock;
 use crate::discovery::handle::DiscoveryHandle;
 use crate::{NodeAddr, Pause};
 
@@ -166,7 +167,7 @@ pub async fn switchover(
         return Err(SwitchoverError::Busy);
     }
     let _exclusive = ExclusiveSwitchover(handle);
-    let reporter = Reporter { steps, start: Instant::now() };
+    let reporter = Reporter { steps, start: clock::now() };
     let run = Run { handle, options, reporter, is_abort_reported: AtomicBool::new(false) };
     let result = run.run().await.map_err(|reason| match reason {
         SwitchoverError::Abandoned => refusal(handle).unwrap_or(SwitchoverError::Abandoned),
@@ -258,6 +259,7 @@ impl Run<'_> {
         preference: &mut Preference,
     ) -> Result<SwitchoverOutcome, SwitchoverError> {
         tokio::select! {
+            biased;
             established = preference.established() => established?,
             () = self.reporter.steps.closed() => return Err(SwitchoverError::Abandoned),
             () = self.handle.operations().stopped() => {
@@ -295,11 +297,11 @@ impl Run<'_> {
 
     /// The nodes and sentinels that take part. Retries briefly while a node has not answered.
     async fn participants(&self) -> Result<Participants, SwitchoverError> {
-        let since = Instant::now();
+        let since = clock::now();
         loop {
             match select_participants(&self.handle.snapshot()) {
                 Err(SwitchoverError::Node { .. })
-                    if since.elapsed() < self.options.limits.timeout =>
+                    if clock::since(since) < self.options.limits.timeout =>
                 {
                     tokio::time::sleep(RETRY_INTERVAL).await;
                 }
@@ -321,7 +323,7 @@ impl Run<'_> {
         };
         let down_after = self.options.pause_clients.then(|| down_after.unwrap_or_default());
         let (mut machine, mut actions) =
-            SwitchoverMachine::begin(Instant::now(), (participants, leader), limits, down_after)?;
+            SwitchoverMachine::begin(clock::now(), (participants, leader), limits, down_after)?;
         let gate = HeldGate(self.handle);
         loop {
             for action in actions {
@@ -332,7 +334,7 @@ impl Run<'_> {
                     return done;
                 }
             }
-            let now = Instant::now();
+            let now = clock::now();
             let wake_at = machine
                 .next_deadline()
                 .map_or(now + POLL_INTERVAL, |at| at.min(now + POLL_INTERVAL));
@@ -351,7 +353,7 @@ impl Run<'_> {
                 self.reporter.steps.is_closed() || self.handle.operations().is_stopping();
             inputs.extend(is_revoked.then_some(Input::Abandoned));
             inputs.push(Input::Tick);
-            let now = Instant::now();
+            let now = clock::now();
             actions = inputs.into_iter().flat_map(|input| machine.step(now, input)).collect();
         }
     }

@@ -9,6 +9,7 @@ use std::time::Instant;
 use target::{Destination, Target};
 
 use super::ServiceRuntime;
+use crate::clock;
 use crate::discovery::snapshot::MasterSnapshot;
 use crate::link::links::Links;
 use crate::{Commit, NodeAddr};
@@ -30,7 +31,7 @@ impl ServiceRuntime {
             self.target_writer.commit(destination)
         };
         // Statistics and logs come after the switch.
-        let published_at = Instant::now();
+        let published_at = clock::now();
         self.failover_history.note_first_session(&self.name);
         if commit.held {
             self.stopped_since.get_or_insert(published_at);

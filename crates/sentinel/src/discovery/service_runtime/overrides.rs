@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use tracing::warn;
 
 use super::ServiceRuntime;
+use crate::clock;
 use crate::discovery::snapshot::{OverrideSnapshot, OverridesSnapshot};
 use crate::link::links::Links;
 use crate::{FollowRefusal, Followed, Machine, OverrideEnd, OverrideNews};
@@ -48,13 +49,13 @@ impl OverrideReport {
         match news {
             OverrideNews::Answered(order, answer) => {
                 if let Some(it) = machine.override_in_force().filter(|_| answer.is_ok()) {
-                    let seconds = it.until.saturating_duration_since(Instant::now()).as_secs();
+                    let seconds = it.until.saturating_duration_since(clock::now()).as_secs();
                     warn!(
                         %service, master = %it.addr, seconds,
                         "override in force: following this master by an operator's order, without \
                          the sentinels"
                     );
-                    self.logged_at = Some(Instant::now());
+                    self.logged_at = Some(clock::now());
                 }
                 if self.answers.len() >= MAX_ANSWERS {
                     self.answers.pop_front();

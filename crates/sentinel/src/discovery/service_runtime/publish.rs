@@ -1,9 +1,9 @@
 //! Publishes the snapshot of one service.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use super::ServiceRuntime;
+use crate::clock;
 use crate::discovery::sentinel_pool::LiveSentinel;
 use crate::discovery::snapshot::{
     DiscoverySnapshot, MasterSnapshot, NodeSnapshot, SentinelSnapshot,
@@ -22,7 +22,7 @@ impl ServiceRuntime {
     /// Periodic work: detects the first session on the current master, flushes delayed log lines
     /// and publishes a snapshot.
     pub(crate) fn refresh(&mut self, links: &Links) {
-        let now = Instant::now();
+        let now = clock::now();
         self.failover_history.note_first_session(&self.name);
         self.failover_history.flush_logs(now);
         self.log_limiter.flush(now);
@@ -129,7 +129,7 @@ impl ServiceRuntime {
         self.snapshot.store(Arc::new(DiscoverySnapshot {
             name: Arc::clone(&self.name),
             master_name: Arc::clone(&self.master_name),
-            at: Instant::now(),
+            at: clock::now(),
             state: self.machine.state().label(),
             holding: self.machine.is_holding(),
             pause: self.machine.pause().copied(),

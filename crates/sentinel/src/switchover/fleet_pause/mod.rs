@@ -17,7 +17,7 @@ mod state_machine;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
@@ -27,6 +27,7 @@ use self::state_machine::{Action, Dialled, FleetPauseMachine, Input, SLICE};
 use super::command_connection::CommandConnection;
 use super::leader_task::view;
 use super::participants::select_participants;
+use crate::clock;
 use crate::discovery::handle::{ConnectionSettings, DiscoveryHandle};
 use crate::discovery::operations::FleetPauseStatus;
 use crate::link::auth::Denied;
@@ -117,7 +118,7 @@ pub async fn pause_fleet(
     if duration > limit {
         return Err(FleetPauseError::TooLong { down_after, limit });
     }
-    let since = Instant::now();
+    let since = clock::now();
     let until = since + duration;
     close_gate(handle, Pause { since, until, ends_with_commit: false }).await?;
     let node = (participants.master, participants.dialled);
@@ -148,10 +149,10 @@ pub async fn pause_fleet(
 /// The master did not answer: its pause ends by itself.
 pub async fn resume_fleet(handle: &DiscoveryHandle) -> Result<(), String> {
     let operations = handle.operations();
-    let since = Instant::now();
+    let since = clock::now();
     while operations.snapshot().fleet_pause.is_some() {
         operations.end_fleet_pause();
-        if since.elapsed() >= SLICE * 3 {
+        if clock::since(since) >= SLICE * 3 {
             return Err(format!(
                 "the master did not answer CLIENT UNPAUSE; its pause ends by itself within {} ms",
                 SLICE.as_millis()
@@ -195,8 +196,8 @@ async fn down_after(
 
 async fn close_gate(handle: &DiscoveryHandle, pause: Pause) -> Result<(), FleetPauseError> {
     let command = handle.pause(pause);
-    let since = Instant::now();
-    while handle.is_pending(command) && since.elapsed() < GATE_TIMEOUT {
+    let since = clock::now();
+    while handle.is_pending(command) && clock::since(since) < GATE_TIMEOUT {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     if handle.cancel(command) {
@@ -220,7 +221,7 @@ impl FleetPauseDriver {
         let name = Arc::clone(&self.handle.connection_settings().name);
         info!(service = &*name, node = %node.0, "writes paused for the fleet");
         let (mut machine, mut actions) =
-            FleetPauseMachine::begin(Instant::now(), self.status.until, node);
+            FleetPauseMachine::begin(clock::now(), self.status.until, node);
         loop {
             for action in actions {
                 if action == Action::Over {
@@ -231,7 +232,7 @@ impl FleetPauseDriver {
                 self.perform(action);
             }
             self.publish(&machine);
-            let now = Instant::now();
+            let now = clock::now();
             let wake = machine.next_deadline().map_or(now + POLL_INTERVAL, |at| {
                 at.min(now + POLL_INTERVAL).max(now + Duration::from_millis(1))
             });
@@ -247,7 +248,7 @@ impl FleetPauseDriver {
                     Input::Master(seen.master.as_ref().map(|it| (it.addr.clone(), it.dialled)))
                 }
             };
-            let now = Instant::now();
+            let now = clock::now();
             actions = machine.step(now, input);
             if self.handle.operations().is_stopping() {
                 actions.extend(machine.step(now, Input::End));
@@ -257,7 +258,7 @@ impl FleetPauseDriver {
 
     /// Reports a problem once, and the state for the status document.
     fn publish(&mut self, machine: &FleetPauseMachine) {
-        let (node, problem) = machine.status(Instant::now());
+        let (node, problem) = machine.status(clock::now());
         if self.status.node == node && self.status.problem == problem {
             return;
         }

@@ -2,7 +2,6 @@
 //! restores when that ends, however that ends, and continues if a node is away.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -12,6 +11,7 @@ use super::changes::{Action, Input, PriorityChanges, RestoreReply, SetReply};
 use super::nodes::{NodeAccess, restore, set};
 use super::plan::PriorityChange;
 use super::{Event, Reporter};
+use crate::clock;
 use crate::discovery::operations::Operations;
 use crate::switchover::command_connection::CommandConnection;
 use crate::switchover::error::SwitchoverError;
@@ -81,7 +81,7 @@ impl PriorityKeeper {
                 },
                 () = wake => Input::Tick,
             };
-            actions = machine.step(Instant::now(), input);
+            actions = machine.step(clock::now(), input);
         }
     }
 

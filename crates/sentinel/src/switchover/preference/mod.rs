@@ -33,6 +33,7 @@ use super::error::SwitchoverError;
 use super::leader::LeaderView;
 use super::participants::Participants;
 use crate::NodeAddr;
+use crate::clock;
 use crate::discovery::handle::DiscoveryHandle;
 
 /// How long a report of the changes is waited for, so that it precedes them.
@@ -48,7 +49,7 @@ pub(super) struct Reporter {
 impl Reporter {
     /// Never blocks: the switchover must not depend on how fast its steps are read.
     pub(super) fn report(&self, step: &'static str, text: String) {
-        let after = self.start.elapsed();
+        let after = clock::since(self.start);
         // A receiver that was dropped is detected before the failover is started.
         let _ = self.steps.try_send(SwitchoverStep { after, step, text });
     }
@@ -109,7 +110,7 @@ impl Preference {
         let (orders, ordered) = mpsc::channel(1);
         let (out, events) = mpsc::channel(4);
         let begun = PriorityChanges::begin(
-            Instant::now(),
+            clock::now(),
             (leader, participants.master.clone()),
             (requested.clone(), wanted),
             changes,
