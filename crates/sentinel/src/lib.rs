@@ -22,20 +22,13 @@ mod switchover;
 mod ticker;
 mod types;
 
-/// The pure parts of the driver for the simulator, which emulates sentinels and redis nodes and
-/// processes their answers with the production code.
+/// The codecs of the driver, for the simulator, which emulates sentinels and redis nodes, and for
+/// fuzzing.
 pub mod simulation {
-    pub use crate::discovery::RENEW_EVERY;
-    pub use crate::discovery::absence_limit::AbsenceLimit;
-    pub use crate::discovery::learned_addresses::LearnedAddresses;
     pub use crate::link::connection::{read_events, read_replies};
     pub use crate::link::notice::parse as parse_notice;
-    pub use crate::link::poll::{Peer, PollOutcome, read_poll};
+    pub use crate::link::poll::{PollOutcome, read_poll};
     pub use crate::link::reply::Reply;
-    pub use crate::replicas::eligibility::{Eligibility, PoolMember, PoolUpdate};
-    pub use crate::replicas::publisher::evaluate;
-    pub use crate::switchover::{CatchUp, CatchUpStatus, ReplicationOffsets};
-    pub use crate::types::AddressMap;
 }
 
 pub use discovery::Discovery;

@@ -92,7 +92,7 @@ impl From<SocketAddr> for NodeAddr {
 }
 
 /// Announced address to the address to dial.
-pub type AddressMap = BTreeMap<NodeAddr, NodeAddr>;
+pub(crate) type AddressMap = BTreeMap<NodeAddr, NodeAddr>;
 
 impl fmt::Display for NodeAddr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

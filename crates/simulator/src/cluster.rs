@@ -101,6 +101,7 @@ impl Cluster {
             quorum: cluster.quorum,
             down_after: cluster.down_after,
             failover_timeout: cluster.failover_timeout,
+            connections: cluster.connections,
         };
         let ids: Vec<(u64, Addr)> = (0..cluster.sentinels)
             .map(|at| (net.rng.next(), net.addr(cluster.proxies + at)))
@@ -123,10 +124,13 @@ impl Cluster {
             names,
             clients: cluster.clients,
             think: cluster.think,
-            connections: cluster.connections,
+            has_passwords: self.plan.hostile.is_some(),
         };
         for at in 0..cluster.proxies {
             self.proxies.push(Proxy::new(at, settings.clone(), 1, net));
+        }
+        if self.plan.hostile.is_some() {
+            self.redis.iter_mut().for_each(|it| it.has_password = true);
         }
         let outside = self.plan.hostile.into_iter().flat_map(HostileConfig::addresses);
         for at in 0..outside.count() {

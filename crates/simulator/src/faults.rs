@@ -47,7 +47,7 @@ impl Cluster {
             }
             FaultKind::Switchover => {
                 let at = self.net.rng.below(self.proxies.len());
-                self.proxies[at].switchover.wanted = true;
+                self.proxies[at].is_switchover_wanted = true;
             }
             FaultKind::ReplacePod | FaultKind::ReuseAddress => self.replace(kind, until),
             FaultKind::SlowHost => {

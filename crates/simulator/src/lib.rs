@@ -1,11 +1,12 @@
 //! Deterministic simulation of whole failovers with faults, from one seed: no socket, no thread, no
 //! clock.
 //!
-//! Proxies run the real discovery machine, the real replica eligibility and the real catch-up check
-//! of switchovers, against sentinels that behave as `redis:src/sentinel.c` does and Redis nodes
-//! with real replication histories, over a network that cuts, delays and heals. The oracle knows
-//! the whole state and checks, at every step, what the documentation promises. The same seed gives
-//! the same run, event for event, so a failure can be read as a timeline and repeated.
+//! Proxies run the real `Discovery` with its links, node probers, machine, replica publisher and
+//! switchovers, each in a runtime with paused time, against sentinels that behave as
+//! `redis:src/sentinel.c` does and Redis nodes with real replication histories, over a network that
+//! cuts, delays and heals. The oracle knows the whole state and checks, at every step, what the
+//! documentation promises. The same seed gives the same run, event for event, so a failure can be
+//! read as a timeline and repeated.
 //!
 //! # How to use it
 //!
@@ -25,15 +26,17 @@
 //! - `sentinel` and `redis` model the servers, `net` the network, the processes and the time.
 //! - `hostile` has processes that lie: outsiders that join through hellos, and what configured
 //!   sentinels say after they turned; `attack` begins and ends it.
-//! - `proxy` models the driver of discovery; `proxy/driver.rs` is the only file that knows the
-//!   machine's events and actions.
+//! - `proxy` runs discovery: `proxy/host.rs` is its host, with connections that carry RESP over
+//!   `net`; `proxy/observed.rs` is what the oracle sees of it; `proxy/sessions.rs` models clients.
+//! - `speech` answers in RESP as sentinels and nodes do, `resp` reads and writes it.
 //! - `oracle` checks the rules of `report`; `trace` keeps the timeline.
 //!
-//! The approach is that of tigerbeetle's VOPR. Deliberately absent: bytes on sockets, threads and
-//! their interleavings, which tests with real servers and model checking cover.
+//! The approach is that of tigerbeetle's VOPR. Deliberately absent: TLS, threads and their
+//! interleavings, which tests with real servers and model checking cover.
 #![allow(
     clippy::indexing_slicing,
-    reason = "indices are created by the simulation itself: a wrong one is a bug that should panic"
+    clippy::expect_used,
+    reason = "the simulation creates both ends: a wrong index or command is a bug that panics"
 )]
 
 mod attack;
@@ -46,8 +49,10 @@ mod plan;
 mod proxy;
 mod redis;
 mod report;
+mod resp;
 mod rng;
 mod sentinel;
+mod speech;
 mod trace;
 mod wire;
 mod world;

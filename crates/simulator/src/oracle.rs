@@ -207,7 +207,7 @@ impl Oracle {
                     return;
                 }
                 // By order. Its own rule is `WrongOrder`.
-                if cluster.proxies[pid].driver.is_overridden() {
+                if cluster.proxies[pid].observed.is_overridden() {
                     return;
                 }
                 let right = right.map(|it| it.to_string()).unwrap_or_default();
@@ -244,20 +244,20 @@ impl Oracle {
         let wrong = cluster.right_master().is_some_and(|right| right != addr);
         let it = &self.proxies[pid];
         let resumed =
-            cluster.proxies[pid].driver.unproven_since.filter(|at| wrong && executed > *at);
+            cluster.proxies[pid].observed.unproven_since.filter(|at| wrong && executed > *at);
         let newer =
             cluster.redis.iter().filter(|it| it.pid != node).filter_map(|it| it.promoted_at).max();
         let after = newer.is_some_and(|at| at <= executed && at > it.opened_at);
-        let driver = &cluster.proxies[pid].driver;
+        let observed = &cluster.proxies[pid].observed;
         // The order to promote follows the selection within 70 ms. On a slow network it may arrive
         // after a reply that was executed after the promotion, and nothing else tells the proxy.
-        let selected = driver.selected.filter(|_| !cluster.net.was_slow());
-        let evidence = driver.evidence.or(selected).filter(|_| after);
+        let selected = observed.selected.filter(|_| !cluster.net.was_slow());
+        let evidence = observed.evidence.or(selected).filter(|_| after);
         let late = it
             .wrong_since
             .filter(|at| wrong && now - at > self.heard_bound(pid, cluster) && executed > *at);
         let blind = it.silent_since.zip(it.superseded_since).map(|(one, two)| one.max(two));
-        let overridden = cluster.proxies[pid].driver.is_overridden();
+        let overridden = cluster.proxies[pid].observed.is_overridden();
         let blind = blind.filter(|at| {
             !overridden
                 && wrong
@@ -305,7 +305,7 @@ impl Oracle {
         let promoted = |at: &Micros| *at >= since;
         let others = cluster.redis.iter().filter(|it| it.pid != node && it.is_master());
         let Some(at) = others.filter_map(|it| it.promoted_at).find(promoted) else { return };
-        let resumed = cluster.proxies[pid].driver.unproven_since;
+        let resumed = cluster.proxies[pid].observed.unproven_since;
         // With `keep`, silence of all sentinels takes no master away.
         let patient = self.minority == Minority::Keep
             && resumed.is_some_and(|resumed| cluster.net.now - resumed >= SILENT);
@@ -376,10 +376,10 @@ impl Oracle {
     }
 
     fn heard_bound(&self, pid: Pid, cluster: &Cluster) -> Micros {
-        let epoch = cluster.proxies[pid].driver.committed().map_or(0, |(_, epoch, _)| epoch);
+        let epoch = cluster.proxies[pid].observed.committed().map_or(0, |(_, epoch, _)| epoch);
         // A majority that names the last master again, at the epoch that the order kept, has to
         // insist, too.
-        let ordered = cluster.proxies[pid].driver.ordered && self.right_epoch <= epoch;
+        let ordered = cluster.proxies[pid].observed.ordered && self.right_epoch <= epoch;
         if self.right_epoch < epoch || ordered || cluster.are_strangers() {
             INSIST
         } else {
@@ -401,7 +401,7 @@ impl Oracle {
                 self.proxies[pid] = ProxyRecord::default();
                 continue;
             }
-            cluster.proxies[pid].driver.epoch_now();
+            cluster.proxies[pid].observed.note_epoch();
             self.watch(pid, cluster);
         }
         self.watch_end(cluster);
@@ -414,16 +414,16 @@ impl Oracle {
         let (now, majority) = (cluster.net.now, cluster.sentinels.len() / 2 + 1);
         let right = self.right;
         let (heard, naming) = cluster.heard(pid, right);
-        let driver = &cluster.proxies[pid].driver;
-        let target = driver.route.target.clone();
-        let shut = driver.is_closed(mono(pid, &cluster.net)) || target.is_none();
-        let (held_for, state) = (driver.held_for(mono(pid, &cluster.net)), driver.state());
+        let observed = &cluster.proxies[pid].observed;
+        let target = observed.target();
+        let shut = observed.is_closed(&cluster.net) || target.is_none();
+        let (held_for, state) = (observed.held_for(mono(pid, &cluster.net)), observed.state());
         let superseded =
             target.as_ref().is_some_and(|it| right.is_some_and(|right| right != it.addr));
         let healthy = self.is_healthy(pid, heard, cluster);
         let credible = cluster.is_credible(right);
         let leading = cluster.is_promoting();
-        let overruled = driver.is_overridden()
+        let overruled = observed.is_overridden()
             && naming >= majority
             && self.is_verifiable(pid, cluster)
             && !cluster.are_strangers();
@@ -433,7 +433,9 @@ impl Oracle {
         since(&mut it.heard_since, naming >= majority, now);
         since(&mut it.overruled_since, overruled, now);
         since(&mut it.most_since, heard >= majority && !leading, now);
-        since(&mut it.all_since, heard == cluster.sentinels.len() && !leading, now);
+        // A voter that lost its identity never answers again.
+        let all = heard == cluster.sentinels.len() && cluster.identities_lost.0 == 0;
+        since(&mut it.all_since, all && !leading, now);
         let lasts = |at: Option<Micros>| at.map_or(0, |at| held_for.min(now - at));
         let endless = lasts(it.all_since) > HOLD + cluster.slowest()
             || lasts(it.most_since) > OUTLAST + cluster.slowest();
@@ -479,8 +481,9 @@ impl Oracle {
     /// Whether nothing is wrong with the committed master, and a majority of the sentinels is
     /// reachable.
     fn is_healthy(&self, pid: Pid, heard: usize, cluster: &Cluster) -> bool {
-        let driver = &cluster.proxies[pid].driver;
-        let Some((addr, epoch, run_id)) = driver.committed().filter(|_| !driver.is_paused()) else {
+        let observed = &cluster.proxies[pid].observed;
+        let Some((addr, epoch, run_id)) = observed.committed().filter(|_| !observed.is_paused())
+        else {
             return false;
         };
         let Some(node) = cluster.redis.iter().find(|it| cluster.net.addr(it.pid) == addr) else {
@@ -500,15 +503,14 @@ impl Oracle {
         let quiet = quiet && !cluster.is_superseded(addr, epoch);
         // A master that was cleared is used again on votes only, and strangers have none for half a
         // minute.
-        let published = driver.route.target.is_some() || !cluster.are_strangers();
+        let published = observed.target().is_some() || !cluster.are_strangers();
         let known = (self.minority == Minority::Keep && published) || strict;
         same && alive && alone && quiet && known && heard > cluster.sentinels.len() / 2
     }
 
     fn watch_readers(&mut self, pid: Pid, cluster: &mut Cluster) {
         let now = cluster.net.now;
-        let members = cluster.proxies[pid].driver.pool_update.members.iter().flatten();
-        let members: BTreeSet<Addr> = members.filter_map(|it| Addr::of(&it.addr)).collect();
+        let members = cluster.proxies[pid].observed.readers();
         if let Some(to) = members.iter().find(|it| cluster.is_outside(**it)).copied() {
             self.judge_leak(pid, to, Leak::Readers, cluster);
         }
@@ -557,7 +559,7 @@ impl Oracle {
         if let Some(pid) = self.proxies.iter().position(|it| it.open_since.is_none())
             && now - at > bound
         {
-            let state = cluster.proxies[pid].driver.state();
+            let state = cluster.proxies[pid].observed.state();
             let text = format!(
                 "no writes {} ms after all has healed and all sentinels agree ({state})",
                 (now - at) / MS

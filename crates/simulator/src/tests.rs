@@ -263,7 +263,7 @@ fn supersedes_master_that_a_majority_left() {
 
 #[test]
 fn same_seed_gives_the_same_run() {
-    for seed in [3, 14, 159] {
+    for seed in [3, 14, 19] {
         let (one, text) = crate::timeline(seed, &[]);
         let (two, again) = crate::timeline(seed, &[]);
         assert_eq!(text, again);
@@ -305,7 +305,7 @@ fn full_master_without_sentinels(seed: u64) -> Simulation {
 /// Whether the last probe of the first node was answered.
 fn answers_probes(simulation: &Simulation) -> bool {
     let master = simulation.cluster.net.addr(simulation.cluster.redis[0].pid);
-    simulation.cluster.proxies[0].driver.answers_probes(&master.node())
+    simulation.cluster.proxies[0].observed.answers_probes(&master.node())
 }
 
 /// Seed 2162: an overdue probe is repeated on a new connection, which a full master rejects. The
@@ -343,10 +343,10 @@ fn loses_probe_connection_over_a_cut_path() {
 
 /// Requests a switchover, and returns when it begins to hold traffic.
 fn switch_over(simulation: &mut Simulation) -> Option<Micros> {
-    simulation.cluster.proxies[0].switchover.wanted = true;
+    simulation.cluster.proxies[0].is_switchover_wanted = true;
     let until = simulation.cluster.net.now + SECOND;
     while simulation.cluster.net.now < until {
-        if simulation.cluster.proxies[0].driver.is_paused() {
+        if simulation.cluster.proxies[0].observed.is_paused() {
             return Some(simulation.cluster.net.now);
         }
         let soon = simulation.cluster.net.now + MS;
@@ -366,7 +366,7 @@ fn refuses_switchover_without_majority() {
     }
     simulation.run_until(CAUSE + 6 * SECOND);
     assert_eq!(switch_over(&mut simulation), None);
-    first(&simulation, "proxy0", "switchover: refused");
+    first(&simulation, "proxy0", "switchover: abort");
 }
 
 /// Traffic is held after every node has answered once, and no longer if one stops answering.
@@ -381,7 +381,7 @@ fn revokes_switchover_when_a_node_falls_silent() {
     let held = switch_over(&mut simulation).expect("all nodes answer");
     simulation.cluster.net.stop(master);
     simulation.run_until(held + 600 * MS);
-    assert!(!simulation.cluster.proxies[0].driver.is_paused());
+    assert!(!simulation.cluster.proxies[0].observed.is_paused());
 }
 
 #[test]

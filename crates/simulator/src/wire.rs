@@ -53,6 +53,15 @@ impl Addr {
         SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, self.ip)), self.port)
     }
 
+    /// The address of a socket of the simulation.
+    pub(crate) fn of_socket(addr: SocketAddr) -> Self {
+        let ip = match addr.ip() {
+            IpAddr::V4(ip) => ip.octets()[3],
+            IpAddr::V6(_) => 0,
+        };
+        Self { ip, port: addr.port() }
+    }
+
     /// `None` for an address that does not belong to the simulation.
     pub(crate) fn of(node: &NodeAddr) -> Option<Self> {
         let ip = node.host.strip_prefix("10.0.0.")?.parse().ok()?;
@@ -126,35 +135,9 @@ pub(crate) enum Message {
         leader: Option<u64>,
         leader_epoch: u64,
     },
-    // From a proxy to a sentinel, and back.
-    Greet,
-    Greeted {
-        id: u64,
-    },
-    Ask {
-        round: u64,
-    },
-    Round {
-        round: u64,
-        tilt: bool,
-        replies: Rc<Vec<Reply>>,
-    },
-    Event {
-        channel: &'static str,
-        payload: Rc<str>,
-    },
-    Failover,
-    FailoverTaken(bool),
-    // From a proxy to a Redis node, and back.
-    /// `password`: it contains the password, or the next one will if the node asks for it.
-    Probe {
-        asked: Micros,
-        password: bool,
-    },
-    Probed {
-        asked: Micros,
-        info: Box<Info>,
-    },
+    // From a proxy to a server, and back.
+    Request(Bytes),
+    Response(Bytes, Option<Told>),
     Write {
         id: u32,
     },
@@ -182,6 +165,21 @@ pub(crate) enum Message {
         offset: u64,
     },
 }
+
+/// What a server tells a proxy, for the oracle.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Told {
+    /// A sentinel with this MYID names a master at an epoch.
+    View { id: u64, master: Addr, epoch: u64 },
+    /// It publishes an event.
+    Event { id: u64, channel: &'static str, payload: Rc<str> },
+    /// A Redis node says that it is a master, or not.
+    Master(bool),
+}
+
+/// The passwords of a cluster under attack.
+pub(crate) const NODE_SECRET: &str = "the-node-secret";
+pub(crate) const SENTINEL_SECRET: &str = "the-sentinel-secret";
 
 /// A bulk string in a reply.
 pub(crate) fn text(word: impl Into<String>) -> Reply {

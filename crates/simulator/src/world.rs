@@ -30,6 +30,8 @@ impl Simulation {
 
     pub(crate) fn with_plan(plan: FaultPlan, rng: Rng, traced: bool, ignored: &[Rule]) -> Self {
         let oracle = Oracle::new(&plan, ignored);
+        // The source of the product's random pauses, one for each thread.
+        fastrand::seed(rng.clone().next());
         let mut cluster = Cluster::new(plan, rng, traced);
         cluster.net.at(SAMPLE, Event::Sample);
         Self { cluster, oracle }
@@ -74,7 +76,7 @@ impl Simulation {
 
     fn finish(mut self) -> (RunResult, String) {
         let violation: Option<Violation> = self.oracle.verdict(&self.cluster);
-        let counts = self.cluster.proxies.iter().map(|it| it.driver.counts);
+        let counts = self.cluster.proxies.iter().map(|it| it.observed.counts);
         let (mut commits, mut holds) = (0, 0);
         counts.for_each(|it| (commits, holds) = (commits + it.commits, holds + it.holds));
         let kinds: Vec<FaultKind> = self.cluster.plan.kinds();

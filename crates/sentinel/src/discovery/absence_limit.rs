@@ -25,7 +25,7 @@ const CALM: Duration = Duration::from_secs(10);
 
 /// See the module's header.
 #[derive(Debug)]
-pub struct AbsenceLimit {
+pub(crate) struct AbsenceLimit {
     /// The limit without starvation.
     usual: Duration,
     /// The limit never exceeds this.
@@ -40,19 +40,19 @@ pub struct AbsenceLimit {
 impl AbsenceLimit {
     /// `usual` applies unless the process is starved; the limit never exceeds `most`.
     #[must_use]
-    pub fn new(usual: Duration, most: Duration) -> Self {
+    pub(crate) fn new(usual: Duration, most: Duration) -> Self {
         let most = most.max(usual);
         Self { usual, most, current: usual, recent: Vec::with_capacity(MANY), last: None }
     }
 
     /// The limit, and so the lease of the target.
     #[must_use]
-    pub fn current(&self) -> Duration {
+    pub(crate) fn current(&self) -> Duration {
         self.current
     }
 
     /// An absence of this length ended just now. Returns whether it exceeds the limit.
-    pub fn is_exceeded(&mut self, now: Instant, away: Duration) -> bool {
+    pub(crate) fn is_exceeded(&mut self, now: Instant, away: Duration) -> bool {
         let calm = self.last.is_none_or(|at| now.saturating_duration_since(at) >= CALM + away);
         if calm && self.current != self.usual {
             self.current = self.usual;

@@ -18,7 +18,7 @@ const MAX_LEARNED: usize = 64;
 
 /// The other sentinels that each sentinel lists, and their addresses.
 #[derive(Debug, Default)]
-pub struct LearnedAddresses {
+pub(crate) struct LearnedAddresses {
     listed_by: BTreeMap<MyId, PeerList>,
 }
 
@@ -34,7 +34,7 @@ impl LearnedAddresses {
     /// Stores the peers that a sentinel, configured or not, lists now, with the addresses to dial.
     /// Returns whether they changed. The list of a sentinel that is no longer reached is dropped
     /// when another one changes.
-    pub fn record(
+    pub(crate) fn record(
         &mut self,
         (from, configured): (MyId, bool),
         peers: Vec<Peer>,
@@ -53,7 +53,7 @@ impl LearnedAddresses {
 
     /// Every listed sentinel with its addresses.
     #[must_use]
-    pub fn candidates(&self) -> BTreeMap<&MyId, BTreeSet<&NodeAddr>> {
+    pub(crate) fn candidates(&self) -> BTreeMap<&MyId, BTreeSet<&NodeAddr>> {
         let rooted = self.listed_by.values().any(|list| list.configured);
         let lists = || self.listed_by.values().filter(|list| list.configured || !rooted);
         let (mut counts, mut listers) = (BTreeMap::new(), BTreeMap::new());

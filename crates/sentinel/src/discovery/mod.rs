@@ -67,7 +67,7 @@ const PUBLISH_EVERY: Duration = Duration::from_millis(150);
 
 /// The loop iterates at least this often, and thereby renews the leases. The smallest absence limit
 /// is five times as long, so that a thread that is scheduled late does not close the gate.
-pub const RENEW_EVERY: Duration = Duration::from_millis(100);
+pub(crate) const RENEW_EVERY: Duration = Duration::from_millis(100);
 
 /// The minimum interval between two updates of the connections to learned sentinels: a peer that
 /// announces other ones each time must not make this process dial without end.

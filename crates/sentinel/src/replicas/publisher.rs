@@ -285,7 +285,11 @@ fn is_failing_over(machine: &Machine) -> bool {
 }
 
 /// Evaluates eligibility from the machine's state.
-pub fn evaluate(eligibility: &mut Eligibility, now: Instant, machine: &Machine) -> PoolUpdate {
+pub(crate) fn evaluate(
+    eligibility: &mut Eligibility,
+    now: Instant,
+    machine: &Machine,
+) -> PoolUpdate {
     let committed = machine.committed();
     let master = committed.map(|it| {
         let history = it.lineage.as_ref();

@@ -14,7 +14,7 @@ use crate::NodeAddr;
 
 /// The replication state of one node (`INFO replication`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ReplicationOffsets {
+pub(crate) struct ReplicationOffsets {
     /// It accepts writes.
     pub is_master: bool,
     /// A replica's link; a master has none and counts as up.
@@ -42,7 +42,7 @@ pub(super) fn parse_offsets(info: &str) -> Option<ReplicationOffsets> {
 
 /// The result of comparing the offsets.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum CatchUpStatus {
+pub(crate) enum CatchUpStatus {
     /// Read the offsets again.
     Wait,
     /// Every replica that may be promoted has caught up.
@@ -62,7 +62,7 @@ const FRESH: Duration = Duration::from_millis(20);
 /// Waits until the replicas have everything that was written before the hold, and nearly everything
 /// that other clients have written since.
 #[derive(Debug)]
-pub struct CatchUp {
+pub(crate) struct CatchUp {
     until: Instant,
     /// Minimum time to wait: requests that were forwarded before the gate closed arrive meanwhile.
     /// With paused clients it is also the time for which the master's offset must stay unchanged.
@@ -77,13 +77,13 @@ pub struct CatchUp {
 impl CatchUp {
     /// `paused`: the master's other clients are paused, so its offset has to stop changing.
     #[must_use]
-    pub fn new(until: Instant, still: Duration, paused: bool) -> Self {
+    pub(crate) fn new(until: Instant, still: Duration, paused: bool) -> Self {
         Self { until, still, paused, began: None, master_offsets: VecDeque::new(), unchanged: None }
     }
 
     /// Evaluates one reading: the master's offset, and the replicas' offsets read after it.
     /// Replicas that may never be promoted do not count.
-    pub fn evaluate(
+    pub(crate) fn evaluate(
         &mut self,
         now: Instant,
         master: ReplicationOffsets,

@@ -48,7 +48,6 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
-pub use self::catch_up::{CatchUp, CatchUpStatus, ReplicationOffsets};
 pub use self::error::SwitchoverError;
 pub use self::fleet_pause::{FleetPauseError, pause_fleet, resume_fleet};
 use self::leader_task::{FailoverLeader, LeaderCommand};

@@ -11,15 +11,13 @@
 
 mod outsider;
 
-use std::rc::Rc;
-
 use sentinel::simulation::Reply;
 
 pub(crate) use outsider::Outsider;
 
-use crate::net::{ConnId, Net};
+use crate::net::Net;
 use crate::rng::Rng;
-use crate::wire::{Addr, Message, Micros, NAME, Pid, SECOND, SENTINEL, fields, hex, text};
+use crate::wire::{Addr, Micros, NAME, SECOND, SENTINEL, fields, hex, text};
 
 /// How long a claim is held, unless it is held for the whole attack.
 const PERIOD: Micros = 6 * SECOND;
@@ -122,20 +120,19 @@ impl Conspiracy {
         *net.rng.pick(&self.nodes)
     }
 
-    /// Answers a poll of a proxy, and sometimes sends it an event.
-    pub(crate) fn answer(&self, from: Pid, id: u64, (to, round): (ConnId, u64), net: &mut Net) {
-        let claim = self.claim(id, net.now);
+    /// Whether it is in TILT, and the replies to a poll.
+    pub(crate) fn round(&self, id: u64, net: &mut Net) -> (bool, Vec<Reply>) {
         if net.rng.percent(5) {
             // It knows no such master.
-            let replies = Rc::new(vec![Reply::Null; 5]);
-            return net.send(to, from, Message::Round { round, tilt: false, replies });
+            return (false, vec![Reply::Null; 5]);
         }
-        let (tilt, replies) = (net.rng.percent(3), Rc::new(claim.replies()));
-        net.send(to, from, Message::Round { round, tilt, replies });
-        if net.rng.percent(20) {
-            let (channel, payload) = self.event(&claim, &mut net.rng);
-            net.send(to, from, Message::Event { channel, payload: payload.into() });
-        }
+        (net.rng.percent(3), self.claim(id, net.now).replies())
+    }
+
+    /// An event that sometimes follows a poll.
+    pub(crate) fn some_event(&self, id: u64, net: &mut Net) -> Option<(&'static str, String)> {
+        let claim = self.claim(id, net.now);
+        net.rng.percent(20).then(|| self.event(&claim, &mut net.rng))
     }
 
     fn event(&self, claim: &Claim, rng: &mut Rng) -> (&'static str, String) {

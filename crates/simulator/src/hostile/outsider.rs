@@ -1,10 +1,15 @@
 //! A process that no configuration names: a sentinel that joins through hellos, or a server.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use super::Conspiracy;
 use crate::net::{ConnId, Leak, Net, Observation, ProcessInput};
-use crate::wire::{Hello, Info, MS, Message, Pid, SECOND, SENTINEL};
+use crate::resp::{self, put_error, put_ok};
+use crate::speech::{Listener, SentinelSpeech, answer_as_node, is_authenticated_by, is_poll};
+use crate::wire::{
+    Hello, Info, MS, Message, NODE_SECRET, Pid, SECOND, SENTINEL, SENTINEL_SECRET, Told,
+};
 
 /// The only timer: time for a hello.
 const SPEAK: u64 = 1;
@@ -21,11 +26,22 @@ pub(crate) struct Outsider {
     /// The connection to the node on which it publishes.
     publishing: Option<ConnId>,
     tokens: u64,
+    listeners: BTreeMap<ConnId, Listener>,
+    authenticated: Vec<ConnId>,
 }
 
 impl Outsider {
     pub(crate) fn new(pid: Pid, id: u64, proxies: usize) -> Self {
-        Self { pid, id, proxies, plot: None, publishing: None, tokens: 0 }
+        Self {
+            pid,
+            id,
+            proxies,
+            plot: None,
+            publishing: None,
+            tokens: 0,
+            listeners: BTreeMap::new(),
+            authenticated: Vec::new(),
+        }
     }
 
     pub(crate) fn start(&mut self, plot: Rc<Conspiracy>, net: &mut Net) {
@@ -69,36 +85,76 @@ impl Outsider {
 
     fn message(&mut self, connection: ConnId, body: &Message, net: &mut Net) {
         let Some(plot) = self.plot.clone() else { return };
-        let from = net.peer(connection, self.pid);
-        let leak = match body {
-            Message::Greet => Some(Leak::SentinelPassword),
-            Message::Probe { password: true, .. } => Some(Leak::NodePassword),
-            // A switchover's; a sentinel asks this, too.
-            Message::Info if from < self.proxies => Some(Leak::NodePassword),
-            Message::Write { .. } => Some(Leak::Request),
-            _ => None,
-        };
-        if let Some(leak) = leak {
-            net.observe(Observation::Leaked { pid: from, node: self.pid, leak });
-        }
         let reply = match body {
+            Message::Request(bytes) => return self.request(connection, bytes, &plot, net),
             Message::Ping => Message::Pong,
-            Message::Greet => Message::Greeted { id: self.id },
-            Message::Ask { round } => {
-                return plot.answer(self.pid, self.id, (connection, *round), net);
-            }
             Message::IsMasterDown { epoch, candidate, .. } => {
                 Message::MasterDown { down: true, leader: *candidate, leader_epoch: *epoch }
             }
             Message::Info => Message::InfoIs(Box::new(self.info(&plot, net))),
-            Message::Probe { asked, .. } => {
-                Message::Probed { asked: *asked, info: Box::new(self.info(&plot, net)) }
+            Message::Write { id } => {
+                self.leak(connection, Leak::Request, net);
+                Message::Written { id: *id, at: net.now }
             }
-            Message::Write { id } => Message::Written { id: *id, at: net.now },
-            Message::Failover => Message::FailoverTaken(true),
             _ => return,
         };
         net.send(connection, self.pid, reply);
+    }
+
+    fn leak(&self, connection: ConnId, leak: Leak, net: &mut Net) {
+        let pid = net.peer(connection, self.pid);
+        if pid < self.proxies {
+            net.observe(Observation::Leaked { pid, node: self.pid, leak });
+        }
+    }
+
+    /// Answers a proxy, as a sentinel or as a node that asks for the password.
+    fn request(&mut self, connection: ConnId, bytes: &[u8], plot: &Conspiracy, net: &mut Net) {
+        let commands = resp::commands(bytes);
+        let has = |secret: &str| commands.iter().flatten().any(|word| *word == secret);
+        for (secret, leak) in
+            [(NODE_SECRET, Leak::NodePassword), (SENTINEL_SECRET, Leak::SentinelPassword)]
+        {
+            if has(secret) {
+                self.leak(connection, leak, net);
+            }
+        }
+        let (mut out, mut event, mut told) = (Vec::new(), None, None);
+        if net.addr(self.pid).port == SENTINEL {
+            let (mut tilt, mut round) = (false, Vec::new());
+            if SentinelSpeech::needs_round(&commands) {
+                (tilt, round) = plot.round(self.id, net);
+            }
+            event = is_poll(&commands).then(|| plot.some_event(self.id, net)).flatten();
+            let speech = SentinelSpeech { id: self.id, tilt, connections: 0, round };
+            let listener = self.listeners.entry(connection).or_default();
+            for words in &commands {
+                if !speech.answer(words, listener, &mut out) {
+                    put_ok(&mut out);
+                }
+            }
+        } else {
+            let info = self.info(plot, net);
+            for words in &commands {
+                if is_authenticated_by(words) {
+                    self.authenticated.push(connection);
+                }
+                if self.authenticated.contains(&connection) {
+                    answer_as_node(words, &info, &mut out);
+                    if *words == ["ROLE"] {
+                        told = Some(Told::Master(info.master.is_none()));
+                    }
+                } else {
+                    put_error(&mut out, "NOAUTH Authentication required.");
+                }
+            }
+        }
+        net.send(connection, self.pid, Message::Response(out.into(), told));
+        let listener = self.listeners.get(&connection);
+        let bytes = event.zip(listener).and_then(|((channel, it), to)| to.event(channel, &it));
+        if let Some(bytes) = bytes {
+            net.send(connection, self.pid, Message::Response(bytes.into(), None));
+        }
     }
 
     fn info(&self, plot: &Conspiracy, net: &Net) -> Info {

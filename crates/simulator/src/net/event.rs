@@ -2,8 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use sentinel::MyId;
-
 use crate::wire::{Addr, Message, Micros, Pid};
 
 /// A connection by its number; never reused within a run.
@@ -48,7 +46,7 @@ pub(crate) enum RouteEvent {
         how: String,
         /// Distinct sentinels that named this address in a poll that was sent after the gate
         /// closed.
-        fresh: BTreeSet<MyId>,
+        fresh: BTreeSet<u64>,
         /// The gate was closed because the reachable sentinels were a minority.
         minority: bool,
         /// How long it was closed, if it was.

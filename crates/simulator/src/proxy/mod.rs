@@ -1,33 +1,37 @@
-//! One proxy: links to sentinels, probe connections, the machine, and the clients it serves.
+//! One proxy: the real discovery in a runtime of its own, and the clients it serves.
 //!
-//! The loop models `sentinel/src/discovery/mod.rs`: it passes every event to the machine, executes
-//! the machine's actions, and several times per second reconciles the links with the resolved names
-//! and the learned sentinels.
+//! The time of the runtime is paused. It advances whenever the proxy is scheduled: when something
+//! arrives, and every few milliseconds, which is how late its timers may be. A proxy that is
+//! stopped is not scheduled, and finds all its timers due when it continues.
 
-pub(crate) mod driver;
-mod links;
-mod prober;
-mod seeds;
+mod host;
+pub(crate) mod observed;
 mod sessions;
-mod switchover;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
 
-use sentinel::simulation::{AddressMap, LearnedAddresses, PollOutcome, parse_notice};
-use sentinel::{Minority, MyId, NodeAddr};
+use bytes::Bytes;
+use sentinel::{
+    Allowlist, Credentials, Discovery, DiscoveryConfig, DiscoveryHandle, MachineRules, Minority,
+    NodeAddr, ReplicaRules, Replicas, Resolver, SwitchoverOptions, SwitchoverStep, Timeouts,
+};
+use target::{EmptyPool, PoolWriter, TargetWriter};
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::task::JoinHandle;
 
-use driver::{MachineDriver, Request};
-use links::{LinkEvent, Links};
-use prober::{ProbeEvent, ProberSet};
-use seeds::Seed;
+use host::{HostRequest, SimulatedHost, Socket};
+use observed::Observed;
 use sessions::Sessions;
-use switchover::Switchover;
 
-use crate::net::{Net, Observation, ProcessInput, RouteEvent};
-use crate::sentinel::NAME;
-use crate::wire::{Addr, MS, Message, Micros, Pid};
+use crate::net::{ConnId, Net, Observation, ProcessInput, RouteEvent};
+use crate::wire::{
+    Addr, MS, Message, Micros, NAME, NODE_SECRET, Pid, SECOND, SENTINEL, SENTINEL_SECRET,
+};
 
-const RECONCILE_INTERVAL: Micros = 250 * MS;
 /// A process that did not run for longer than this must not trust its state. Longer than the limit
 /// of the product by the time between two looks.
 const TRUSTED: Micros = 650 * MS;
@@ -35,11 +39,23 @@ const TRUSTED: Micros = 650 * MS;
 /// After a longer stop this holds even if the sentinels were silent before.
 const LONG: Micros = 3500 * MS;
 
-/// The loop iterates at least this often.
-const RENEW_EVERY: Micros = sentinel::simulation::RENEW_EVERY.as_micros() as Micros;
+/// The interval at which a proxy is scheduled.
+const TICK: Micros = 5 * MS;
 
-/// The key of the loop's only timer.
+/// The key of the timer for that; other keys below this limit are those of lookups.
 const WAKE: u64 = 1;
+const LOOKUPS: u64 = 1 << 62;
+
+/// How long the kernel of a proxy tries to connect. Discovery is less patient.
+const DIAL: Micros = 10 * SECOND;
+
+/// The kernel ends a connection whose peer has not acknowledged anything for this long.
+const USER_TIMEOUT: Micros = 3 * SECOND;
+/// The kernel probes an idle peer at this interval; another host at its address answers with a
+/// reset.
+const KEEPALIVE: Micros = SECOND;
+/// How often that is checked.
+const KERNEL_INTERVAL: Micros = 100 * MS;
 
 /// The configuration of a proxy.
 #[derive(Debug, Clone)]
@@ -49,8 +65,16 @@ pub(crate) struct ProxyConfig {
     pub(crate) names: usize,
     pub(crate) clients: usize,
     pub(crate) think: Micros,
-    /// What the sentinels report as their number of connections.
-    pub(crate) connections: u32,
+    /// Servers have passwords.
+    pub(crate) has_passwords: bool,
+}
+
+/// A connection of discovery.
+#[derive(Debug)]
+struct OpenSocket {
+    to: Addr,
+    asked: Micros,
+    unacknowledged_since: Option<Micros>,
 }
 
 /// A proxy. See the module's header.
@@ -58,57 +82,129 @@ pub(crate) struct ProxyConfig {
 pub(crate) struct Proxy {
     pub(crate) pid: Pid,
     pub(crate) config: ProxyConfig,
-    pub(crate) driver: MachineDriver,
-    links: Links,
-    probers: ProberSet,
-    learned: LearnedAddresses,
-    seeds: Vec<Seed>,
+    pub(crate) observed: Observed,
     pub(crate) sessions: Sessions,
-    pub(crate) switchover: Switchover,
-    reconcile_at: Option<Micros>,
-    reconciled_at: Option<Micros>,
-    renew_at: Micros,
+    /// An operator requests a switchover.
+    pub(crate) is_switchover_wanted: bool,
+    steps: Option<mpsc::Receiver<SwitchoverStep>>,
+    runtime: Runtime,
+    /// The runtime has nothing more to do at the present time.
+    idle: Arc<Notify>,
+    discovery: JoinHandle<()>,
+    handle: DiscoveryHandle,
+    host: Arc<SimulatedHost>,
+    dials: BTreeMap<u64, (Addr, oneshot::Sender<Socket>)>,
+    lookups: BTreeMap<u64, (oneshot::Sender<Vec<SocketAddr>>, Vec<Addr>)>,
+    sockets: BTreeMap<ConnId, OpenSocket>,
+    tokens: u64,
+    /// The monotonic clock when it last ran.
+    ran_at: Micros,
     wake_at: Micros,
+    kernel_at: Micros,
+    /// It has just continued: what arrived meanwhile is read first.
+    is_resuming: bool,
     starts: u64,
-    expected: usize,
-    shown: &'static str,
+    shown: String,
+}
+
+fn start(config: &ProxyConfig, host: &Arc<SimulatedHost>, pid: Pid, now: Micros) -> Started {
+    let idle = Arc::new(Notify::new());
+    let parked = Arc::clone(&idle);
+    let runtime = Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .on_thread_park(move || parked.notify_one())
+        .build()
+        .expect("a runtime");
+    let (target_writer, reader) = TargetWriter::new();
+    let (writer, pool) = PoolWriter::new(&reader, EmptyPool::Reject);
+    let name =
+        |number: usize| NodeAddr { host: format!("sentinel{number}").into(), port: SENTINEL };
+    let secret = |secret| config.has_passwords.then(|| Credentials::new(None, secret));
+    let discovery = DiscoveryConfig {
+        name: "service".into(),
+        master_name: NAME.into(),
+        sentinels: (0..config.names).map(name).collect(),
+        sentinel_auth: secret(SENTINEL_SECRET),
+        auth: secret(NODE_SECRET),
+        sentinel_tls: None,
+        redis_tls: None,
+        rules: MachineRules { minority: config.minority, ..MachineRules::default() },
+        probe_timeout: Duration::from_millis(250),
+        learn: true,
+        address_map: BTreeMap::new(),
+        nodes: Allowlist::default(),
+        target_writer,
+        replicas: Some(Replicas { rules: ReplicaRules::default(), writer }),
+        sentinel_pool: None,
+        commands: Default::default(),
+    };
+    let timeouts = Timeouts {
+        connect: Duration::from_millis(300),
+        command: Duration::from_millis(500),
+        reconnect_min: Duration::from_millis(50),
+        reconnect_max: Duration::from_secs(1),
+        user: Duration::from_secs(3),
+    };
+    let entered = runtime.enter();
+    let resolver = Resolver::simulated(Arc::clone(host) as Arc<dyn sentinel::Host>);
+    let (discovery, _, mut handles) =
+        Discovery::with_resolver(vec![discovery], timeouts, &[], &resolver);
+    let handle = handles.remove(0);
+    let discovery = runtime.spawn(discovery.run());
+    drop(entered);
+    let observed = Observed::new(pid, now, reader, pool, &handle);
+    Started { runtime, idle, discovery, handle, observed }
+}
+
+struct Started {
+    runtime: Runtime,
+    idle: Arc<Notify>,
+    discovery: JoinHandle<()>,
+    handle: DiscoveryHandle,
+    observed: Observed,
 }
 
 impl Proxy {
     pub(crate) fn new(pid: Pid, config: ProxyConfig, starts: u64, net: &mut Net) -> Self {
         let now = mono(pid, net);
-        let base = starts << 30;
-        let seeds = (0..config.names).map(|_| Seed::new(now)).collect();
         let sessions = Sessions::new(pid, config.clients, config.think, starts << 20, net);
-        let mut proxy = Self {
+        let host = SimulatedHost::new();
+        host.set_clocks(net.now, now);
+        let Started { runtime, idle, discovery, handle, observed } =
+            start(&config, &host, pid, now);
+        net.timer(pid, net.now, WAKE);
+        Self {
             pid,
-            driver: MachineDriver::new(now, &config),
-            links: Links::new(pid, base),
-            probers: ProberSet::new(pid, base),
-            learned: LearnedAddresses::default(),
-            seeds,
+            observed,
             sessions,
-            switchover: Switchover::default(),
-            reconcile_at: None,
-            reconciled_at: None,
-            renew_at: now,
-            wake_at: Micros::MAX,
+            is_switchover_wanted: false,
+            steps: None,
+            runtime,
+            idle,
+            discovery,
+            handle,
+            host,
+            dials: BTreeMap::new(),
+            lookups: BTreeMap::new(),
+            sockets: BTreeMap::new(),
+            tokens: starts << 30,
+            ran_at: now,
+            wake_at: net.now,
+            kernel_at: net.now,
+            is_resuming: false,
             starts,
-            expected: config.names,
-            shown: "",
+            shown: String::new(),
             config,
-        };
-        proxy.plan_wake(net);
-        proxy
+        }
     }
 
     /// An operator's order to follow a node.
     pub(crate) fn follow(&mut self, node: Addr, lasts: Micros, force: bool, net: &mut Net) {
-        let now = mono(self.pid, net);
         net.trace_line(self.pid, || format!("ORDERED to follow {node}, by force: {force}"));
-        let done = self.driver.follow(now, node.node(), lasts, force);
-        self.perform(done, now, net);
-        self.turn(now, net);
+        self.observed.ordered_at = mono(self.pid, net);
+        self.handle.follow(node.node(), Duration::from_micros(lasts), force);
+        self.run(net);
     }
 
     pub(crate) fn restart(&mut self, net: &mut Net) {
@@ -116,267 +212,212 @@ impl Proxy {
     }
 
     pub(crate) fn handle(&mut self, input: ProcessInput, net: &mut Net) {
-        let now = mono(self.pid, net);
         match input {
+            ProcessInput::Timer(WAKE) if net.now < self.wake_at => return,
             ProcessInput::Timer(WAKE) => {
-                if net.now >= self.wake_at {
-                    self.wake_at = Micros::MAX;
+                self.is_resuming = false;
+                self.check_kernel(net);
+                self.run(net);
+                self.wake_at = net.now + TICK;
+                net.timer(self.pid, self.wake_at, WAKE);
+            }
+            ProcessInput::Timer(key) if key >= LOOKUPS => {
+                if let Some((answer, found)) = self.lookups.remove(&key) {
+                    let _late = answer.send(found.into_iter().map(Addr::socket).collect());
+                    self.run(net);
                 }
             }
             ProcessInput::Timer(key) if key >= sessions::TIMERS => {
-                self.sessions.timer(key, &self.driver, now, net);
-            }
-            ProcessInput::Dialled(token, connection) if token >= switchover::TOKENS => {
-                self.switchover.dialled(self.pid, token, connection, net);
+                self.sessions.timer(key, &self.observed, net);
             }
             ProcessInput::Dialled(token, connection) if token >= sessions::TOKENS => {
-                self.sessions.dialled(token, connection, &self.driver, now, net);
-            }
-            ProcessInput::Dialled(token, connection) if token >= prober::TOKENS => {
-                let events = self.probers.dialled(token, connection, now, net);
-                self.handle_probe_events(events, now, net);
+                self.sessions.dialled(token, connection, &self.observed, net);
             }
             ProcessInput::Dialled(token, connection) => {
-                let events = self.links.dialled(token, connection, now, net);
-                self.handle_link_events(events, now, net);
+                self.dialled(token, connection, net);
+                self.run(net);
             }
-            ProcessInput::Closed(connection) => self.closed(connection, now, net),
+            ProcessInput::Closed(connection) => {
+                if self.host.receive(connection, None) {
+                    self.sockets.remove(&connection);
+                    self.run(net);
+                } else {
+                    self.sessions.closed(connection, net);
+                }
+            }
             ProcessInput::Message(connection, body) => {
-                if let Message::FailoverTaken(taken) = body {
-                    self.switchover.failover_taken(connection, taken);
-                }
-                if let Some(events) = self.links.message(connection, &body, now, net) {
-                    self.handle_link_events(events, now, net);
-                } else if let Some(events) = self.probers.message(connection, &body, now, net) {
-                    self.handle_probe_events(events, now, net);
-                } else if !self.sessions.message(connection, &body, &self.driver, net) {
-                    self.switchover.message(connection, &body, now);
+                if self.sockets.contains_key(&connection) {
+                    self.receive(connection, body, net);
+                    self.run(net);
+                } else {
+                    self.sessions.message(connection, &body, &self.observed, net);
                 }
             }
-            ProcessInput::Continued => {
-                // Input that waited in the stopped process is read before its timers.
-                let away = net.now - net.process(self.pid).stopped_at;
-                if away > TRUSTED && (away > LONG || self.driver.was_answered(now - away)) {
-                    self.driver.resumed(now, net.now);
-                }
-                self.driver.expire_lease(now, away);
-                self.sessions.continue_first(&self.driver, now, net);
-                // The clocks detect a stop and a suspend alike, before anything that arrived is
-                // trusted.
-                let done = self.driver.absent((now, net.now), away);
-                self.perform(done, now, net);
-                self.wake_at = net.now + 1;
-                return net.timer(self.pid, net.now + 1, WAKE);
-            }
+            ProcessInput::Continued => self.resume(net),
             ProcessInput::Accepted(_) | ProcessInput::Timer(_) => {}
         }
-        self.turn(now, net);
+        self.pass_hint(net);
     }
 
-    fn closed(&mut self, connection: usize, now: Micros, net: &mut Net) {
-        if let Some(events) = self.links.closed(connection, now, net) {
-            self.handle_link_events(events, now, net);
-        } else if let Some(events) = self.probers.closed(connection, now, net) {
-            self.handle_probe_events(events, now, net);
-        } else if !self.sessions.closed(connection, net) {
-            self.switchover.closed(connection);
-        }
-    }
-
-    /// Does everything that is due.
-    fn turn(&mut self, now: Micros, net: &mut Net) {
+    fn pass_hint(&mut self, net: &mut Net) {
         if std::mem::take(&mut self.sessions.hint) {
-            let done = self.driver.hint(now);
-            self.perform(done, now, net);
-        }
-        self.look_up(now, net);
-        let events = self.links.tick(now, net);
-        self.handle_link_events(events, now, net);
-        let events = self.probers.tick(now, net);
-        self.handle_probe_events(events, now, net);
-        let done = self.switchover.tick(&mut self.driver, &self.links, now, self.pid, net);
-        done.into_iter().for_each(|done| self.perform(done, now, net));
-        if self.driver.next_deadline() <= now {
-            let done = self.driver.tick(now);
-            self.perform(done, now, net);
-        }
-        self.driver.renew(now);
-        if self.reconcile_at.is_some_and(|at| at <= now) {
-            self.reconcile(now, net);
-        }
-        if now >= self.renew_at {
-            self.renew_at = now + RENEW_EVERY;
-        }
-        self.sessions.pump(&self.driver, now, net);
-        self.show(net);
-        self.plan_wake(net);
-    }
-
-    fn show(&mut self, net: &mut Net) {
-        let state = self.driver.state();
-        if net.trace.is_on() && self.shown != state {
-            self.shown = state;
-            let (shut, electorate) = (self.driver.route.shut, self.driver.electorate());
-            let minority = if self.driver.is_minority() { ", minority" } else { "" };
-            net.trace_line(self.pid, || {
-                format!("{state}, gate shut: {shut}, majority {electorate}{minority}")
-            });
+            self.handle.hint();
+            self.run(net);
         }
     }
 
-    fn plan_wake(&mut self, net: &mut Net) {
+    fn resume(&mut self, net: &mut Net) {
         let now = mono(self.pid, net);
-        let seeds = self.seeds.iter().map(Seed::due).min().unwrap_or(Micros::MAX);
-        let parts = [
-            seeds,
-            self.links.next_due(),
-            self.probers.next_due(),
-            self.driver.next_deadline(),
-            self.switchover.next_due(),
-            self.reconcile_at.unwrap_or(Micros::MAX),
-            self.renew_at,
-        ];
-        let due = parts.into_iter().min().unwrap_or(Micros::MAX).max(now + 1);
-        let at = net.now + (due - now);
-        if at < self.wake_at {
-            self.wake_at = at;
-            net.timer(self.pid, at, WAKE);
+        // Input that waited in the stopped process is read before its timers.
+        let away = net.now - net.process(self.pid).stopped_at;
+        if away > TRUSTED && (away > LONG || self.observed.was_answered(now.saturating_sub(away))) {
+            self.observed.resumed(now, net.now);
+        }
+        self.sessions.continue_first(&self.observed, net);
+        self.is_resuming = true;
+        self.wake_at = net.now + 1;
+        net.timer(self.pid, self.wake_at, WAKE);
+    }
+
+    fn dialled(&mut self, token: u64, connection: Option<ConnId>, net: &mut Net) {
+        let dial = self.dials.remove(&token);
+        let Some((to, answer)) = dial else {
+            return connection.into_iter().for_each(|it| net.close(it, self.pid));
+        };
+        // Without a connection the answer is dropped, which refuses it.
+        let Some(connection) = connection else { return };
+        let Some(socket) = self.host.open(connection) else { return };
+        let asked = mono(self.pid, net);
+        self.sockets.insert(connection, OpenSocket { to, asked, unacknowledged_since: None });
+        // If the dial was given up meanwhile, the socket is dropped, which closes it.
+        let _late = answer.send(socket);
+    }
+
+    fn receive(&mut self, connection: ConnId, body: Message, net: &mut Net) {
+        let now = mono(self.pid, net);
+        let (bytes, told) = match body {
+            Message::Response(bytes, told) => (bytes, told),
+            Message::TooMany => {
+                (Bytes::from_static(b"-ERR max number of clients reached\r\n"), None)
+            }
+            _ => return,
+        };
+        self.host.receive(connection, Some(&bytes));
+        if let (Some(told), Some(socket)) = (told, self.sockets.get(&connection)) {
+            self.observed.told(&told, socket.to, socket.asked, now);
         }
     }
 
-    fn look_up(&mut self, now: Micros, net: &mut Net) {
-        let count = self.seeds.len();
-        for (at, seed) in self.seeds.iter_mut().enumerate() {
-            if seed.due() > now {
+    /// Ends connections to peers that are gone, as the kernel does.
+    fn check_kernel(&mut self, net: &mut Net) {
+        if net.now < self.kernel_at {
+            return;
+        }
+        self.kernel_at = net.now + KERNEL_INTERVAL;
+        let now = mono(self.pid, net);
+        for (connection, socket) in &mut self.sockets {
+            if net.is_acknowledged(*connection, self.pid) {
+                socket.unacknowledged_since = None;
                 continue;
             }
-            let Some((_, answer)) = seed.coming.take() else {
-                let (late, answer) = net.resolve(at, count);
-                seed.coming = Some((now + late, answer));
-                continue;
-            };
-            if seed.answered(now, answer) {
-                self.reconcile_at = Some(now);
+            let limit = if net.answers(self.pid, socket.to) { KEEPALIVE } else { USER_TIMEOUT };
+            if now - *socket.unacknowledged_since.get_or_insert(now) >= limit {
+                self.host.receive(*connection, None);
+                net.close(*connection, self.pid);
             }
         }
-        let expected = self.seeds.iter().map(Seed::count).sum();
-        if expected != self.expected {
-            self.expected = expected;
-            let done = self.driver.expect(now, expected);
-            self.perform(done, now, net);
-        }
+        let open = self.host.sockets();
+        self.sockets.retain(|connection, _| open.contains(connection));
     }
 
-    fn handle_link_events(&mut self, events: Vec<LinkEvent>, now: Micros, net: &mut Net) {
-        for event in events {
-            match event {
-                LinkEvent::Changed => self.reconcile_soon(now),
-                LinkEvent::Down { lost } => {
-                    if let Some(id) = lost.filter(|id| self.links.voting_link(id).is_none()) {
-                        let done = self.driver.sentinel_lost(now, id);
-                        self.perform(done, now, net);
-                    }
-                    self.reconcile_soon(now);
+    /// Lets discovery do all that is due.
+    fn run(&mut self, net: &mut Net) {
+        if self.is_resuming {
+            return;
+        }
+        if std::mem::take(&mut self.is_switchover_wanted) {
+            self.begin_switchover();
+        }
+        let now = mono(self.pid, net);
+        let ahead = Duration::from_micros(now - std::mem::replace(&mut self.ran_at, now));
+        self.host.set_clocks(net.now, now);
+        let idle = &self.idle;
+        self.runtime.block_on(async {
+            tokio::time::advance(ahead).await;
+            idle.notified().await;
+        });
+        for request in self.host.take_requests() {
+            self.perform(request, net);
+        }
+        self.report(net);
+        self.sessions.pump(&self.observed, net);
+    }
+
+    fn begin_switchover(&mut self) {
+        let (steps, reported) = mpsc::channel(64);
+        self.steps = Some(reported);
+        let handle = self.handle.clone();
+        self.runtime.spawn(async move {
+            let _outcome = sentinel::switchover(&handle, SwitchoverOptions::default(), steps).await;
+        });
+    }
+
+    fn perform(&mut self, request: HostRequest, net: &mut Net) {
+        match request {
+            HostRequest::Dial(to, answer) => {
+                let to = Addr::of_socket(to);
+                self.tokens += 1;
+                self.dials.insert(self.tokens, (to, answer));
+                net.dial(self.pid, to, DIAL, self.tokens);
+            }
+            HostRequest::LookUp(name, answer) => {
+                let number = name.trim_start_matches("sentinel").parse().unwrap_or(0);
+                let (late, found) = net.resolve(number, self.config.names);
+                self.tokens += 1;
+                self.lookups.insert(LOOKUPS + self.tokens, (answer, found));
+                net.timer(self.pid, net.now + late, LOOKUPS + self.tokens);
+            }
+            HostRequest::Write(connection, bytes) => {
+                if let Some(socket) = self.sockets.get_mut(&connection) {
+                    socket.asked = mono(self.pid, net);
+                    net.send(connection, self.pid, Message::Request(bytes));
                 }
-                LinkEvent::Event { link, from, channel, payload } => {
-                    let Some((master, notice)) = parse_notice(channel, &payload) else { continue };
-                    if self.links.is_voting_link(link, &from) && master.is_none_or(|it| it == NAME)
-                    {
-                        let done = self.driver.notice(now, Some(from), notice);
-                        self.perform(done, now, net);
-                    }
-                }
-                LinkEvent::Polled { link, from, asked, outcome } => {
-                    let PollOutcome::View { view, peers } = outcome else { continue };
-                    if !self.links.is_voting_link(link, &from) {
-                        continue;
-                    }
-                    let configured = self.links.is_configured(link);
-                    let done = self.driver.view((now, asked), &from, (&view, &peers), configured);
-                    self.perform(done, now, net);
-                    let links = &self.links;
-                    let reached = |id: &MyId| links.voting_link(id).is_some();
-                    let from = (from, configured);
-                    if self.learned.record(from, peers, &AddressMap::new(), reached) {
-                        self.reconcile_soon(now);
-                    }
-                }
+            }
+            HostRequest::Close(connection) => {
+                self.sockets.remove(&connection);
+                net.close(connection, self.pid);
             }
         }
     }
 
-    fn handle_probe_events(&mut self, events: Vec<ProbeEvent>, now: Micros, net: &mut Net) {
-        for event in events {
-            let done = match event {
-                ProbeEvent::Probed(node, asked, outcome) => {
-                    self.driver.probed(now, &node, asked, outcome)
-                }
-                ProbeEvent::ConnectionLost(node) => self.driver.probe_connection_lost(now, node),
-            };
-            self.perform(done, now, net);
+    /// Reports to the oracle and to the timeline.
+    fn report(&mut self, net: &mut Net) {
+        let now = mono(self.pid, net);
+        let mut events = self.observed.look(&self.handle, now);
+        if self.discovery.is_finished() {
+            events.push(RouteEvent::InvariantBroken("discovery panicked".to_owned()));
         }
-    }
-
-    fn perform(
-        &mut self,
-        (requests, route_events): (Vec<Request>, Vec<RouteEvent>),
-        now: Micros,
-        net: &mut Net,
-    ) {
-        for it in route_events {
-            if let RouteEvent::Opened { to, how, .. } = &it {
+        for event in events {
+            if let RouteEvent::Opened { to, how, .. } = &event {
                 net.trace_line(self.pid, || format!("GATE OPEN to {to}: {how}"));
             }
-            net.observe(Observation::RouteEvent(self.pid, it));
+            net.observe(Observation::RouteEvent(self.pid, event));
         }
-        for want in requests {
-            match want {
-                Request::PollSentinels => self.links.ask(now, net),
-                Request::Probe(node, urgent, password) => {
-                    self.probers.ask(&node, (urgent, password), now, net);
-                }
+        if let Some(steps) = &mut self.steps {
+            while let Ok(step) = steps.try_recv() {
+                net.trace_line(self.pid, || format!("switchover: {}: {}", step.step, step.text));
             }
         }
-        let driver = &self.driver;
-        self.probers.keep(|node| driver.is_watched(node), net);
-        self.sessions.pump(&self.driver, now, net);
-    }
-
-    fn reconcile_soon(&mut self, now: Micros) {
-        let at = self.reconciled_at.map_or(now, |last| (last + RECONCILE_INTERVAL).max(now));
-        self.reconcile_at.get_or_insert(at);
-    }
-
-    fn reconcile(&mut self, now: Micros, net: &mut Net) {
-        (self.reconcile_at, self.reconciled_at) = (None, Some(now));
-        let mut requests: BTreeMap<NodeAddr, Option<BTreeSet<MyId>>> = BTreeMap::new();
-        for seed in &mut self.seeds {
-            for addr in seed.wanted(now, |addr: Addr| self.links.is_up(&addr.node())) {
-                requests.insert(addr.node(), None);
+        if net.trace.is_on() {
+            let (state, shut) = (self.observed.state(), self.observed.is_held());
+            let minority = if self.observed.is_minority() { ", minority" } else { "" };
+            let electorate = self.observed.electorate();
+            let line = format!("{state}, gate shut: {shut}, majority {electorate}{minority}");
+            if self.shown != line {
+                net.trace_line(self.pid, || line.clone());
+                self.shown = line;
             }
         }
-        let mut learned = self.learned.candidates();
-        for (id, addr) in self.links.learned() {
-            learned.entry(id).or_default().insert(addr);
-        }
-        learned.retain(|id, _| self.driver.machine.is_member(id));
-        for (id, addrs) in learned {
-            let reached = self.links.voting_link(id).map(|link| &link.addr);
-            for addr in addrs.into_iter().filter(|addr| reached.is_none_or(|there| there == *addr))
-            {
-                match requests.entry(addr.clone()) {
-                    std::collections::btree_map::Entry::Occupied(mut known) => {
-                        if let Some(expected) = known.get_mut() {
-                            expected.insert(id.clone());
-                        }
-                    }
-                    std::collections::btree_map::Entry::Vacant(vacant) => {
-                        vacant.insert(Some(BTreeSet::from([id.clone()])));
-                    }
-                }
-            }
-        }
-        self.links.reconcile(&requests, now, net);
     }
 }
 

@@ -8,8 +8,7 @@
 use target::ReplyPolicy;
 
 use crate::net::{ConnId, Net, Observation};
-use crate::proxy::driver::MachineDriver;
-use crate::proxy::mono;
+use crate::proxy::observed::Observed;
 use crate::wire::{MS, Message, Micros, Pid, SECOND};
 
 /// Timers of clients have keys from here on.
@@ -88,23 +87,23 @@ impl Sessions {
 
     /// The process continues, and its workers run before discovery does: they find the requests
     /// that arrived while it was stopped.
-    pub(crate) fn continue_first(&mut self, driver: &MachineDriver, now: Micros, net: &mut Net) {
+    pub(crate) fn continue_first(&mut self, observed: &Observed, net: &mut Net) {
         for at in 0..self.clients.len() {
             let client = &mut self.clients[at];
             if client.phase == SessionPhase::Thinking && client.due <= net.now {
                 (client.phase, client.turn) = (SessionPhase::Waiting, client.turn + 1);
-                self.advance(at, driver, now, net);
+                self.advance(at, observed, net);
             }
         }
     }
 
-    pub(crate) fn timer(&mut self, key: u64, driver: &MachineDriver, now: Micros, net: &mut Net) {
+    pub(crate) fn timer(&mut self, key: u64, observed: &Observed, net: &mut Net) {
         let (at, turn) = ((key % 1000) as usize, (key - TIMERS) / 1000);
         let Some(client) = self.clients.get_mut(at).filter(|it| it.turn == turn) else { return };
         match client.phase {
             SessionPhase::Thinking => {
                 client.phase = SessionPhase::Waiting;
-                self.advance(at, driver, now, net);
+                self.advance(at, observed, net);
             }
             SessionPhase::InFlight { sent, .. } if net.now >= sent + GIVE_UP => {
                 self.drop_session(at, net);
@@ -114,18 +113,18 @@ impl Sessions {
     }
 
     /// Reacts to a change of the target: closes fenced sessions, and resumes waiting ones.
-    pub(crate) fn pump(&mut self, driver: &MachineDriver, now: Micros, net: &mut Net) {
-        let generation = driver.route.target.as_ref().map(|it| it.generation);
+    pub(crate) fn pump(&mut self, observed: &Observed, net: &mut Net) {
+        let generation = observed.target().map(|it| it.generation);
         for at in 0..self.clients.len() {
             let client = &self.clients[at];
             if client.connection.is_some_and(|(_, of)| Some(of) != generation) {
                 self.drop_session(at, net);
             }
             if let Some(kept) = self.clients[at].kept.take() {
-                self.reply(at, kept, driver, net);
+                self.reply(at, kept, observed, net);
             }
             if self.clients[at].phase == SessionPhase::Waiting {
-                self.advance(at, driver, now, net);
+                self.advance(at, observed, net);
             }
         }
     }
@@ -148,12 +147,11 @@ impl Sessions {
         &mut self,
         at: usize,
         (connection, id, executed): (ConnId, u32, Micros),
-        driver: &MachineDriver,
+        observed: &Observed,
         net: &mut Net,
     ) {
-        let now = mono(self.pid, net);
         let generation = self.clients[at].connection.map_or(0, |(_, generation)| generation);
-        match driver.replies(generation, now) {
+        match observed.replies(generation, net) {
             ReplyPolicy::Pass => {
                 let (pid, node) = (self.pid, net.peer(connection, self.pid));
                 net.observe(Observation::Acked { pid, node, id, executed });
@@ -164,11 +162,11 @@ impl Sessions {
         }
     }
 
-    fn advance(&mut self, at: usize, driver: &MachineDriver, now: Micros, net: &mut Net) {
-        if driver.is_closed(now) {
+    fn advance(&mut self, at: usize, observed: &Observed, net: &mut Net) {
+        if observed.is_closed(net) {
             return;
         }
-        let Some(target) = &driver.route.target else { return };
+        let Some(target) = observed.target() else { return };
         let client = &mut self.clients[at];
         match client.connection {
             Some((connection, _)) => {
@@ -177,7 +175,7 @@ impl Sessions {
                 client.turn += 1;
                 let key = TIMERS + at as u64 + client.turn * 1000;
                 net.timer(self.pid, net.now + GIVE_UP, key);
-                if driver.unproven_since.is_some() {
+                if observed.unproven_since.is_some() {
                     let (pid, node) = (self.pid, net.peer(connection, self.pid));
                     net.observe(Observation::ForwardedUnproven { pid, node });
                 }
@@ -196,8 +194,7 @@ impl Sessions {
         &mut self,
         token: u64,
         connection: Option<ConnId>,
-        driver: &MachineDriver,
-        now: Micros,
+        observed: &Observed,
         net: &mut Net,
     ) {
         let mine = |it: &Client| match it.phase {
@@ -213,12 +210,12 @@ impl Sessions {
             return self.think(at, 50 * MS, net);
         };
         self.clients[at].phase = SessionPhase::Waiting;
-        if driver.route.target.as_ref().is_some_and(|it| it.generation == generation) {
+        if observed.target().is_some_and(|it| it.generation == generation) {
             self.clients[at].connection = Some((connection, generation));
         } else {
             net.close(connection, self.pid);
         }
-        self.advance(at, driver, now, net);
+        self.advance(at, observed, net);
     }
 
     /// `false`: not one of these connections.
@@ -226,7 +223,7 @@ impl Sessions {
         &mut self,
         connection: ConnId,
         body: &Message,
-        driver: &MachineDriver,
+        observed: &Observed,
         net: &mut Net,
     ) -> bool {
         let Some(at) = self
@@ -243,7 +240,7 @@ impl Sessions {
                     SessionPhase::InFlight { id: open, .. } if open == *id
                 );
                 if is_answer {
-                    self.reply(at, (connection, *id, *executed), driver, net);
+                    self.reply(at, (connection, *id, *executed), observed, net);
                 }
             }
             Message::ReadOnly { .. } => {

@@ -9,7 +9,9 @@ mod replication;
 use std::rc::Rc;
 
 use crate::net::{ConnId, Net, ProcessInput};
-use crate::wire::{Addr, Info, MS, Message, Micros, Pid, SECOND};
+use crate::resp::{self, put_error};
+use crate::speech::{answer_as_node, is_authenticated_by};
+use crate::wire::{Addr, Info, MS, Message, Micros, Pid, SECOND, Told};
 
 /// Size of a write in the replication stream, and of a keepalive.
 const WRITE_BYTES: u64 = 100;
@@ -62,6 +64,9 @@ pub(crate) struct Redis {
     syncing: Vec<(ConnId, Addr, Micros)>,
     clients: Vec<ConnId>,
     subscribers: Vec<ConnId>,
+    /// Proxies that sent the password.
+    authenticated: Vec<ConnId>,
+    pub(crate) has_password: bool,
     pub(crate) full: bool,
     pub(crate) priority: u64,
     tokens: u64,
@@ -89,6 +94,8 @@ impl Redis {
             syncing: Vec::new(),
             clients: Vec::new(),
             subscribers: Vec::new(),
+            authenticated: Vec::new(),
+            has_password: false,
             full: false,
             priority: 100,
             tokens: 0,
@@ -109,7 +116,7 @@ impl Redis {
     /// Restarts after a crash.
     pub(crate) fn restart(&mut self, how: RestartMode, net: &mut Net) {
         (self.replicas, self.syncing, self.clients) = (Vec::new(), Vec::new(), Vec::new());
-        self.subscribers = Vec::new();
+        (self.subscribers, self.authenticated) = (Vec::new(), Vec::new());
         self.run_id = net.rng.next();
         self.promoted_at = None;
         self.demoted_at = Some(net.now);
@@ -190,9 +197,7 @@ impl Redis {
                 self.kill_clients(connection, net);
                 None
             }
-            Message::Probe { asked, .. } => {
-                Some(Message::Probed { asked, info: Box::new(self.info(net)) })
-            }
+            Message::Request(commands) => Some(self.request(connection, &commands, net)),
             Message::Write { id } => Some(self.write(id, net)),
             Message::Psync { replid, offset, from } => {
                 self.sync_with(connection, replid, offset, from, net);
@@ -220,6 +225,25 @@ impl Redis {
         if let Some(reply) = reply {
             net.send(connection, self.pid, reply);
         }
+    }
+
+    /// Answers a proxy. Under attack all nodes have a password.
+    fn request(&mut self, connection: ConnId, commands: &[u8], net: &Net) -> Message {
+        let (info, mut out, mut told) = (self.info(net), Vec::new(), None);
+        for words in resp::commands(commands) {
+            if is_authenticated_by(&words) {
+                self.authenticated.push(connection);
+            }
+            if self.has_password && !self.authenticated.contains(&connection) {
+                put_error(&mut out, "NOAUTH Authentication required.");
+                continue;
+            }
+            if words == ["ROLE"] {
+                told = Some(Told::Master(info.master.is_none()));
+            }
+            answer_as_node(&words, &info, &mut out);
+        }
+        Message::Response(out.into(), told)
     }
 
     fn write(&mut self, id: u32, net: &mut Net) -> Message {
@@ -316,6 +340,7 @@ impl Redis {
 
     fn closed(&mut self, connection: ConnId, net: &Net) {
         self.clients.retain(|it| *it != connection);
+        self.authenticated.retain(|it| *it != connection);
         self.subscribers.retain(|it| *it != connection);
         self.replicas.retain(|(it, _)| *it != connection);
         self.syncing.retain(|(it, ..)| *it != connection);

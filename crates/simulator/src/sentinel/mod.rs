@@ -13,14 +13,16 @@ mod serve;
 mod tick;
 mod votes;
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 pub(crate) use instance::{Instance, InstanceKind, ReconfState};
 
 use crate::hostile::Conspiracy;
 use crate::net::{ConnId, Net, ProcessInput};
+use crate::speech::Listener;
 pub(crate) use crate::wire::NAME;
-use crate::wire::{Addr, MS, Message, Pid, SENTINEL, hex};
+use crate::wire::{Addr, MS, Message, Pid, SENTINEL, Told, hex};
 
 /// Periods and limits of Sentinel, in milliseconds.
 pub(crate) const INFO_PERIOD: i64 = 10_000;
@@ -42,6 +44,8 @@ pub(crate) struct SentinelConfig {
     pub(crate) quorum: usize,
     pub(crate) down_after: i64,
     pub(crate) failover_timeout: i64,
+    /// What `INFO` reports as the number of connections.
+    pub(crate) connections: u32,
 }
 
 /// The steps of a failover.
@@ -99,8 +103,8 @@ pub(crate) struct Sentinel {
     pub(crate) promoted: Option<Addr>,
     forced: bool,
     pub(crate) failing_over: bool,
-    /// Connections of proxies that subscribed to events.
-    subscribers: Vec<ConnId>,
+    /// Connections of proxies.
+    listeners: BTreeMap<ConnId, Listener>,
     /// The last files that were written; the newest at the end.
     pub(crate) files: Vec<SentinelFile>,
     /// Set while it lies to proxies.
@@ -147,7 +151,7 @@ impl Sentinel {
             promoted: None,
             forced: false,
             failing_over: false,
-            subscribers: Vec::new(),
+            listeners: BTreeMap::new(),
             files: Vec::new(),
             plot: None,
             tokens: 0,
@@ -183,7 +187,7 @@ impl Sentinel {
             }
             ProcessInput::Dialled(token, connection) => self.dialled(token, connection, net),
             ProcessInput::Closed(connection) => {
-                self.subscribers.retain(|it| *it != connection);
+                self.listeners.remove(&connection);
                 self.instances().for_each(|it| it.closed(connection));
             }
             ProcessInput::Message(connection, body) => self.message(connection, body, net),
@@ -219,25 +223,7 @@ impl Sentinel {
                     }
                 }
             }
-            Message::Greet => {
-                self.subscribers.push(connection);
-                net.send(connection, self.pid, Message::Greeted { id: self.id });
-            }
-            Message::Ask { round } => {
-                if let Some(plot) = self.plot.clone() {
-                    return plot.answer(self.pid, self.id, (connection, round), net);
-                }
-                let (tilt, replies) = (self.tilt_since.is_some(), self.round());
-                net.send(
-                    connection,
-                    self.pid,
-                    Message::Round { round, tilt, replies: Rc::new(replies) },
-                );
-            }
-            Message::Failover => {
-                let taken = self.order_failover(net);
-                net.send(connection, self.pid, Message::FailoverTaken(taken));
-            }
+            Message::Request(commands) => self.request(connection, &commands, net),
             Message::TooMany => {
                 net.close(connection, self.pid);
                 self.instances().for_each(|it| it.closed(connection));
@@ -288,16 +274,13 @@ impl Sentinel {
 
     fn publish(&mut self, channel: &'static str, payload: &str, net: &mut Net) {
         net.trace_line(self.pid, || format!("{channel} {payload}"));
-        if self.subscribers.is_empty() {
-            return;
-        }
         let payload: Rc<str> = payload.into();
-        for connection in self.subscribers.clone() {
-            net.send(
-                connection,
-                self.pid,
-                Message::Event { channel, payload: Rc::clone(&payload) },
-            );
+        for (connection, listener) in &self.listeners {
+            let Some(bytes) = listener.event(channel, &payload) else { continue };
+            let payload = Rc::clone(&payload);
+            let told = Told::Event { id: self.id, channel, payload };
+            let told = listener.resp3.then_some(told);
+            net.send(*connection, self.pid, Message::Response(bytes.into(), told));
         }
     }
 

@@ -3,12 +3,51 @@
 use sentinel::simulation::Reply;
 
 use super::{Instance, InstanceKind, NAME, Sentinel};
-use crate::wire::{Addr, fields, hex, text};
+use crate::net::{ConnId, Net};
+use crate::resp::{self, put_error, put_ok};
+use crate::speech::{SentinelSpeech, is_poll};
+use crate::wire::{Addr, Message, Told, fields, hex, text};
 
 impl Sentinel {
     #[cfg(test)]
     pub(crate) fn answers(&self) -> Vec<Reply> {
         self.round()
+    }
+
+    /// Answers a proxy.
+    pub(super) fn request(&mut self, connection: ConnId, bytes: &[u8], net: &mut Net) {
+        let commands = resp::commands(bytes);
+        let plot = self.plot.clone();
+        let (mut event, mut told) = (None, None);
+        let (mut tilt, mut round) = (self.tilt_since.is_some(), Vec::new());
+        if let Some(plot) = &plot {
+            if SentinelSpeech::needs_round(&commands) {
+                (tilt, round) = plot.round(self.id, net);
+            }
+            event = is_poll(&commands).then(|| plot.some_event(self.id, net)).flatten();
+        } else if SentinelSpeech::needs_round(&commands) {
+            round = self.round();
+            let (id, master, epoch) = (self.id, self.current_master(), self.config_epoch);
+            told = is_poll(&commands).then_some(Told::View { id, master, epoch });
+        }
+        let connections = self.config.connections;
+        let speech = SentinelSpeech { id: self.id, tilt, connections, round };
+        let (mut out, mut listener) =
+            (Vec::new(), self.listeners.remove(&connection).unwrap_or_default());
+        for words in &commands {
+            if !speech.answer(words, &mut listener, &mut out) {
+                if self.order_failover(net) {
+                    put_ok(&mut out);
+                } else {
+                    put_error(&mut out, "NOGOODSLAVE No suitable replica to promote");
+                }
+            }
+        }
+        net.send(connection, self.pid, Message::Response(out.into(), told));
+        if let Some(bytes) = event.and_then(|(channel, text)| listener.event(channel, &text)) {
+            net.send(connection, self.pid, Message::Response(bytes.into(), None));
+        }
+        self.listeners.insert(connection, listener);
     }
 
     /// The replies to one poll.

@@ -101,7 +101,7 @@ pub(crate) struct ReplicaSummary<'a> {
 
 /// A replica that may serve reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PoolMember {
+pub(crate) struct PoolMember {
     /// Its announced address.
     pub addr: NodeAddr,
     /// The address that was probed.
@@ -112,7 +112,7 @@ pub struct PoolMember {
 
 /// The result of an evaluation.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct PoolUpdate {
+pub(crate) struct PoolUpdate {
     /// The whole set; `None` while there is not enough information.
     pub members: Option<Vec<PoolMember>>,
     /// Addresses to which nothing may be sent any more.
@@ -149,7 +149,7 @@ struct ReplicaRecord {
 
 /// The eligibility of all replicas of one master.
 #[derive(Debug, Clone)]
-pub struct Eligibility {
+pub(crate) struct Eligibility {
     pub(in crate::replicas) rules: ReplicaRules,
     replicas: BTreeMap<NodeAddr, ReplicaRecord>,
     history: OffsetHistory,
@@ -166,7 +166,7 @@ pub struct Eligibility {
 impl Eligibility {
     /// No replica is known yet.
     #[must_use]
-    pub fn new(rules: ReplicaRules) -> Self {
+    pub(crate) fn new(rules: ReplicaRules) -> Self {
         Self {
             rules,
             replicas: BTreeMap::new(),
@@ -207,7 +207,7 @@ impl Eligibility {
 
     /// The process was stopped: every answer is from before, and nothing may be evaluated until the
     /// replicas have been probed again.
-    pub fn on_resume(&mut self, now: Instant) {
+    pub(crate) fn on_resume(&mut self, now: Instant) {
         self.blind_since = Some(now);
     }
 
