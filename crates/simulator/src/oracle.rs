@@ -495,15 +495,17 @@ impl Oracle {
             process.up && !process.stopped && node.is_master() && cluster.net.reach(pid, node.pid);
         let alone = cluster.redis.iter().all(|it| it.pid == node.pid || it.master() == Some(addr));
         let quiet = cluster.sentinels.iter().all(|it| !it.failing_over);
+        let naming = cluster.sentinels.iter().filter(|it| it.current_master() == addr).count();
+        // A master that was cleared is used again on votes only: strangers have none for half a
+        // minute, and sentinels with old files may all name a replica, from which they never
+        // recover. A client that asks them is not served either.
+        let voted = naming > cluster.sentinels.len() / 2 && !cluster.are_strangers();
         // With `hold` and `cut` views of strangers do not count yet, a majority has to name it, and
         // a master that was cut has to be verified anew.
-        let naming = cluster.sentinels.iter().filter(|it| it.current_master() == addr).count();
-        let strict = !cluster.are_strangers() && naming > cluster.sentinels.len() / 2 && !node.full;
+        let strict = voted && !node.full;
         let strict = strict && cluster.slowest() == 0 && !cluster.reports_minority(pid);
         let quiet = quiet && !cluster.is_superseded(addr, epoch);
-        // A master that was cleared is used again on votes only, and strangers have none for half a
-        // minute.
-        let published = observed.target().is_some() || !cluster.are_strangers();
+        let published = observed.target().is_some() || voted;
         let known = (self.minority == Minority::Keep && published) || strict;
         same && alive && alone && quiet && known && heard > cluster.sentinels.len() / 2
     }

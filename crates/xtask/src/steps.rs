@@ -60,7 +60,7 @@ pub(crate) fn instructions() -> Step {
 
 /// Simulated failovers: some thousand seeds, the same ones every time.
 pub(crate) fn simulate() -> Step {
-    step("simulate", "run --quiet --profile simulate --package pointsman-simulator -- --seeds 280")
+    step("simulate", "run --quiet --profile simulate --package pointsman-simulator -- --seeds 450")
 }
 
 /// The checks of deploy/, as far as their tools are available.
