@@ -35,10 +35,10 @@ pub(crate) mod idle;
 pub(crate) mod leave;
 mod next;
 pub(crate) mod pump;
-mod pumping;
 pub(crate) mod refusals;
 pub(crate) mod report;
 pub(crate) mod shared;
+mod states;
 
 #[cfg(test)]
 mod idle_tests;
@@ -64,7 +64,6 @@ mod tls_handshake_tests;
 mod tls_session_tests;
 
 use std::cell::Cell;
-use std::future::poll_fn;
 use std::num::NonZeroU64;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -84,10 +83,10 @@ use crate::runtime::tasks::visits;
 use crate::session::connect::Why;
 use crate::session::next::Refused;
 use crate::session::pump::{Pump, Start, Stop};
-use crate::session::pumping::{Pumping, fenced};
-use crate::session::report::{SessionBase, Stage, while_visited};
+use crate::session::report::{SessionBase, while_visited};
 use crate::session::shared::rest::Resting;
 use crate::session::shared::transitions::Linger;
+use crate::session::states::{Idle, Pumping, closing, connecting, fenced, refusing};
 use crate::session_row::ConnectionUse;
 
 /// An admitted client connection.
@@ -171,7 +170,7 @@ impl Session {
             }
             Next::Rest(resting) => {
                 visits::register_without_flag(self.base.context.listener.id.group());
-                continue_as(self::resting(Idle { session: self, client, resting }));
+                continue_as(states::resting(Idle { session: self, client, resting }));
             }
             // As most sessions end: nothing has to be waited for. It is recorded before its client
             // can see the end.
@@ -215,78 +214,6 @@ impl Session {
     fn end(mut self, reason: EndReason) {
         self.base.reason = reason;
     }
-}
-
-/// The state in which a session is connected, or connected again.
-///
-/// Many sessions may be in it at once, so this future is kept small: what it waits for is in a box.
-// Not an async function, because the future of one holds its arguments twice.
-#[allow(clippy::manual_async_fn)]
-fn connecting<C: ClientStream + 'static>(
-    mut session: Session,
-    mut client: C,
-    why: Box<Why>,
-) -> impl Future<Output = ()> {
-    async move {
-        let is_new = matches!(*why, Why::First(_));
-        let connected = or_killed(&session.base, session.connect(*why, &mut client)).await;
-        let next = match connected {
-            Ok(ready) => Next::Pump(session.continued(ready)),
-            Err(ending) if is_new => Next::Close(ending),
-            Err(ending) => Next::Close(session.not_continued(ending)),
-        };
-        session.enter(client, next);
-    }
-}
-
-/// A session that shares connections and whose client is idle.
-struct Idle<C> {
-    session: Session,
-    client: C,
-    resting: Box<Resting>,
-}
-
-/// The state in which a session waits for something to do.
-#[allow(clippy::manual_async_fn)]
-fn resting<C: ClientStream + 'static>(mut idle: Idle<C>) -> impl Future<Output = ()> {
-    async move {
-        // With one reference to all of it: this future is that of most clients.
-        let woken = poll_fn(|cx| {
-            let Idle { session: Session { base, target, .. }, client, resting } = &mut idle;
-            resting.poll_wait(cx, base, target.as_deref(), client)
-        });
-        let woken = woken.await;
-        let Idle { mut session, client, resting } = idle;
-        let next = session.woken(*resting, woken);
-        session.enter(client, next);
-    }
-}
-
-/// The state in which requests that were not forwarded are refused.
-async fn refusing<C: ClientStream + 'static>(
-    mut session: Session,
-    mut client: C,
-    refused: Refused,
-) {
-    let refusals = Box::pin(refused.refuse(&mut client));
-    let ending = while_visited(&session.base, refusals).await.unwrap_or(KILLED);
-    let ending = session.not_continued(ending);
-    session.enter(client, Next::Close(ending));
-}
-
-/// The state in which the client's connection is closed.
-async fn closing<C: ClientStream + 'static>(
-    mut session: Session,
-    mut client: C,
-    (reason, last_bytes): SessionEnd,
-) {
-    session.base.reason = reason;
-    session.base.stage.set(Stage::Closing);
-    let finish = finish::finish(&mut client, &last_bytes, reason);
-    // An order changes nothing of why it ends.
-    let _done = while_visited(&session.base, Box::pin(finish)).await;
-    // It is recorded before its client can see the end.
-    drop(session);
 }
 
 /// The result of `future`, unless the session is killed meanwhile.

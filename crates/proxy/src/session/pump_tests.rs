@@ -9,8 +9,7 @@ use crate::context::WorkerContext;
 use crate::io::stream::SocketStream;
 use crate::session::connect::Why;
 use crate::session::pump::{Pump, Stop, Stopped};
-use crate::session::pumping::Pumping;
-use crate::session::{connecting, resting};
+use crate::session::states::{Pumping, connecting, resting};
 use crate::testing::{FakeStream, context, session_base};
 use crate::{EndReason, Options, Sessions};
 
