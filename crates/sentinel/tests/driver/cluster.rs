@@ -90,6 +90,12 @@ impl FakeCluster {
         (0..self.sentinels.len()).for_each(|sentinel| self.set_master(sentinel, node, epoch));
     }
 
+    /// Waits until a new master was asked for its commands, on a connection of that question's own.
+    pub(crate) async fn asked_commands(&self, node: usize) {
+        let is_asked = || self.nodes[node].heard().iter().any(|it| it.starts_with("COMMAND"));
+        until("the question about its commands", is_asked).await;
+    }
+
     /// The node becomes a master that continues its history; its connections are closed, as
     /// Sentinel does it.
     pub(crate) fn promote(&self, node: usize) {

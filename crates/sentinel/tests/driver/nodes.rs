@@ -84,6 +84,7 @@ async fn stopped_node_costs_one_connection_and_answers_late() {
     watched.probe_timeout = ms(250);
     let driver = Driver::one((watched, route));
     driver.wait_for_target(cluster.addr(0)).await;
+    cluster.asked_commands(0).await;
     let (accepted, asked) = (cluster.nodes[0].accepted(), cluster.nodes[0].commands());
     // Accepts, reads, and answers each command long after the probe timeout.
     cluster.nodes[0].behave(Behavior::Delayed(ms(900)));

@@ -127,6 +127,7 @@ async fn finds_node_on_new_connection_if_old_is_dead() {
 async fn backs_off_from_busy_node() {
     let cluster = FakeCluster::new(3, 1).await;
     let driver = drive(&cluster).await;
+    cluster.asked_commands(0).await;
     let before = cluster.nodes[0].accepted();
     cluster.nodes[0].behave(Behavior::Busy);
     stays(Duration::from_secs(12), "a busy node is not down", || !driver.route.is_closed()).await;
