@@ -83,7 +83,7 @@ impl Gate {
         self.is_held() || self.lease.is_over()
     }
 
-    /// The same by other clocks.
+    /// [`is_closed`](Self::is_closed), judged by these clocks.
     pub(crate) fn is_closed_at(&self, now: ClockReading) -> bool {
         self.is_held() || self.lease.is_over_at(now)
     }
@@ -102,7 +102,7 @@ impl Gate {
         self.reply_policy_of(is_raised, || self.lease.is_over_by_wall_clock())
     }
 
-    /// The same by other clocks.
+    /// [`reply_policy`](Self::reply_policy), judged by these clocks.
     pub(crate) fn reply_policy_at(&self, is_raised: bool, now: ClockReading) -> ReplyPolicy {
         self.reply_policy_of(|| is_raised, || self.lease.is_over_at(now))
     }

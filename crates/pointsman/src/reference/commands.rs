@@ -101,16 +101,17 @@ closed as well, because only its client can decide whether to repeat it. Clients
 connection, as in any failover without Pointsman, and client libraries reconnect.
 
 **A command that is not listed here** is forwarded like any other. If it belongs to a newer server,
-that server decides: Pointsman asks each new master for its commands (`COMMAND LIST`, then
-`COMMAND INFO` for those that it does not know, as its own user, which needs `+command|list` and
-`+command|info`). A command that works on keys and has none of the flags `admin`, `blocking`,
-`module`, `no_multi`, `noscript` and `pubsub`, no category of connections or transactions, and no
-`SCAN`, `CURSOR` or `ITER` in its name is **carried**; the log names it.
+that server decides: with `verify = \"role\"`, the default, Pointsman asks each new master for its
+commands (`COMMAND LIST`, then `COMMAND INFO` for those that it does not know, as its own user,
+which needs `+command|list` and `+command|info`). A command that works on keys and has none of the
+flags `admin`, `blocking`, `module`, `no_multi`, `noscript` and `pubsub`, no category of connections
+or transactions, and no `SCAN`, `CURSOR` or `ITER` in its name is **carried**; the log names it.
 
 Every other unknown command, and every one where the server does not show its commands, pins its
 session for the rest of the connection: it may belong to a module, and its state on the connection
-is unknown. A command renamed with `rename-command` is unknown under its new name, too. If a command leaves no state on its connection (it opens no cursor, no transaction and no
-subscription, and has no effect on later commands of the same connection), declare it:
+is unknown. A command renamed with `rename-command` is unknown under its new name, too. If a command
+leaves no state on its connection (it opens no cursor, no transaction and no subscription, and has
+no effect on later commands of the same connection), declare it:
 
 ```toml
 [[service]]

@@ -79,7 +79,13 @@ impl Session {
                 if is_answered {
                     upstream.close_answered();
                 }
-                Next::Close((stop.reason(), undelivered))
+                let reason = match stop {
+                    Stop::End(_) | Stop::Leave | Stop::Rebalance => stop.reason(),
+                    Stop::Promote | Stop::Return | Stop::Rest => {
+                        invariant::report("a session continues with nothing")
+                    }
+                };
+                Next::Close((reason, undelivered))
             }
         }
     }

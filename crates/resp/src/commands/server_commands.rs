@@ -1,8 +1,8 @@
 //! Commands that a server has and the built-in table lacks, such as those of a later release.
 //!
-//! An unknown command pins its session, because it may leave any state on its connection. What the
-//! server itself says of a command settles most of them: one that names keys and has no flag of a
-//! command for connections reads or writes data and leaves nothing else. [`CommandInfo`] holds the
+//! An unknown command pins its session, because it may leave any state on its connection. The
+//! server itself describes its commands, and that settles most of them: a command with keys and
+//! without a flag that concerns connections only reads or writes data. [`CommandInfo`] holds the
 //! answer of `COMMAND INFO`, and [`ServerCommands`] the names that were found harmless, for all
 //! ledgers of a service at once.
 //!

@@ -238,7 +238,17 @@ impl ServiceRuntime {
                 }
             });
         }
+        let answered =
+            probe.outcome.as_ref().ok().map(|report| {
+                (report.dialled, report.lineage.as_ref().map(|it| it.run_id.clone()))
+            });
         self.step(MachineEvent::Probed { node, probe }, links);
+        if let Some(master) = &self.master
+            && answered == Some((master.dialled, master.run_id.clone()))
+        {
+            let (addr, dialled) = (&master.addr, master.dialled);
+            self.probers.ask_commands(&self.name, addr, dialled, master.run_id.as_deref());
+        }
     }
 
     /// Stores the peers that a sentinel, configured or not, lists now. Returns whether they

@@ -21,7 +21,7 @@ use crate::link::rotation::{CredentialsId, Presented};
 use crate::{Lineage, NodeAddr, NodeReport, PingReply, ProbeFailure, Role, Trust, Verify};
 
 /// The configuration section that refusals by Redis nodes refer to.
-const AUTH: &str = "service.auth";
+pub(crate) const AUTH: &str = "service.auth";
 
 /// The maximum number of replicas that are read from a master's answer.
 const MAX_REPLICAS: usize = 64;

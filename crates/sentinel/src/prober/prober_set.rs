@@ -18,7 +18,8 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::clock;
 use crate::link::login::{Access, Login};
 use crate::link::messages::{DriverMessage, ProbeProblem};
-use crate::prober::{self, ProbeSettings, ProbeTrigger, ProberFactory, server_commands};
+use crate::prober::server_commands::CommandsQuestion;
+use crate::prober::{self, ProbeSettings, ProbeTrigger, ProberFactory};
 use crate::rate_limiter::RateLimiter;
 use crate::types::AddressMap;
 use crate::{NodeAddr, Probe, Trust, Verify};
@@ -45,8 +46,8 @@ pub(crate) struct ProberSet {
     settings: Arc<ProbeSettings>,
     probers: BTreeMap<NodeAddr, ProberHandle>,
     dial_limiter: RateLimiter,
-    /// Asks the present master about its commands.
-    commands_task: Option<AbortOnDropHandle<()>>,
+    /// The question to the master about its commands.
+    commands: Option<CommandsQuestion>,
     out: mpsc::Sender<DriverMessage>,
 }
 
@@ -62,19 +63,27 @@ impl ProberSet {
             factory: Arc::new(factory),
             probers: BTreeMap::new(),
             dial_limiter: RateLimiter::new(DIAL_BURST, DIAL_INTERVAL),
-            commands_task: None,
+            commands: None,
             out,
         }
     }
 
-    /// Asks a new master about the commands that the built-in table lacks.
-    pub(crate) fn ask_commands(&mut self, service: &Arc<str>, node: &NodeAddr, at: SocketAddr) {
-        if self.settings.verify == Verify::Tcp {
+    /// The master has answered a probe: asks it about the commands that the built-in table lacks,
+    /// unless its process has been asked. With less than full verification nothing but its probe is
+    /// sent to a node.
+    pub(crate) fn ask_commands(
+        &mut self,
+        service: &Arc<str>,
+        node: &NodeAddr,
+        dialled: SocketAddr,
+        run_id: Option<&str>,
+    ) {
+        if self.settings.verify != Verify::Role {
             return;
         }
-        let factory = Arc::clone(&self.factory);
-        let task = server_commands::run(Arc::clone(service), node.clone(), at, factory);
-        self.commands_task = Some(AbortOnDropHandle::new(tokio::spawn(task)));
+        let kept = self.commands.take().filter(|it| it.is_to(dialled, run_id));
+        let question = kept.unwrap_or_else(|| CommandsQuestion::new(dialled, run_id));
+        self.commands.insert(question).ask(service, node, &self.factory);
     }
 
     /// Applies these settings from now on. Nodes that are dialled at another address, or no longer

@@ -1,35 +1,36 @@
-//! Asks a new master about commands that the built-in table lacks.
+//! Asks a master about commands that the built-in table lacks.
 //!
 //! A server that is newer than this program has commands that the table does not know, and a
 //! session that uses one would be pinned although the command leaves nothing on its connection.
-//! The names come from `COMMAND LIST`, and what they do from `COMMAND INFO`, once per master. A
-//! server that refuses one of the two, or has no `LIST` (before Redis 7), leaves the built-in table
-//! alone.
+//! The names come from `COMMAND LIST`, and what they do from `COMMAND INFO`, once per process of a
+//! master. A server that refuses one of the two, or has no `LIST` (before Redis 7), leaves the
+//! built-in table alone.
 //!
-//! The question has a connection of its own, so that no probe waits behind a large reply.
+//! The question follows an answer of the master to a probe, and is repeated after the next one if
+//! it fails. So it goes to an address at which the committed process has just answered, and ends
+//! with that. It has a connection of its own: no probe waits behind a large reply.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::BytesMut;
 use resp::{CommandInfo, is_unlisted};
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::NodeAddr;
-use crate::link::backoff::Backoff;
+use crate::link::auth::Denied;
 use crate::link::connection::{ConnectionError, RespConnection, USER_TIMEOUT};
 use crate::link::login::ServerLogin;
 use crate::link::poll::put_command;
 use crate::link::reply::Reply;
 use crate::prober::ProberFactory;
+use crate::prober::probe_connection::AUTH;
 
 /// Maximum number of commands that are asked about. Of a server that lists more, the rest counts
 /// as unknown.
 const MAX_NAMES: usize = 512;
-
-/// Bounds of the pause before a server that did not answer is asked again.
-const RETRY_MIN: Duration = Duration::from_secs(1);
-const RETRY_MAX: Duration = Duration::from_secs(60);
 
 /// Why there is no answer.
 enum NotRead {
@@ -40,35 +41,79 @@ enum NotRead {
 }
 
 impl From<ConnectionError> for NotRead {
-    fn from(_: ConnectionError) -> Self {
-        Self::Failed
+    fn from(error: ConnectionError) -> Self {
+        match error {
+            // It would be as large, or as odd, the next time.
+            ConnectionError::Malformed(_) => Self::Refused,
+            _ => Self::Failed,
+        }
     }
 }
 
-/// Asks the master until it answers or refuses, and stores the answer. Runs until its owner drops
-/// it.
-pub(crate) async fn run(
-    service: Arc<str>,
-    node: NodeAddr,
+impl From<&str> for NotRead {
+    /// From an error of the server.
+    fn from(line: &str) -> Self {
+        let denied = Denied::read(line, "COMMAND", "+command", AUTH);
+        let is_full = denied.is_some_and(|it| it.is_server_wide());
+        let is_busy = line.starts_with("LOADING") || line.starts_with("BUSY");
+        if is_full || is_busy { Self::Failed } else { Self::Refused }
+    }
+}
+
+/// The question to the process of a master. Dropping it ends it.
+pub(crate) struct CommandsQuestion {
     dialled: SocketAddr,
-    factory: Arc<ProberFactory>,
-) {
-    let login = factory.login.register(node.clone());
-    let mut backoff = Backoff::new(RETRY_MIN, RETRY_MAX);
-    let commands = loop {
-        let timeout = factory.timeout();
-        match tokio::time::timeout(timeout, ask(dialled, &login, timeout)).await {
-            Ok(Ok(commands)) => break commands,
-            Ok(Err(NotRead::Refused)) => break Vec::new(),
-            Ok(Err(NotRead::Failed)) | Err(_) => tokio::time::sleep(backoff.pause()).await,
+    run_id: Option<Box<str>>,
+    /// It was answered or refused.
+    is_settled: Arc<AtomicBool>,
+    attempt: Option<AbortOnDropHandle<()>>,
+}
+
+impl CommandsQuestion {
+    /// The question to the process with this `run_id` at this address.
+    pub(crate) fn new(dialled: SocketAddr, run_id: Option<&str>) -> Self {
+        let run_id = run_id.map(Box::from);
+        Self { dialled, run_id, is_settled: Arc::default(), attempt: None }
+    }
+
+    /// Whether it is the question to that process.
+    pub(crate) fn is_to(&self, dialled: SocketAddr, run_id: Option<&str>) -> bool {
+        self.dialled == dialled && self.run_id.as_deref() == run_id
+    }
+
+    /// Asks, unless that was answered or is under way.
+    pub(crate) fn ask(
+        &mut self,
+        service: &Arc<str>,
+        node: &NodeAddr,
+        factory: &Arc<ProberFactory>,
+    ) {
+        let is_pending = self.attempt.as_ref().is_some_and(|it| !it.is_finished());
+        if is_pending || self.is_settled.load(Ordering::Acquire) {
+            return;
         }
-    };
-    let carried = factory.commands.store(&commands);
+        let (dialled, is_settled) = (self.dialled, Arc::clone(&self.is_settled));
+        let (service, node, factory) = (Arc::clone(service), node.clone(), Arc::clone(factory));
+        self.attempt = Some(AbortOnDropHandle::new(tokio::spawn(async move {
+            let (login, timeout) = (factory.login.register(node.clone()), factory.timeout());
+            match tokio::time::timeout(timeout, ask(dialled, &login, timeout)).await {
+                Ok(Ok(commands)) => store(&service, &node, &factory, &commands),
+                Ok(Err(NotRead::Refused)) => store(&service, &node, &factory, &[]),
+                Ok(Err(NotRead::Failed)) | Err(_) => return,
+            }
+            is_settled.store(true, Ordering::Release);
+        })));
+    }
+}
+
+/// Stores what the server says, for the ledgers of the service.
+fn store(service: &str, node: &NodeAddr, factory: &ProberFactory, commands: &[CommandInfo]) {
+    let carried = factory.commands.store(commands);
     if !commands.is_empty() {
         let names = carried.join(" ");
         let pinning = commands.iter().filter(|it| !it.is_stateless()).count();
         tracing::info!(
-            service = &*service, target = %node, stateless = %names, pinning,
+            service, target = %node, stateless = %names, pinning,
             "the server has commands that the built-in table lacks"
         );
     }
@@ -89,8 +134,10 @@ async fn ask(
     }
     put_command(&mut request, &["COMMAND", "LIST"]);
     connection.send(&request).await?;
-    if credentials.is_some() && connection.next().await?.error().is_some() {
-        return Err(NotRead::Failed);
+    if credentials.is_some()
+        && let Some(line) = connection.next().await?.error()
+    {
+        return Err(line.into());
     }
     let names = unlisted(&answer(connection.next().await?)?);
     if names.is_empty() {
@@ -112,10 +159,7 @@ async fn ask(
 fn answer(reply: Reply) -> Result<Vec<Reply>, NotRead> {
     match reply {
         Reply::List(items) => Ok(items),
-        Reply::Error(line) if line.starts_with("LOADING") || line.starts_with("BUSY") => {
-            Err(NotRead::Failed)
-        }
-        _ => Err(NotRead::Refused),
+        reply => Err(reply.error().map_or(NotRead::Refused, NotRead::from)),
     }
 }
 

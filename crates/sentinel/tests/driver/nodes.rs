@@ -291,3 +291,23 @@ async fn carries_commands_that_the_new_master_calls_harmless() {
     driver.wait_for_target(cluster.addr(1)).await;
     until("its answer", || pin_after(&commands, &["ZFETCH", "k"]).is_some()).await;
 }
+
+/// The address of a master that is gone may be another host's, which must not get the credentials.
+#[tokio::test]
+async fn asks_no_other_process_for_its_commands() {
+    let cluster = FakeCluster::new(3, 1).await;
+    cluster.nodes[0].script().hides_commands = true;
+    let driver = cluster.drive();
+    driver.wait_for_target(cluster.addr(0)).await;
+    let asked = || cluster.nodes[0].heard().iter().filter(|it| it.starts_with("COMMAND")).count();
+    until("a busy master to be asked again", || asked() >= 2).await;
+    cluster.nodes[0].behave(Behavior::CloseAtOnce);
+    cluster.nodes[0].cut();
+    driver.wait_for("no master", |seen| seen.state == "no_master").await;
+    cluster.sentinels.iter().for_each(|it| it.script().masters.clear());
+    cluster.nodes[0].script().run_id = "f".repeat(40);
+    let (before, probed) = (asked(), cluster.nodes[0].commands());
+    cluster.nodes[0].behave(Behavior::Normal);
+    until("it answers probes", || cluster.nodes[0].commands() > probed + 20).await;
+    stays(Duration::from_secs(5), "no question", || asked() == before).await;
+}

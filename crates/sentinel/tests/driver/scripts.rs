@@ -167,6 +167,8 @@ pub(crate) struct RedisScript {
     pub(crate) chatter: Vec<u8>,
     /// The entries of its commands in `COMMAND INFO`, by their names.
     pub(crate) commands: BTreeMap<String, Vec<u8>>,
+    /// Answers the question about them as a server that runs a script.
+    pub(crate) hides_commands: bool,
 }
 
 impl RedisScript {
@@ -185,6 +187,7 @@ impl RedisScript {
             once: false,
             chatter: Vec::new(),
             commands: BTreeMap::new(),
+            hides_commands: false,
         }
     }
 
@@ -238,6 +241,7 @@ impl RedisScript {
                 wire::bulk(self.link),
                 format!(":{}\r\n", self.offset).into_bytes(),
             ]),
+            (["COMMAND", ..], _) if self.hides_commands => b"-BUSY running a script\r\n".to_vec(),
             (["COMMAND", "LIST"], _) if !self.commands.is_empty() => {
                 wire::array(self.commands.keys().map(|name| wire::bulk(name)))
             }

@@ -51,7 +51,7 @@ pub(crate) enum Promotion {
 }
 
 /// What a server takes of a client that has not authenticated: elements of a request, and bytes of
-/// each. It closes the connection of one that sends more.
+/// each. It closes the connection of a client that sends more.
 const UNAUTHENTICATED: (usize, usize) = (10, 16 * 1024);
 
 /// What may be shared on a connection.

@@ -43,8 +43,8 @@ use crate::shared_counters::TableSource;
 /// A connection without members is kept for so long.
 const UNUSED: Duration = Duration::from_secs(10);
 
-/// A connection on which nothing has arrived for so long, although replies are awaited, is silent.
-/// Measured from a look at this interval, so it may be twice as long.
+/// How long a connection receives nothing while replies are awaited before it counts as silent.
+/// Checked at this interval, so the actual time may be twice as long.
 const SILENT: Duration = Duration::from_secs(1);
 
 /// Interval of looks whether clients have read what keeps their connection from being read.

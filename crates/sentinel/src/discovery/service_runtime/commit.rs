@@ -48,7 +48,6 @@ impl ServiceRuntime {
         self.counts.held += failover.timeline.hold().unwrap_or_default();
         self.failover_history.log(&self.name, failover);
         let Commit { addr, dialled, epoch, run_id, .. } = commit;
-        self.probers.ask_commands(&self.name, &addr, dialled);
         self.master = Some(MasterSnapshot {
             addr,
             dialled,
