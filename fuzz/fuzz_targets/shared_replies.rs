@@ -4,7 +4,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use share::{Desync, Member, UpstreamLedger, UpstreamLimits};
+use proxy::{Desync, MemberId, UpstreamLedger, UpstreamLimits};
 
 /// What was delivered to each client, the replies that ended, and why the connection was closed.
 type Outcome = ([Vec<u8>; 4], u64, Option<Desync>);
@@ -14,18 +14,19 @@ fn deliver(seed: u8, bytes: &[u8], size: usize) -> Outcome {
     let mut ledger = UpstreamLedger::new(seed & 1 == 0, seed & 2 == 0, limits);
     for member in 0..12 {
         let count = 1 + u32::from(seed) % 3;
-        assert!(ledger.send(Member(member % 4), count, 10, member % 5 == 4));
+        assert!(ledger.send(MemberId(member % 4), count, 10, member % 5 == 4));
     }
-    let (mut delivered, mut kept) = (<[Vec<u8>; 4]>::default(), Vec::new());
+    let (mut delivered, mut ended, mut kept) = (<[Vec<u8>; 4]>::default(), 0, Vec::new());
     for piece in bytes.chunks(size) {
         kept.extend_from_slice(piece);
         let mut input = &kept[..];
         loop {
             match ledger.take(&mut input) {
                 Ok(None) => break,
-                Err(desync) => return (delivered, ledger.answered(), Some(desync)),
+                Err(desync) => return (delivered, ended, Some(desync)),
                 Ok(Some(piece)) => {
                     let to = piece.to.expect("no client has left").0 as usize;
+                    ended += u64::from(piece.ended);
                     delivered[to].extend_from_slice(piece.bytes);
                 }
             }
@@ -33,7 +34,7 @@ fn deliver(seed: u8, bytes: &[u8], size: usize) -> Outcome {
         assert!(input.len() < 24, "more bytes are kept than decide");
         kept = input.to_vec();
     }
-    (delivered, ledger.answered(), None)
+    (delivered, ended, None)
 }
 
 fuzz_target!(|data: &[u8]| {

@@ -10,8 +10,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("pointsman", &["admin-http", "drain", "haproxy-import", "proxy", "sentinel", "target", "tls"]),
     ("admin-http", &["tls"]),
     ("sentinel", &["resp", "target", "tls"]),
-    ("proxy", &["drain", "resp", "share", "target", "tls"]),
-    ("share", &["resp"]),
+    ("proxy", &["drain", "resp", "target", "tls"]),
     ("simulator", &["sentinel", "target"]),
     ("setup", &["harness"]),
     ("bench", &["harness", "setup"]),
@@ -19,7 +18,11 @@ const CRATES: &[(&str, &[&str])] = &[
 ];
 
 /// Circles between the top-level modules of a crate that remain, and why.
-const CIRCLES: &[(&str, &[&str], &str)] = &[];
+const CIRCLES: &[(&str, &[&str], &str)] = &[(
+    "proxy",
+    &["session", "shared"],
+    "a shared connection is dialled and replayed as that of a session, which in turn uses it",
+)];
 
 #[test]
 fn keeps_crates_in_layers() {

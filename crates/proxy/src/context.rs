@@ -88,7 +88,7 @@ pub(crate) struct WorkerContext {
 }
 
 /// The number of events that sessions were notified of, on their worker's thread. One that
-/// [rests](crate::session::shared::rest) compares it.
+/// [rests](crate::session::rest) compares it.
 #[derive(Debug, Default)]
 pub(crate) struct SessionEvents(AtomicU32);
 

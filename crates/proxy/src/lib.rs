@@ -51,6 +51,7 @@ mod runtime;
 mod service;
 mod session;
 mod session_row;
+mod shared;
 mod shared_counters;
 mod silent_clients;
 mod stats;
@@ -72,9 +73,6 @@ mod testing;
 pub use access_log::{AccessLog, LoggedSessions};
 pub use address::{ListenAddr, ListenerId};
 pub use end_reason::{EndReason, PerReason, Side};
-/// For the fuzz target of shared connections.
-#[cfg(fuzzing)]
-pub use io::shared::isolation::run as run_isolation;
 /// For the fuzz target of TLS streams.
 #[cfg(fuzzing)]
 pub use io::tls_stream_rig::run as run_tls_stream;
@@ -97,6 +95,12 @@ pub use service::{DialFailure, Hint, Hints, NoHints, Service};
 pub use session_row::{
     ConnectionUse, ListedClient, ListedState, SessionId, SessionRow, TlsFacts, WaitsFor,
 };
+/// For the fuzz target of shared connections.
+#[cfg(fuzzing)]
+pub use shared::isolation::run as run_isolation;
+/// For the fuzz target of replies on shared connections.
+#[cfg(fuzzing)]
+pub use shared::{Desync, MemberId, UpstreamLedger, UpstreamLimits};
 pub use shared_counters::SharedSnapshot;
 pub use stats::{ServiceCounters, ServiceSnapshot, Stats};
 pub use target::{Network, Networks};

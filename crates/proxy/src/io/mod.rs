@@ -5,8 +5,6 @@ pub(crate) mod bulk;
 pub(crate) mod flow;
 pub(crate) mod forwarding;
 pub(crate) mod pipe;
-mod pointed_stream;
-pub(crate) mod shared;
 pub(crate) mod socket_facts;
 pub(crate) mod socket_options;
 pub(crate) mod stream;
@@ -15,7 +13,6 @@ pub(crate) mod tls_stream;
 pub(crate) mod tls_stream_rig;
 #[cfg(test)]
 mod tls_stream_tests;
-pub(crate) mod upstream;
 
 #[cfg(test)]
 mod bulk_tests;

@@ -17,7 +17,6 @@ use rustix::net::{RecvFlags, SendFlags, Shutdown};
 use socket2::{SockAddr, SockRef, Socket};
 
 use crate::io::pipe::Pipe;
-use crate::io::shared::Member;
 use crate::io::socket_facts::SocketFacts;
 use crate::io::socket_options;
 use crate::options::Options;
@@ -62,22 +61,6 @@ pub(crate) trait ByteStream: Unpin {
     /// has always returned how many it has sent.
     fn begun_write(&self) -> usize {
         0
-    }
-
-    /// Whether written bytes may still be taken back, and are recorded when they are sent: true of
-    /// a member of a shared connection only.
-    const SHARED: bool = false;
-
-    /// The member of a shared connection, if it is one.
-    #[inline]
-    fn as_member(&mut self) -> Option<&mut Member> {
-        None
-    }
-
-    /// The same.
-    #[inline]
-    fn member(&self) -> Option<&Member> {
-        None
     }
 
     /// Whether there are such bytes.

@@ -34,7 +34,6 @@ use crate::context::WorkerContext;
 use crate::dial_permits::DialPermit;
 use crate::end_reason::EndReason;
 use crate::io::stream::ClientStream;
-use crate::io::upstream::Upstream;
 use crate::service::{Hint, Service};
 use crate::session::carry::replay::{self, Failed, Replayed};
 use crate::session::carry::{CarryState, Migration, interrupt};
@@ -43,7 +42,8 @@ use crate::session::dial::{may_be_used, superseded};
 use crate::session::hold::{self, Held};
 use crate::session::pump::Start;
 use crate::session::report::{SessionBase, Stage};
-use crate::session::shared::transitions;
+use crate::session::sharing;
+use crate::session::upstream::Upstream;
 
 /// Maximum time for which a session that is moved to another replica is not served.
 const REBALANCE_TIMEOUT: Duration = Duration::from_millis(if cfg!(test) { 30_000 } else { 250 });
@@ -291,7 +291,7 @@ async fn rebalance(
         if matches!(upstream, Upstream::Shared(_)) {
             counters.rebalanced.increment();
             there.record_use();
-            let (upstream, start) = transitions::start_elsewhere(ledger, early);
+            let (upstream, start) = sharing::start_elsewhere(ledger, early);
             return (there, upstream, start);
         }
         let until = Instant::now() + REBALANCE_TIMEOUT;

@@ -17,9 +17,9 @@ use tls::ClientTls;
 use crate::context::WorkerContext;
 use crate::io::socket_options;
 use crate::io::stream::SocketStream;
-use crate::io::upstream::Upstream;
 use crate::options::{Options, Splice};
 use crate::service::DialFailure;
+use crate::session::upstream::Upstream;
 
 pub(crate) use tls_session::note_error;
 

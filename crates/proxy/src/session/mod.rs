@@ -34,11 +34,14 @@ pub(crate) mod hold;
 pub(crate) mod idle;
 pub(crate) mod leave;
 mod next;
+mod pointed_stream;
 pub(crate) mod pump;
 pub(crate) mod refusals;
 pub(crate) mod report;
-pub(crate) mod shared;
+pub(crate) mod rest;
+mod sharing;
 mod states;
+pub(crate) mod upstream;
 
 #[cfg(test)]
 mod idle_tests;
@@ -48,6 +51,8 @@ mod pool_tests;
 mod pump_tests;
 #[cfg(test)]
 mod replica_tests;
+#[cfg(test)]
+mod rest_tests;
 #[cfg(test)]
 mod session_tests;
 #[cfg(test)]
@@ -74,8 +79,7 @@ use crate::access_log::SessionRecord;
 use crate::address::Peer;
 use crate::context::WorkerContext;
 use crate::end_reason::EndReason;
-use crate::io::stream::{ByteStream, ClientStream, SocketStream};
-use crate::io::upstream::Upstream;
+use crate::io::stream::{ClientStream, SocketStream};
 use crate::limits::Admission;
 use crate::not_carried::Uncarried;
 use crate::runtime::tasks::continuing::continue_as;
@@ -84,10 +88,11 @@ use crate::session::connect::Why;
 use crate::session::next::Refused;
 use crate::session::pump::{Pump, Start, Stop};
 use crate::session::report::{SessionBase, while_visited};
-use crate::session::shared::rest::Resting;
-use crate::session::shared::transitions::Linger;
+use crate::session::rest::Resting;
 use crate::session::states::{Idle, Pumping, closing, connecting, fenced, refusing};
+use crate::session::upstream::{TargetStream, Upstream};
 use crate::session_row::ConnectionUse;
+use crate::shared::linger::Linger;
 
 /// An admitted client connection.
 #[derive(Debug)]
@@ -186,7 +191,7 @@ impl Session {
     fn pump<C, U>(mut self, client: C, upstream: U, target: TargetRef, start: Start)
     where
         C: ClientStream + 'static,
-        U: ByteStream + Into<Upstream> + 'static,
+        U: TargetStream + Into<Upstream> + 'static,
     {
         let by = if U::SHARED { ConnectionUse::Shared } else { ConnectionUse::Dedicated };
         self.base.count_as(Some(by));
@@ -199,7 +204,7 @@ impl Session {
     fn stop<C, U>(mut self, mut pump: Pump<C, U>, stop: Stop)
     where
         C: ClientStream + 'static,
-        U: ByteStream + Into<Upstream> + 'static,
+        U: TargetStream + Into<Upstream> + 'static,
     {
         if stop == Stop::End(EndReason::Fenced) {
             return continue_as(fenced(self, Box::new(pump)));

@@ -2,14 +2,14 @@
 
 use crate::end_reason::EndReason;
 use crate::invariant;
-use crate::io::shared::Promotion;
 use crate::io::stream::ClientStream;
-use crate::io::upstream::Upstream;
 use crate::session::carry::CarryState;
 use crate::session::connect::{Again, Why};
 use crate::session::pump::{Left, Stop, Stopped};
-use crate::session::shared::rest::{Resting, Woken};
+use crate::session::rest::{Resting, Woken};
+use crate::session::upstream::Upstream;
 use crate::session::{Next, Session, SessionEnd, refusals};
+use crate::shared::Promotion;
 
 /// Requests that were read and never forwarded, and that are refused before their session ends.
 pub(super) struct Refused {

@@ -25,6 +25,7 @@ mod last_replies;
 mod last_replies_tests;
 mod moving;
 mod screening;
+pub(super) mod sharing;
 mod start;
 mod stopped;
 mod superseded;
@@ -54,9 +55,10 @@ use crate::runtime::wake_flag::{FlaggedWaker, WakeFlag};
 use crate::session::carry::replay::Replayed;
 use crate::session::idle::IdleWatch;
 use crate::session::leave::Leaving;
+use crate::session::pump::sharing::SharingState;
 use crate::session::report::SessionBase;
-use crate::session::shared::rest::RestClock;
-use crate::session::shared::transitions::SharingState;
+use crate::session::rest::RestClock;
+use crate::session::upstream::TargetStream;
 use counted_context::CountedContext;
 
 pub(crate) use moving::Moving;
@@ -117,7 +119,7 @@ pub(super) struct Rare {
     pub(super) returns: LazyTimer,
 }
 
-impl<C: ByteStream, U: ByteStream> Pump<C, U> {
+impl<C: ByteStream, U: TargetStream> Pump<C, U> {
     /// A pump between two open ends.
     pub(crate) fn new(
         (client, upstream): (C, U),

@@ -19,7 +19,6 @@ use resp::SessionState;
 use crate::address::Peer;
 use crate::context::WorkerContext;
 use crate::end_reason::EndReason;
-use crate::io::shared::Promotion;
 use crate::io::socket_facts::SocketFacts;
 use crate::io::stream::ByteStream;
 use crate::options::UpstreamMode;
@@ -27,8 +26,10 @@ use crate::runtime::tasks::visits::{self, Visit};
 use crate::runtime::wake_flag::WakeFlag;
 use crate::session::leave::Leaving;
 use crate::session::pump::Pump;
-use crate::session::shared::transitions;
+use crate::session::upstream::TargetStream;
 use crate::session_row::{self, ConnectionUse, ListedState, SessionId, SessionRow, WaitsFor};
+use crate::shared::Promotion;
+use crate::shared::linger;
 
 /// What a session does while it does not pump.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -133,7 +134,7 @@ impl SessionBase {
             unknown_command: None,
             upstream: None,
             connection: None,
-            promotion: self.promotion.get().map(transitions::label),
+            promotion: self.promotion.get().map(linger::label),
             age: self.age(),
             idle: None,
             bytes: self.bytes,
@@ -164,7 +165,7 @@ pub(crate) async fn while_visited<T>(
     .await
 }
 
-impl<C: ByteStream, U: ByteStream> Pump<C, U> {
+impl<C: ByteStream, U: TargetStream> Pump<C, U> {
     /// Does what the visitor wants.
     #[cold]
     #[inline(never)]

@@ -8,13 +8,13 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use crate::io::stream::{ByteStream, ClientStream};
-use crate::io::upstream::Upstream;
+use crate::io::stream::ClientStream;
 use crate::session::connect::Why;
 use crate::session::next::Refused;
 use crate::session::pump::{Moving, Pump, Stop};
 use crate::session::report::{Stage, while_visited};
-use crate::session::shared::rest::Resting;
+use crate::session::rest::Resting;
+use crate::session::upstream::{TargetStream, Upstream};
 use crate::session::{KILLED, Next, Session, SessionEnd, finish, or_killed};
 
 /// The state in which a session is connected, or connected again.
@@ -48,7 +48,7 @@ struct Running<C, U> {
 impl<C, U> Pumping<C, U>
 where
     C: ClientStream + 'static,
-    U: ByteStream + Into<Upstream> + 'static,
+    U: TargetStream + Into<Upstream> + 'static,
 {
     pub(super) fn new(session: Session, pump: Pump<C, U>) -> Self {
         Self(Some(Running { moving: Moving::new(pump), session }))
@@ -66,7 +66,7 @@ where
 impl<C, U> Future for Pumping<C, U>
 where
     C: ClientStream + 'static,
-    U: ByteStream + Into<Upstream> + 'static,
+    U: TargetStream + Into<Upstream> + 'static,
 {
     type Output = ();
 
@@ -88,7 +88,7 @@ where
 pub(super) fn fenced<C, U>(mut session: Session, pump: Box<Pump<C, U>>) -> impl Future<Output = ()>
 where
     C: ClientStream + 'static,
-    U: ByteStream + Into<Upstream> + 'static,
+    U: TargetStream + Into<Upstream> + 'static,
 {
     async move {
         let (stopped, client, upstream) = pump.stop_fenced(&session.base).await;

@@ -5,6 +5,7 @@ use std::io;
 use std::task::{Context, Poll};
 
 use crate::io::stream::ByteStream;
+use crate::session::upstream::TargetStream;
 
 /// One side of a session without a socket.
 #[derive(Debug, Default)]
@@ -29,6 +30,8 @@ impl FakeStream {
         Self { incoming, capacity: usize::MAX, ..Self::default() }
     }
 }
+
+impl TargetStream for FakeStream {}
 
 impl ByteStream for FakeStream {
     fn update_readiness(&mut self, _cx: &mut Context<'_>) {}

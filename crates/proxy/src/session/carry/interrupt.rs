@@ -25,9 +25,9 @@ use target::Target;
 
 use crate::context::WorkerContext;
 use crate::end_reason::EndReason;
-use crate::io::upstream::Upstream;
 use crate::session::carry::replay::{self, Failed};
 use crate::session::carry::{Migration, Opened};
+use crate::session::upstream::Upstream;
 use crate::session::{Ready, Session, dial};
 
 /// Maximum length of the reply: one line, or the modules that `HELLO` lists.

@@ -36,12 +36,12 @@ use target::{Generation, Target, TargetRef};
 
 use crate::context::WorkerContext;
 use crate::end_reason::EndReason;
-use crate::io::upstream::Upstream;
 use crate::service::Service;
 use crate::session::carry::replay::{Failed, Replayed};
 use crate::session::connect::Connected;
 use crate::session::dial::may_be_used;
-use crate::session::shared::verifiers;
+use crate::session::upstream::Upstream;
+use crate::shared::verifiers;
 
 /// The state that a session takes to another target.
 #[derive(Debug)]

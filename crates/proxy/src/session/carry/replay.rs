@@ -18,10 +18,10 @@ use crate::context::WorkerContext;
 use crate::end_reason::EndReason;
 use crate::invariant;
 use crate::io::buffer;
-use crate::io::upstream::Upstream;
 use crate::service::DialFailure;
 use crate::session::dial;
 use crate::session::idle::IdleWatch;
+use crate::session::upstream::Upstream;
 
 /// The request that asks whether a server is alive.
 const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";

@@ -11,11 +11,11 @@ use target::TargetRef;
 use super::{Connected, Connecting, FirstDial, Mode, rebalance};
 use crate::end_reason::EndReason;
 use crate::io::stream::ClientStream;
-use crate::io::upstream::Upstream;
 use crate::maintenance::pending;
 use crate::not_carried::{NotCarried, Uncarried};
 use crate::session::carry::{CarryState, Migration, Purpose};
 use crate::session::pump::Start;
+use crate::session::upstream::Upstream;
 use crate::session::{Ready, Session, SessionEnd, refusals};
 
 /// A connection that is reset within this time after the last one ends its session.

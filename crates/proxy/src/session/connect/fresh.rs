@@ -9,12 +9,12 @@ use crate::context::WorkerContext;
 use crate::dial_permits::DialPermit;
 use crate::end_reason::EndReason;
 use crate::io::stream::ClientStream;
-use crate::io::upstream::Upstream;
 use crate::service::{DialFailure, Service};
 use crate::session::carry::replay::Failed;
 use crate::session::dial::{Dial, LateOptions, may_be_used, superseded};
 use crate::session::pump::Start;
 use crate::session::report::Stage;
+use crate::session::upstream::Upstream;
 use crate::session::{Ready, Session, SessionEnd, first_bytes, hold, refusals};
 
 /// The first pause after a failed dial; each pause is twice the one before.

@@ -22,11 +22,11 @@ use tls::{ClientTls, TlsConnection};
 use crate::context::WorkerContext;
 use crate::io::stream::SocketStream;
 use crate::io::tls_stream::{HandshakeError, HandshakeStep, TlsStream};
-use crate::io::upstream::Upstream;
 use crate::runtime::run_queue;
 use crate::runtime::tasks;
 use crate::service::DialFailure;
 use crate::session::handshake;
+use crate::session::upstream::Upstream;
 use crate::target_tls::{FailedTls, TargetTlsFailure};
 
 /// The first byte of the records with which a server begins: a handshake or an alert (RFC 8446,

@@ -15,8 +15,9 @@ use crate::io::stream::ByteStream;
 use crate::maintenance::pending;
 use crate::session::leave::{self, LeaveFacts, Leaving};
 use crate::session::pump::{Pump, Stop};
+use crate::session::upstream::TargetStream;
 
-impl<C: ByteStream, U: ByteStream> Pump<C, U> {
+impl<C: ByteStream, U: TargetStream> Pump<C, U> {
     pub(in crate::session) fn is_draining(&self) -> bool {
         self.context.drain.phase() >= Phase::Draining
     }

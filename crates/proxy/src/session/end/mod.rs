@@ -19,7 +19,6 @@ use resp::{Ledger, Limits, MustEnd, Pin, SessionState};
 use crate::end_reason::{EndReason, Side};
 use crate::invariant;
 use crate::io::flow::FlowStep;
-use crate::io::shared::{Member, Promotion};
 use crate::io::stream::ByteStream;
 use crate::maintenance::pending;
 use crate::not_carried::{NotCarried, Uncarried};
@@ -27,8 +26,10 @@ use crate::service::Hint;
 use crate::session::carry::CarryState;
 use crate::session::dial;
 use crate::session::pump::{Left, Pump, Stop, Stopped};
+use crate::session::upstream::TargetStream;
+use crate::shared::{Member, Promotion};
 
-impl<C: ByteStream, U: ByteStream> Pump<C, U> {
+impl<C: ByteStream, U: TargetStream> Pump<C, U> {
     /// Whether the client would not notice if the session continued over another connection.
     #[cold]
     pub(in crate::session) fn can_be_carried(&self) -> bool {

@@ -20,8 +20,9 @@ use crate::end_reason::EndReason;
 use crate::io::stream::ByteStream;
 use crate::session::leave::{self, Leaving};
 use crate::session::pump::{Pump, Stop};
+use crate::session::upstream::TargetStream;
 
-impl<C: ByteStream, U: ByteStream> Pump<C, U> {
+impl<C: ByteStream, U: TargetStream> Pump<C, U> {
     /// Whether the target has been unresponsive for too long. Starts and stops the timer.
     pub(in crate::session) fn check_unresponsive(&mut self, waker: &Waker) -> Option<Stop> {
         let set = self.rare.as_ref().is_some_and(|rare| rare.unresponsive.is_set());

@@ -8,8 +8,9 @@ use crate::io::stream::ByteStream;
 use crate::session::hold::CHECK_INTERVAL;
 use crate::session::idle::IdleFacts;
 use crate::session::pump::Pump;
+use crate::session::upstream::TargetStream;
 
-impl<C: ByteStream, U: ByteStream> Pump<C, U> {
+impl<C: ByteStream, U: TargetStream> Pump<C, U> {
     /// Why the client is closed for its silence; `None` if it is not.
     #[cold]
     pub(in crate::session) fn check_idle(&mut self, waker: &Waker) -> Option<EndReason> {

@@ -14,8 +14,9 @@ use crate::io::flow::{EndSignal, Flow, FlowStep, MAX_READS};
 use crate::io::forwarding::{ReplyForwarding, RequestForwarding};
 use crate::io::stream::ByteStream;
 use crate::session::leave::Leaving;
+use crate::session::upstream::TargetStream;
 
-impl<C: ByteStream, U: ByteStream> Pump<C, U> {
+impl<C: ByteStream, U: TargetStream> Pump<C, U> {
     /// The direction from client to target.
     #[inline(always)]
     fn request_parts(&mut self) -> (&mut Flow, &mut C, &mut U, RequestForwarding<'_>) {

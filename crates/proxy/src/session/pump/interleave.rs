@@ -19,6 +19,7 @@ use crate::io::flow::FlowStep;
 use crate::io::stream::ByteStream;
 use crate::maintenance::pending::{self, PendingPushes};
 use crate::maintenance::push::MaintenancePush;
+use crate::session::upstream::TargetStream;
 
 /// Consecutive reads before other sessions are polled.
 const ROUNDS: usize = 4;
@@ -41,7 +42,7 @@ impl Interleaved {
     }
 }
 
-impl<C: ByteStream, U: ByteStream> Pump<C, U> {
+impl<C: ByteStream, U: TargetStream> Pump<C, U> {
     /// Whether replies have to be split, or may have to be.
     #[inline]
     pub(in crate::session) fn is_interleaving(&self) -> bool {

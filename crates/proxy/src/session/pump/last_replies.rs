@@ -25,6 +25,7 @@ use crate::io::buffer;
 use crate::io::flow::{EndSignal, FlowStep, MAX_READS};
 use crate::io::stream::ByteStream;
 use crate::session::report::{SessionBase, Stage, while_visited};
+use crate::session::upstream::TargetStream;
 
 /// Maximum time without progress: long enough for the retransmission of a lost segment, on either
 /// side.
@@ -36,7 +37,7 @@ const LONGEST: Duration = Duration::from_secs(5);
 /// Maximum bytes.
 const MOST: u64 = 64 * 1024 * 1024;
 
-impl<C: ByteStream, U: ByteStream> Pump<C, U> {
+impl<C: ByteStream, U: TargetStream> Pump<C, U> {
     /// [Delivers](Self::deliver_last_replies) them, and stops. Returns the ends, too. In a box,
     /// since a future has what it is made of twice.
     pub(in crate::session) async fn stop_fenced(

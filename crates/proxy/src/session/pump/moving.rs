@@ -11,6 +11,7 @@ use crate::io::stream::ByteStream;
 use crate::runtime::tasks::visits;
 use crate::runtime::wake_flag::FlaggedWaker;
 use crate::session::report::SessionBase;
+use crate::session::upstream::TargetStream;
 
 /// A pump that moves bytes, and what wakes it beside its connections.
 pub(crate) struct Moving<C, U> {
@@ -19,7 +20,7 @@ pub(crate) struct Moving<C, U> {
     watch: Option<FlaggedWaker>,
 }
 
-impl<C: ByteStream, U: ByteStream> Moving<C, U> {
+impl<C: ByteStream, U: TargetStream> Moving<C, U> {
     pub(crate) fn new(pump: Pump<C, U>) -> Self {
         Self { pump, watch: None }
     }
@@ -51,7 +52,7 @@ impl<C: ByteStream, U: ByteStream> Moving<C, U> {
 }
 
 #[cfg(test)]
-impl<C: ByteStream, U: ByteStream> Pump<C, U> {
+impl<C: ByteStream, U: TargetStream> Pump<C, U> {
     /// Pumps until there is a reason to stop, and stops as a session does.
     pub(crate) async fn run(self, base: &SessionBase) -> super::Stopped {
         let mut moving = Moving::new(self);

@@ -11,8 +11,9 @@ use resp::{RefusedCommand, Screened};
 
 use super::Pump;
 use crate::io::stream::ByteStream;
+use crate::session::upstream::TargetStream;
 
-impl<C: ByteStream, U: ByteStream> Pump<C, U> {
+impl<C: ByteStream, U: TargetStream> Pump<C, U> {
     /// Forwards the bytes that were read before this pump began.
     pub(super) fn screen_early(&mut self, early: Vec<u8>) {
         if early.is_empty() {

@@ -1,10 +1,10 @@
 //! Why a pump stops, and what it leaves.
 
 use crate::end_reason::EndReason;
-use crate::io::shared::Promotion;
 use crate::not_carried::Uncarried;
 use crate::session::carry::CarryState;
-use crate::session::shared::rest::Kept;
+use crate::session::rest::Kept;
+use crate::shared::Promotion;
 
 /// Why a pump stops. One byte, which every poll returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

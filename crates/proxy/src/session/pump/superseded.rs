@@ -33,6 +33,7 @@ use super::Pump;
 use crate::io::buffer::KeptBytes;
 use crate::io::flow::FlowStep;
 use crate::io::stream::ByteStream;
+use crate::session::upstream::TargetStream;
 
 /// The state of withheld bytes.
 pub(super) enum Withheld {
@@ -44,7 +45,7 @@ pub(super) enum Withheld {
     Released(Vec<u8>),
 }
 
-impl<C: ByteStream, U: ByteStream> Pump<C, U> {
+impl<C: ByteStream, U: TargetStream> Pump<C, U> {
     /// Examines bytes that were read and that the forwarding policy did not admit, and forwards
     /// those that may pass.
     #[cold]

@@ -14,6 +14,7 @@ use crate::io::buffer;
 use crate::io::stream::ByteStream;
 use crate::maintenance::push::MaintenancePush;
 use crate::session::pump::{Pump, Stop};
+use crate::session::upstream::TargetStream;
 use crate::testing::{FakeStream, SOON, context, destination};
 
 const SET: &[u8] = b"SET k v\r\n";
@@ -21,7 +22,7 @@ const OK: &[u8] = b"+OK\r\n";
 
 type FakePump<'a> = Pump<&'a mut FakeStream, &'a mut FakeStream>;
 
-fn poll<C: ByteStream, U: ByteStream>(pump: &mut Pump<C, U>) -> Poll<Stop> {
+fn poll<C: ByteStream, U: TargetStream>(pump: &mut Pump<C, U>) -> Poll<Stop> {
     let waker = Waker::noop();
     let mut cx = Context::from_waker(waker);
     buffer::with_scratch(|scratch| pump.poll(&mut cx, waker, scratch))
@@ -266,6 +267,8 @@ struct Meddling {
     publisher: Rc<RefCell<TargetWriter>>,
     action: fn(&mut TargetWriter),
 }
+
+impl TargetStream for Meddling {}
 
 impl ByteStream for Meddling {
     fn update_readiness(&mut self, cx: &mut Context<'_>) {

@@ -1,0 +1,210 @@
+//! What the pump of a session does in addition if its service shares connections: it offers
+//! requests to the shared connection, stops when the session needs a connection of its own or may
+//! return, and when an idle session rests.
+//!
+//! `WAIT` refers to the writes of its own connection. A session that has sent requests on another
+//! one ends instead of getting a wrong reply.
+
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use crate::end_reason::{EndReason, Side};
+use crate::io::stream::ByteStream;
+use crate::options::UpstreamMode;
+use crate::runtime::timers::LazyTimer;
+use crate::session::leave::Leaving;
+use crate::session::pump::{Pump, Rare, Stop};
+use crate::session::rest::{Kept, RestClock};
+use crate::session::upstream::TargetStream;
+use crate::shared::{Member, pool, verifiers};
+
+/// The state of a pump whose service shares connections.
+#[derive(Debug)]
+pub(crate) struct SharingState {
+    /// If it has its own connection: when it may return.
+    return_at: Option<Instant>,
+    pub(super) rest: RestClock,
+    /// Set when it stops to rest.
+    pub(crate) kept: Option<Kept>,
+}
+
+impl SharingState {
+    /// Of a session that shares.
+    pub(crate) fn sharing(rest: RestClock) -> Box<Self> {
+        Box::new(Self { return_at: None, rest, kept: None })
+    }
+
+    /// Of a session that returns after `span`.
+    pub(crate) fn returning(span: Duration) -> Box<Self> {
+        let return_at = Some(Instant::now() + span);
+        Box::new(Self { return_at, rest: RestClock::default(), kept: None })
+    }
+}
+
+impl<C: ByteStream, U: TargetStream> Pump<C, U> {
+    /// Records what has left on the shared connection since the last poll. To be called before
+    /// anything is decided.
+    #[inline]
+    pub(crate) fn record_sent(&mut self) {
+        if U::SHARED
+            && let Some(member) = self.upstream.as_member()
+        {
+            member.record_sent(|bytes| self.ledger.request(bytes));
+        }
+    }
+
+    /// Offers what the client has sent to the shared connection.
+    #[inline]
+    pub(crate) fn offer_requests(&mut self) {
+        if U::SHARED
+            && !self.target.fence().is_raised()
+            && let Some(member) = self.upstream.as_member()
+        {
+            pool::offer(member, &self.ledger, (&self.context, &self.target));
+        }
+    }
+
+    /// Whether [`check_transition`](Self::check_transition) would find nothing.
+    #[inline]
+    pub(crate) fn has_no_transition(&self) -> bool {
+        if U::SHARED {
+            self.upstream.member().is_some_and(Member::is_undisturbed)
+        } else {
+            self.sharing.is_none()
+        }
+    }
+
+    /// Whether requests of the client wait here: they were read, and were not sent.
+    pub(crate) fn has_waiting_requests(&self) -> bool {
+        !self.requests.is_clear() || self.upstream.member().is_some_and(Member::has_waiting)
+    }
+
+    /// Takes what was read from the client and not sent.
+    pub(crate) fn take_unsent(&mut self) -> Vec<u8> {
+        self.record_sent();
+        let mut unsent = self.upstream.as_member().map_or_else(Vec::new, Member::take_unsent);
+        unsent.append(&mut self.requests.take_kept());
+        unsent.append(&mut self.ledger.take_screened());
+        unsent
+    }
+
+    /// Why a session that shares, or may return to that, stops now.
+    pub(crate) fn check_transition(&mut self, idle: bool, waker: &Waker) -> Option<Stop> {
+        let stop = if U::SHARED {
+            let member = self.upstream.member()?;
+            // Nothing else would end it: its client does not read, so nothing is read for it.
+            if member.cause_of_end() == Some(EndReason::SlowReader) {
+                return Some(EndReason::SlowReader.into());
+            }
+            member.promotion()?;
+            Stop::Promote
+        } else if idle && self.may_return(waker) {
+            Stop::Return
+        } else {
+            return None;
+        };
+        let settled = self.replies.is_clear() && !self.is_interleaving();
+        let promotes = U::SHARED;
+        let stays = match promotes {
+            true => self.leaving == Leaving::AtBoundary,
+            false => self.leaving != Leaving::No,
+        };
+        if !settled || stays || self.target.fence().is_raised() {
+            return None;
+        }
+        if self.ledger.shared_state().is_none() {
+            // Only requests without such an effect are shared.
+            return promotes.then_some(EndReason::StateLost.into());
+        }
+        Some(stop)
+    }
+
+    /// Whether a session whose client has left gives up a connection of its own that is as good as
+    /// a new one after `RESET`.
+    pub(crate) fn leaves_clean(&self) -> bool {
+        self.sharing.as_ref().is_some_and(|it| it.return_at.is_some())
+            && self.is_finished()
+            && verifiers::may_keep(&self.ledger)
+    }
+
+    /// Whether the session has had its own connection for long enough.
+    fn may_return(&mut self, waker: &Waker) -> bool {
+        let Some(at) = self.sharing.as_ref().and_then(|it| it.return_at) else { return false };
+        let ended = self.first_end == Some(Side::Client) || self.requests.has_ended();
+        let left = at.saturating_duration_since(Instant::now());
+        if !left.is_zero() {
+            let timer = &mut self.rare().returns;
+            if !timer.is_set() {
+                timer.set(left, waker);
+            }
+            return false;
+        }
+        let mode = self.context.shared.service.options.now().upstream;
+        mode != UpstreamMode::Dedicated && !ended && self.first_end.is_none() && self.measured == 0
+    }
+
+    /// Measures how long the client of a session that shares has been idle. To be called with the
+    /// other rare events.
+    pub(crate) fn check_rest(&mut self, waker: &Waker) {
+        if U::SHARED {
+            let moved = self.requests.bytes_moved() + self.replies.bytes_moved();
+            if let Some(sharing) = self.sharing.as_deref_mut() {
+                sharing.rest.check(moved, self.context.events.count(), waker);
+            }
+        }
+    }
+
+    /// Whether the session begins to rest. To be called after everything was forwarded that can be.
+    #[inline]
+    pub(crate) fn begins_to_rest(&mut self) -> bool {
+        U::SHARED
+            && self.sharing.as_ref().is_some_and(|sharing| sharing.rest.is_due())
+            && self.may_rest()
+            && self.begin_rest()
+    }
+
+    fn may_rest(&self) -> bool {
+        self.has_received
+            && !self.client.is_readable()
+            && self.upstream.member().is_some_and(Member::may_rest)
+            && self.requests.is_clear()
+            && self.replies.is_clear()
+            && !self.is_interleaving()
+            && self.measured == 0
+            && self.first_end.is_none()
+            && !self.requests.has_ended()
+            && self.leaving == Leaving::No
+            && self.context.pin().is_none()
+            && self.rare.as_ref().is_none_or(|rare| rare.is_unused())
+            && self.target.accepts_requests()
+            && !self.target.is_draining()
+            && !self.is_draining()
+            && self.can_be_carried()
+            && self.ledger.may_rest()
+    }
+
+    fn begin_rest(&mut self) -> bool {
+        if self.commands > 0 {
+            // The next pump does not know that there were requests, as after a promotion.
+            self.ledger.changed_connection();
+        }
+        let (Some(ledger), Some(sharing)) = (self.ledger.rest(), &mut self.sharing) else {
+            return false;
+        };
+        let mut idle = std::mem::take(&mut self.idle);
+        let moved = self.requests.bytes_moved() as u32;
+        idle.begin_rest(moved, &self.context.shared.service.options.now());
+        sharing.kept = Some(sharing.rest.keep(ledger, idle));
+        self.context.counters.shared.rests.increment();
+        true
+    }
+}
+
+impl Rare {
+    /// Whether nothing is waited for.
+    fn is_unused(&self) -> bool {
+        let Self { turn, half_close, patience, gate_check, unresponsive, returns } = self;
+        let mut timers = [half_close, patience, gate_check, unresponsive, returns].into_iter();
+        turn.is_none() && !timers.any(LazyTimer::is_set)
+    }
+}

@@ -1,0 +1,163 @@
+//! Sessions that rest: idle clients of shared connections.
+//!
+//! A session that pumps has state of two directions, buffers, a ledger, and futures for rare
+//! events. A client that is idle needs none of it: it has nothing in flight, and on a shared
+//! connection nothing of its own. So the pump stops, and what is kept is the client's connection,
+//! and what the client has told the server ([`RestingLedger`]). The next request, and every rare
+//! event, starts a new pump, which does what the former one would have done. A client that closes
+//! its connection meanwhile ends the session without one.
+//!
+//! **When.** A session rests as soon as it is idle for the first time, after its handshake, since
+//! many clients connect long before they are needed. After a request that woke it, it rests when
+//! none has come for a while: starting a pump costs a tenth of a small request.
+//!
+//! **No event is lost.** A session that rests compares the number of events with that at which its
+//! pump last looked for any: one that was counted since ends the rest at once. The task that counts
+//! runs on the same thread and wakes the session. The waker for the client's connection is stored
+//! before the connection is looked at.
+//!
+//! Deliberately absent: rest of a session with a connection of its own, which has an end to notice
+//! on both sides.
+
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use resp::RestingLedger;
+use target::Target;
+
+use crate::end_reason::{EndReason, Side};
+use crate::invariant;
+use crate::io::buffer;
+use crate::io::stream::ByteStream;
+use crate::runtime::tasks::visits;
+use crate::runtime::timers::LazyTimer;
+use crate::session::carry::replay::Replayed;
+use crate::session::idle::IdleWatch;
+use crate::session::pump::Start;
+use crate::session::report::SessionBase;
+use crate::session::upstream::Upstream;
+use crate::shared::RestingMember;
+
+/// A session that its client has woken rests again when no request has come in an interval of this
+/// length.
+const REST_AFTER: Duration = Duration::from_millis(if cfg!(test) { 200 } else { 10_000 });
+
+/// Decides when a session rests.
+#[derive(Debug, Default)]
+pub(crate) struct RestClock {
+    /// It rests as soon as it is idle.
+    now: bool,
+    interval: LazyTimer,
+    /// Bytes moved at the beginning of the interval, of which only a change matters.
+    moved: u64,
+    /// The number of events when the pump last looked for any.
+    events: u32,
+}
+
+impl RestClock {
+    /// The clock of a session that may rest. `woken`: by a request.
+    pub(crate) fn of(woken: bool) -> Self {
+        Self { now: !woken, ..Self::default() }
+    }
+
+    /// Measures the interval, in which `moved` has changed or not. `events`: their number now.
+    pub(crate) fn check(&mut self, moved: u64, events: u32, waker: &Waker) {
+        self.events = events;
+        if self.now {
+            return;
+        }
+        if !self.interval.is_set() {
+            self.interval.set(REST_AFTER, waker);
+        } else if !self.interval.is_due(waker) {
+            return;
+        } else if moved == self.moved {
+            self.interval.clear();
+            self.now = true;
+        } else {
+            self.interval.set(REST_AFTER, waker);
+        }
+        self.moved = moved;
+    }
+
+    /// Whether the session rests as soon as nothing is under way.
+    pub(crate) fn is_due(&self) -> bool {
+        self.now
+    }
+
+    /// What is kept of a session that begins to rest.
+    pub(crate) fn keep(&self, ledger: RestingLedger, idle: IdleWatch) -> Kept {
+        Kept { ledger, idle, events: self.events }
+    }
+}
+
+/// What is kept of a pump while its session rests.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    ledger: RestingLedger,
+    idle: IdleWatch,
+    /// The number of events when the pump last looked for any.
+    events: u32,
+}
+
+/// What ends a rest: bytes that the client has sent, if it has sent any, or its end.
+pub(crate) type Woken = Result<Vec<u8>, EndReason>;
+
+/// A session that rests, without what it is never without.
+#[derive(Debug)]
+pub(crate) struct Resting {
+    kept: Kept,
+    member: Option<RestingMember>,
+}
+
+impl Resting {
+    /// `member`: `None` if it has left its connection.
+    pub(crate) fn new(kept: Kept, member: Option<RestingMember>) -> Self {
+        Self { kept, member }
+    }
+
+    /// The start of the next pump, with what the client has sent.
+    pub(crate) fn wake(self, early: Vec<u8>) -> (Upstream, Start) {
+        let Self { kept: Kept { ledger, idle, .. }, member } = self;
+        let upstream = member.map_or_else(Upstream::sharing, |it| Upstream::Shared(it.wake()));
+        let replayed = Replayed { ledger: ledger.wake(), idle: Some(idle), messages: Vec::new() };
+        (upstream, Start::resumed(early, Box::new(replayed)))
+    }
+
+    /// Ready when there is something to do.
+    pub(crate) fn poll_wait(
+        &mut self,
+        cx: &mut Context<'_>,
+        base: &SessionBase,
+        target: Option<&Target>,
+        client: &mut impl ByteStream,
+    ) -> Poll<Woken> {
+        client.update_readiness(cx);
+        if visits::current().is_some() {
+            // The pump answers the visitor and nothing else in this poll.
+            cx.waker().wake_by_ref();
+            return Poll::Ready(Ok(Vec::new()));
+        }
+        if base.context.events.count() != self.kept.events || self.kept.idle.is_due(cx.waker()) {
+            return Poll::Ready(Ok(Vec::new()));
+        }
+        if !client.is_readable() {
+            return Poll::Pending;
+        }
+        // A client is not read while the gate is closed.
+        if !target.is_some_and(Target::accepts_requests) {
+            return Poll::Ready(Ok(Vec::new()));
+        }
+        buffer::with_scratch(|scratch| {
+            let size = scratch.len().min(buffer::MIN_READ);
+            let Some(unread) = scratch.get_mut(..size) else { return Poll::Pending };
+            let read = std::task::ready!(client.poll_read(cx, unread))
+                .and_then(|read| invariant::first_bytes(unread, read));
+            Poll::Ready(match read {
+                Ok([]) => Err(EndReason::ClientClosed),
+                Ok(bytes) => Ok(bytes.to_vec()),
+                Err(error) if invariant::is_violation(&error) => Err(EndReason::InternalError),
+                Err(error) => Err(EndReason::from_error(Side::Client, error.kind())),
+            })
+        })
+    }
+}

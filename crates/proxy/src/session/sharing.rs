@@ -1,0 +1,86 @@
+//! How a session gets a connection of its own although its service shares connections, and how it
+//! returns.
+//!
+//! Either happens at a boundary: the replies to everything that was sent are delivered, and the
+//! server keeps nothing for the session but state that can be set on any connection.
+
+use std::time::{Duration, Instant};
+
+use resp::Ledger;
+use target::TargetRef;
+
+use crate::session::carry::replay::Replayed;
+use crate::session::carry::{CarryState, Purpose};
+use crate::session::pump::Start;
+use crate::session::upstream::Upstream;
+use crate::session::{Ready, Session};
+use crate::shared::linger::count_promotion;
+use crate::shared::{Promotion, verifiers};
+
+/// The start of a session that returns to shared connections.
+pub(crate) fn start_shared(state: CarryState) -> (Upstream, Start) {
+    let CarryState { mut ledger, unsent: early, .. } = state;
+    ledger.leave_connection();
+    let replayed = Some(Box::new(Replayed { ledger: *ledger, messages: Vec::new(), idle: None }));
+    (Upstream::sharing(), Start { early, replayed, returns_after: None })
+}
+
+/// The start of a session that shares connections to another target from now on.
+pub(crate) fn start_elsewhere(mut ledger: Box<Ledger>, unsent: Vec<u8>) -> (Upstream, Start) {
+    ledger.changed_server();
+    start_shared(CarryState { ledger, unsent, lost: None })
+}
+
+impl Session {
+    /// Gives up the session's own connection. If it only served to verify requests, it serves the
+    /// next session that has any.
+    pub(crate) fn return_to_shared(
+        &mut self,
+        state: CarryState,
+        upstream: Upstream,
+        target: TargetRef,
+    ) -> Ready {
+        self.base.context.counters.shared.returned.increment();
+        let may_keep = verifiers::may_keep(&state.ledger);
+        self.give_up(upstream, &target, may_keep);
+        self.linger.get_or_insert_default().returned(Instant::now());
+        let (upstream, start) = start_shared(state);
+        (target, upstream, start)
+    }
+
+    /// Closes the connection, on which everything is answered, unless the next session with a
+    /// request to verify can use it.
+    pub(crate) fn give_up(&self, upstream: Upstream, target: &TargetRef, may_keep: bool) {
+        let promotion = self.base.promotion.take();
+        if may_keep && promotion == Some(Promotion::Verification) {
+            verifiers::keep(upstream, &target.target(), &self.base.context);
+        } else {
+            upstream.close_answered();
+        }
+    }
+
+    /// The purpose of the session's next connection. If that is one of its own although its service
+    /// shares connections: after which time it returns.
+    pub(crate) fn purpose(
+        &mut self,
+        promotion: Option<Promotion>,
+        upstream: &Upstream,
+    ) -> (Purpose, Option<Duration>) {
+        let Some(promotion) = promotion else {
+            // It keeps its own connection for as long as if it had needed one now.
+            let span = self.linger.as_ref().map(|it| it.span());
+            return match upstream.is_shared() {
+                true => (Purpose::Share, None),
+                false => (Purpose::Carry, span),
+            };
+        };
+        count_promotion(&self.base.context, promotion);
+        self.base.promotion.set(Some(promotion));
+        let linger = self.linger.get_or_insert_default();
+        let purpose = match promotion {
+            Promotion::Verification => Purpose::Verify,
+            Promotion::Reason(_) | Promotion::NotConnected => Purpose::Promote,
+        };
+        (purpose, Some(linger.promoted(promotion, Instant::now())))
+    }
+}

@@ -1,0 +1,184 @@
+//! The connection of a session to its target: with or without TLS, or shared.
+//!
+//! The pump is compiled for each kind, so its paths have no branch for the other one. This type is
+//! what everything around the pump uses: connecting, replay, and the end.
+
+use std::io;
+use std::ops::{Deref, DerefMut};
+use std::task::{Context, Poll};
+
+use tls::ClientSide;
+
+use crate::io::stream::{ByteStream, SocketStream};
+use crate::io::tls_stream::TlsStream;
+use crate::shared::Member;
+
+/// The target's end of a session, as its pump uses it.
+pub(crate) trait TargetStream: ByteStream {
+    /// Whether written bytes may still be taken back, and are recorded when they are sent: true of
+    /// a member of a shared connection only.
+    const SHARED: bool = false;
+
+    /// The member of a shared connection, if it is one.
+    #[inline]
+    fn as_member(&mut self) -> Option<&mut Member> {
+        None
+    }
+
+    /// The member of a shared connection, if it is one.
+    #[inline]
+    fn member(&self) -> Option<&Member> {
+        None
+    }
+}
+
+impl TargetStream for SocketStream {}
+
+impl TargetStream for TargetTls {}
+
+#[cfg(test)]
+impl<S: TargetStream> TargetStream for &mut S {}
+
+#[cfg(test)]
+impl TargetStream for TlsStream<ClientSide> {}
+
+impl TargetStream for Member {
+    const SHARED: bool = true;
+
+    #[inline]
+    fn as_member(&mut self) -> Option<&mut Member> {
+        Some(self)
+    }
+
+    #[inline]
+    fn member(&self) -> Option<&Member> {
+        Some(self)
+    }
+}
+
+/// A connection to a target. When it is dropped it is closed, and its end is announced if the
+/// protocol has a word for that and nothing is under way. A part that is taken out of it does the
+/// same.
+#[derive(Debug)]
+pub(crate) enum Upstream {
+    Plain(SocketStream),
+    Tls(TargetTls),
+    /// A share of a connection that has other clients, too.
+    Shared(Member),
+}
+
+impl Upstream {
+    /// A share of a connection that is chosen when there is a request.
+    pub(crate) fn sharing() -> Self {
+        Self::Shared(Member::new())
+    }
+
+    /// Whether it has other clients, too.
+    pub(crate) fn is_shared(&self) -> bool {
+        matches!(self, Self::Shared(_))
+    }
+
+    /// As [`ByteStream::poll_read`].
+    pub(crate) fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffer: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        match self {
+            Self::Plain(socket) => socket.poll_read(cx, buffer),
+            Self::Tls(stream) => stream.poll_read(cx, buffer),
+            Self::Shared(member) => member.poll_read(cx, buffer),
+        }
+    }
+
+    /// As [`ByteStream::poll_write`].
+    pub(crate) fn poll_write(
+        &mut self,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self {
+            Self::Plain(socket) => socket.poll_write(cx, bytes),
+            Self::Tls(stream) => stream.poll_write(cx, bytes),
+            Self::Shared(member) => member.poll_write(cx, bytes),
+        }
+    }
+
+    /// As [`ByteStream::has_unread`].
+    pub(crate) fn has_unread(&self) -> bool {
+        match self {
+            Self::Plain(socket) => socket.has_unread(),
+            Self::Tls(stream) => stream.has_unread(),
+            Self::Shared(member) => member.has_unread(),
+        }
+    }
+
+    /// Closes a connection on which everything was answered, by a reset: after an end in order its
+    /// local port could not be used for a minute. TLS ends in order, because servers do not resume
+    /// a session of which the end was not announced.
+    pub(crate) fn close_answered(self) {
+        if let Self::Plain(socket) = self {
+            socket.reset_on_close();
+        }
+    }
+
+    /// Makes close discard everything that was written and has not left this host, with a reset
+    /// instead of an end.
+    pub(crate) fn reset_on_close(&mut self) {
+        match self {
+            Self::Plain(socket) => socket.reset_on_close(),
+            Self::Tls(stream) => stream.reset_on_close(),
+            // Its task resets it, if its target is fenced.
+            Self::Shared(_) => {}
+        }
+    }
+}
+
+/// A connection over TLS. In a box, because the future of every session is as large as
+/// [`Upstream`].
+#[derive(Debug)]
+pub(crate) struct TargetTls(Box<TlsStream<ClientSide>>);
+
+impl From<SocketStream> for Upstream {
+    fn from(socket: SocketStream) -> Self {
+        Self::Plain(socket)
+    }
+}
+
+impl From<TargetTls> for Upstream {
+    fn from(stream: TargetTls) -> Self {
+        Self::Tls(stream)
+    }
+}
+
+impl From<Member> for Upstream {
+    fn from(member: Member) -> Self {
+        Self::Shared(member)
+    }
+}
+
+impl From<Box<TlsStream<ClientSide>>> for TargetTls {
+    fn from(stream: Box<TlsStream<ClientSide>>) -> Self {
+        Self(stream)
+    }
+}
+
+impl Deref for TargetTls {
+    type Target = TlsStream<ClientSide>;
+
+    fn deref(&self) -> &TlsStream<ClientSide> {
+        &self.0
+    }
+}
+
+impl DerefMut for TargetTls {
+    fn deref_mut(&mut self) -> &mut TlsStream<ClientSide> {
+        &mut self.0
+    }
+}
+
+impl Drop for TargetTls {
+    fn drop(&mut self) {
+        self.0.announce_end();
+    }
+}

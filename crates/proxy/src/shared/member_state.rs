@@ -1,0 +1,404 @@
+//! The state of a member of a shared connection: the bytes of its client, and the replies to it.
+
+use std::io;
+use std::rc::Rc;
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use crate::shared::commands::Commands;
+use crate::shared::reply_window::ReplyWindow;
+use crate::shared::turn_queue::{Quantum, Room, Taken};
+use crate::shared::upstream_ledger::MemberId;
+use resp::{NextRequest, PromotionReason, Sharing, WholeRequests};
+
+use crate::end_reason::EndReason;
+use crate::io::buffer::{self, KeptCount};
+use crate::shared::connection::Connection;
+
+/// The largest request that is shared. The connection would be blocked by one that its client does
+/// not complete, so each is buffered whole.
+pub(super) const MAX_REQUEST: usize = 64 * 1024;
+
+/// A client is not read while so much of it waits for a turn.
+pub(super) const MAX_UNSENT: usize = 2 * MAX_REQUEST;
+
+/// A session with more than this in its reply buffer gets a connection of its own, with its own
+/// flow control, once it has read it.
+const LARGE_REPLIES: usize = 256 * 1024;
+
+/// A connection is not read while a client has more than this to read from it. Larger than any
+/// reply that is common, since a reply that has begun cannot change to another connection.
+const MAX_REPLIES: usize = 32 * 1024 * 1024;
+
+/// While a worker keeps more than this, no connection is read from which a client has large replies
+/// to read.
+const MAX_KEPT: usize = 64 * 1024 * 1024;
+
+/// A client that has read less than this within [`PATIENCE`] is cut, if its connection is not read
+/// meanwhile.
+const PROGRESS: u64 = 1024 * 1024;
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// An empty buffer with more memory than this returns it.
+pub(super) const KEPT_CAPACITY: usize = 4096;
+
+/// Why a session needs a connection of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Promotion {
+    /// The next request must not be shared, or a reply has shown that none should be.
+    Reason(PromotionReason),
+    /// The next request changes state: the server verifies it, for this very client.
+    Verification,
+    /// The shared connection could not be opened, or there are too many groups.
+    NotConnected,
+}
+
+/// What a server takes of a client that has not authenticated: elements of a request, and bytes of
+/// each. It closes the connection of a client that sends more.
+const UNAUTHENTICATED: (usize, usize) = (10, 16 * 1024);
+
+/// What may be shared on a connection.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Rules<'a> {
+    /// How the server's own table of commands differs from the built-in one.
+    pub(super) corrected: Option<&'a Commands>,
+    /// Nobody has authenticated on it: only what the server takes then.
+    pub(super) small: bool,
+}
+
+/// What follows from the arrival of replies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Received {
+    Usual,
+    /// Requests that the window held back may be sent.
+    Room,
+    /// Nothing more is to be read before the client has read some of it.
+    Enough,
+}
+
+/// The state of a member, which its session and its connection use in turns.
+#[derive(Debug)]
+pub(super) struct MemberState {
+    pub(super) id: MemberId,
+    pub(super) requests: WholeRequests,
+    /// The bytes of the client. The first `sent` of them were sent, and the session has not
+    /// recorded them yet.
+    pub(super) buffer: Vec<u8>,
+    pub(super) sent: usize,
+    /// The end of the requests in the write that is being prepared. Equal to `sent` otherwise.
+    pub(super) taken: usize,
+    pub(super) in_flight: u32,
+    /// Requests in the write that is being prepared.
+    prepared: u32,
+    window: ReplyWindow,
+    /// The window holds back a request.
+    pub(super) held_back: bool,
+    pub(super) replies: Vec<u8>,
+    /// The bytes of `replies` that were read.
+    pub(super) read: usize,
+    /// All bytes that the client has read, and how many those were at a time when it had too much
+    /// to read.
+    drained: u64,
+    slow_since: Option<(Instant, u64)>,
+    /// It waits for its turn.
+    pub(super) queued: bool,
+    /// It has a request, and waits until it is known whether it may join a connection.
+    pub(super) awaits_access: bool,
+    /// The client has ended its direction.
+    pub(super) closing: bool,
+    /// The session did not get all of its bytes into the buffer.
+    pub(super) full: bool,
+    pub(super) promotion: Option<Promotion>,
+    /// The connection was lost while requests were in flight on it.
+    pub(super) failed: Option<io::ErrorKind>,
+    /// Why, if the target and its network did not cause it.
+    pub(super) cause: Option<EndReason>,
+    pub(super) connection: Option<Rc<Connection>>,
+    pub(super) waker: Option<Waker>,
+    pub(super) kept: KeptCount,
+}
+
+impl MemberState {
+    pub(super) fn new(id: MemberId) -> Self {
+        Self {
+            id,
+            requests: WholeRequests::new(MAX_REQUEST),
+            buffer: Vec::new(),
+            sent: 0,
+            taken: 0,
+            in_flight: 0,
+            prepared: 0,
+            window: ReplyWindow::default(),
+            held_back: false,
+            replies: Vec::new(),
+            read: 0,
+            drained: 0,
+            slow_since: None,
+            queued: false,
+            awaits_access: false,
+            closing: false,
+            full: false,
+            promotion: None,
+            failed: None,
+            cause: None,
+            connection: None,
+            waker: None,
+            kept: KeptCount::default(),
+        }
+    }
+
+    pub(super) fn unsent(&self) -> &[u8] {
+        self.buffer.get(self.taken..).unwrap_or_default()
+    }
+
+    pub(super) fn wake(&self) {
+        if let Some(waker) = &self.waker {
+            waker.wake_by_ref();
+        }
+    }
+
+    pub(super) fn promote(&mut self, promotion: Promotion) {
+        self.promotion.get_or_insert(promotion);
+        self.wake();
+    }
+
+    /// Moves requests to `outgoing`. Also returns whether they are a script.
+    pub(super) fn take(
+        &mut self,
+        (quantum, room): (Quantum, Room),
+        rules: Rules<'_>,
+        outgoing: &mut Vec<u8>,
+    ) -> (Taken, bool) {
+        let most = usize::try_from(quantum.bytes).unwrap_or(usize::MAX);
+        let window = self.window.room(self.in_flight.saturating_add(self.prepared));
+        self.held_back = window == 0;
+        let mut taken = (0, 0, false);
+        if self.promotion.is_none() && window > 0 {
+            // The short way knows the built-in table only.
+            if rules.corrected.is_none() && !rules.small {
+                let requests = quantum.requests.min(window);
+                let (count, len) = self.requests.run(self.unsent(), requests, most);
+                taken = (count, len, false);
+            }
+            if taken.0 == 0 {
+                match self.next_by(rules) {
+                    Some((len, _)) if len > usize::try_from(room.bytes).unwrap_or(usize::MAX) => {
+                        return (Taken::NoRoom, false);
+                    }
+                    Some((len, script)) => taken = (1, len, script),
+                    None => {}
+                }
+            }
+        }
+        let (requests, len, script) = taken;
+        outgoing.extend_from_slice(self.unsent().get(..len).unwrap_or_default());
+        self.taken += len;
+        self.prepared += requests;
+        let more = requests > 0 && self.taken < self.buffer.len();
+        self.queued = more;
+        let bytes = u32::try_from(len).unwrap_or(u32::MAX);
+        (Taken::Sent { requests, bytes, more }, script)
+    }
+
+    /// [`next`](Self::next), unless the server would not take it.
+    fn next_by(&mut self, rules: Rules<'_>) -> Option<(usize, bool)> {
+        let next = self.next(rules.corrected)?;
+        let request = self.unsent().get(..next.0).unwrap_or_default();
+        if rules.small && !is_small(request) {
+            self.requests.reset();
+            self.promote(Promotion::Reason(PromotionReason::NotAuthenticated));
+            return None;
+        }
+        Some(next)
+    }
+
+    /// The length of the next request if it is whole and shared, and whether it is a script.
+    pub(super) fn next(&mut self, corrected: Option<&Commands>) -> Option<(usize, bool)> {
+        loop {
+            let unsent = self.buffer.get(self.taken..).unwrap_or_default();
+            if unsent.is_empty() {
+                return None;
+            }
+            let next = match corrected {
+                None => self.requests.next(unsent),
+                Some(it) => self.requests.next_corrected(unsent, |name, by| it.correct(name, by)),
+            };
+            match next {
+                NextRequest::Incomplete => return None,
+                // It has no reply and no effect.
+                NextRequest::Empty(len) => {
+                    let end = self.taken.saturating_add(len).min(self.buffer.len());
+                    self.buffer.drain(self.taken..end);
+                }
+                NextRequest::Whole { len, sharing } => match sharing {
+                    Sharing::Shared => return Some((len, false)),
+                    Sharing::SharedScript => return Some((len, true)),
+                    Sharing::Verified => {
+                        self.promote(Promotion::Verification);
+                        return None;
+                    }
+                    Sharing::Promotes(reason) => {
+                        self.promote(Promotion::Reason(reason));
+                        return None;
+                    }
+                },
+                NextRequest::Promotes(reason) => {
+                    self.promote(Promotion::Reason(reason));
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// So many requests, of so many bytes, are part of a write that has begun.
+    pub(super) fn commit(&mut self, requests: u32, bytes: u32) {
+        let len = usize::try_from(bytes).unwrap_or(usize::MAX);
+        self.sent = self.sent.saturating_add(len).min(self.taken);
+        self.in_flight = self.in_flight.saturating_add(requests);
+        self.prepared = self.prepared.saturating_sub(requests);
+        if std::mem::take(&mut self.full) {
+            self.wake();
+        }
+    }
+
+    /// Nothing of the prepared write was sent.
+    pub(super) fn take_back(&mut self) {
+        (self.prepared, self.held_back) = (0, false);
+        if self.taken > self.sent {
+            self.taken = self.sent;
+            self.queued = true;
+            // It may have scanned the beginning of the request that follows.
+            self.requests.reset();
+        }
+    }
+
+    /// Adds bytes of replies; `ended` replies are complete with them.
+    pub(super) fn receive(
+        &mut self,
+        bytes: &[u8],
+        ended: u32,
+        not_authenticated: bool,
+    ) -> Received {
+        if self.waiting() == 0 {
+            self.wake();
+        }
+        if self.read > LARGE_REPLIES && self.read > self.waiting() {
+            self.replies.drain(..std::mem::take(&mut self.read));
+        }
+        self.replies.extend_from_slice(bytes);
+        self.in_flight = self.in_flight.saturating_sub(ended);
+        self.window.received(bytes.len(), ended);
+        if not_authenticated {
+            self.promote(Promotion::Reason(PromotionReason::NotAuthenticated));
+        }
+        if self.waiting() > LARGE_REPLIES {
+            self.kept.set(self.waiting());
+            self.promote(Promotion::Reason(PromotionReason::LargeReply));
+        }
+        if self.has_too_much() {
+            return Received::Enough;
+        }
+        match self.held_back && self.window.room(self.in_flight) > 0 {
+            true => Received::Room,
+            false => Received::Usual,
+        }
+    }
+
+    /// Replies that the client has not read.
+    fn waiting(&self) -> usize {
+        self.replies.len() - self.read
+    }
+
+    /// Moves replies to the client.
+    pub(super) fn read_replies(&mut self, buffer: &mut [u8]) -> usize {
+        let waiting = self.replies.get(self.read..).unwrap_or_default();
+        let len = waiting.len().min(buffer.len());
+        if let (Some(to), Some(from)) = (buffer.get_mut(..len), waiting.get(..len)) {
+            to.copy_from_slice(from);
+        }
+        self.read += len;
+        self.drained += len as u64;
+        if self.waiting() == 0 {
+            self.read = 0;
+            self.replies.clear();
+            if self.replies.capacity() > KEPT_CAPACITY {
+                self.replies = Vec::new();
+                self.kept.set(0);
+            }
+        } else if self.waiting() > LARGE_REPLIES {
+            self.kept.set(self.waiting());
+        }
+        len
+    }
+
+    /// Whether its connection must not be read before the client has read.
+    pub(super) fn has_too_much(&self) -> bool {
+        let waiting = self.waiting();
+        waiting > MAX_REPLIES || (waiting > LARGE_REPLIES && buffer::kept_bytes() > MAX_KEPT)
+    }
+
+    /// Whether the client hardly reads, while its connection is not read because of large replies.
+    pub(super) fn is_stuck(&mut self, now: Instant) -> bool {
+        if self.waiting() <= LARGE_REPLIES {
+            self.slow_since = None;
+            return false;
+        }
+        let (since, before) = *self.slow_since.get_or_insert((now, self.drained));
+        if self.drained.saturating_sub(before) >= PROGRESS {
+            self.slow_since = Some((now, self.drained));
+            return false;
+        }
+        now.saturating_duration_since(since) >= PATIENCE
+    }
+
+    /// The client does not read.
+    pub(super) fn cut(&mut self) {
+        (self.replies, self.read) = (Vec::new(), 0);
+        (self.connection, self.queued, self.held_back) = (None, false, false);
+        self.kept.set(0);
+        self.failed = Some(io::ErrorKind::ConnectionReset);
+        self.cause = Some(EndReason::SlowReader);
+        self.wake();
+    }
+
+    /// The connection is closed; `cause` as of the state.
+    pub(super) fn lose_connection(&mut self, kind: io::ErrorKind, cause: Option<EndReason>) {
+        (self.connection, self.queued, self.held_back) = (None, false, false);
+        if self.in_flight > 0 && self.failed.is_none() {
+            (self.failed, self.cause) = (Some(kind), cause);
+        }
+        self.wake();
+    }
+
+    pub(super) fn has_replies(&self) -> bool {
+        self.read < self.replies.len()
+    }
+
+    /// Nothing of it is on a connection, waits for one, or waits for its session.
+    pub(super) fn may_rest(&self) -> bool {
+        let stopped = self.closing || self.failed.is_some() || self.promotion.is_some();
+        self.is_settled() && self.buffer.is_empty() && !stopped
+    }
+
+    /// Nothing of it is on a connection or waits for one.
+    pub(super) fn is_settled(&self) -> bool {
+        let waits = self.queued || self.held_back || self.awaits_access;
+        self.in_flight == 0 && !self.has_replies() && !waits && self.sent == 0
+    }
+
+    pub(super) fn is_readable(&self) -> bool {
+        self.has_replies()
+            || self.failed.is_some()
+            || (self.closing && self.promotion.is_none() && self.is_settled())
+    }
+}
+
+/// Whether a server takes this request, an array of strings, of a client that has not
+/// authenticated.
+fn is_small(request: &[u8]) -> bool {
+    let digits = request.iter().skip(1).take_while(|byte| byte.is_ascii_digit());
+    let count = digits.fold(0_usize, |count, digit| {
+        count.saturating_mul(10).saturating_add(usize::from(digit - b'0'))
+    });
+    count <= UNAUTHENTICATED.0 && request.len() <= UNAUTHENTICATED.1
+}

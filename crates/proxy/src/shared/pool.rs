@@ -1,0 +1,502 @@
+//! The shared connections of one worker, and the task of each.
+//!
+//! Sessions share a connection if the server treats them alike ([`GroupKey`]). The first one of a
+//! group opens it: the state of the group is replayed, and all of it must be accepted. If that
+//! fails, every session that waits for it opens a connection of its own, with all that implies for
+//! permits, holds and refusals; so nothing of that is here.
+//!
+//! A server that runs a script for long, or pauses clients, reads nothing more from the connection
+//! on which it was told to, and still answers on others: that it is busy, or reads. So when nothing
+//! has arrived for a second although replies are awaited, nothing more is sent on the connection,
+//! and as soon as a member with nothing in flight has a request, another connection is opened. When
+//! the server has accepted its state, it [takes over](Driver::retire_silent): the silent one is
+//! closed after the last reply. A server that answers nobody does not accept it, and then the
+//! requests wait where they are.
+//!
+//! Deliberately absent: a limit for the time that a request takes.
+
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+use std::time::{Duration, Instant};
+
+use crate::shared::commands::Commands;
+use crate::shared::group_key::GroupKey;
+use aws_lc_rs::{hmac, rand};
+use resp::{Ledger, Replay};
+use target::Target;
+
+use crate::context::{ServiceContext, WorkerContext};
+use crate::options::UpstreamMode;
+use crate::runtime::tasks::following;
+use crate::runtime::timers::LazyTimer;
+use crate::service::Hint;
+use crate::session::carry::replay::{self, Failed};
+use crate::session::dial;
+use crate::session::upstream::Upstream;
+use crate::shared::access::{Access, Admission};
+use crate::shared::command_table::CommandTable;
+use crate::shared::{Connection, ConnectionEnd, Member, Offer, Promotion};
+use crate::shared_counters::TableSource;
+
+/// A connection without members is kept for so long.
+const UNUSED: Duration = Duration::from_secs(10);
+
+/// How long a connection receives nothing while replies are awaited before it counts as silent.
+/// Checked at this interval, so the actual time may be twice as long.
+const SILENT: Duration = Duration::from_secs(1);
+
+/// Interval of looks whether clients have read what keeps their connection from being read.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+/// Maximum number of connections per worker.
+const MAX_CONNECTIONS: usize = 512;
+
+/// A shared connection, and who may share it.
+struct Entry {
+    service: Arc<ServiceContext>,
+    target: Arc<Target>,
+    key: GroupKey,
+    connection: Rc<Connection>,
+    table: Rc<CommandTable>,
+    access: Rc<Access>,
+    /// It was opened in place of a silent one. Nobody joins it before it is open.
+    succeeds: bool,
+}
+
+impl Entry {
+    /// A connection that is being opened by a task of its own, in the state of `replay`, of which
+    /// is also said whether it succeeds a silent connection.
+    fn open(
+        entries: &mut Vec<Self>,
+        key: GroupKey,
+        (context, target): (&Arc<WorkerContext>, &Arc<Target>),
+        (replay, succeeds): (Replay, bool),
+    ) -> Rc<Connection> {
+        let connection = Rc::new(Connection::new());
+        let is_known = |it: &&Self| {
+            it.is_to((&context.shared, target)) && (succeeds || !it.connection.is_closed())
+        };
+        let server = entries.iter().find(is_known);
+        let table = server.map_or_else(Rc::default, |entry| Rc::clone(&entry.table));
+        let access = server.map_or_else(Rc::default, |entry| Rc::clone(&entry.access));
+        let driver = Driver {
+            connection: Rc::clone(&connection),
+            table: Rc::clone(&table),
+            access: Rc::clone(&access),
+            context: Arc::clone(context),
+            target: Arc::clone(target),
+            key: key.clone(),
+            succeeds,
+        };
+        following::spawn(driver.run(replay));
+        let (service, target) = (Arc::clone(&context.shared), Arc::clone(target));
+        let opened = Rc::clone(&connection);
+        entries.push(Self { service, target, key, connection, table, access, succeeds });
+        opened
+    }
+
+    fn is_to(&self, (service, target): (&Arc<ServiceContext>, &Arc<Target>)) -> bool {
+        Arc::ptr_eq(&self.service, service) && Arc::ptr_eq(&self.target, target)
+    }
+
+    /// Whether it is another connection of the group, to the same server.
+    fn is_like(&self, other: &Self) -> bool {
+        !Rc::ptr_eq(&self.connection, &other.connection)
+            && self.is_to((&other.service, &other.target))
+            && self.key == other.key
+            && (self.connection.admits_anyone() == other.connection.admits_anyone()
+                || !self.connection.is_open())
+    }
+}
+
+/// The connections of a worker.
+struct Pool {
+    /// The key of the digests of secrets, so that no digest means anything outside.
+    digest_key: hmac::Key,
+    entries: Vec<Entry>,
+}
+
+thread_local! {
+    static POOL: RefCell<Option<Pool>> = const { RefCell::new(None) };
+}
+
+/// Offers what a session has written. Joins a connection if it needs one.
+pub(crate) fn offer(member: &mut Member, ledger: &Ledger, to: (&Arc<WorkerContext>, &Arc<Target>)) {
+    match member.offer() {
+        Offer::Nothing => {}
+        Offer::Join => match connection(member, ledger, to) {
+            Some(Found::Connection(connection)) => {
+                member.join(&connection);
+                if connection.is_silent() {
+                    succeed(&connection, ledger, to);
+                }
+            }
+            Some(Found::Later) => {}
+            None => member.promote(Promotion::NotConnected),
+        },
+        Offer::Silent(connection) => succeed(&connection, ledger, to),
+    }
+}
+
+/// What there is for a session that may share.
+enum Found {
+    Connection(Rc<Connection>),
+    /// It is woken when it is known which connections it may share.
+    Later,
+}
+
+/// The connection for a session in the state of `ledger`; a new one if there are too few. `None` if
+/// it cannot share any.
+fn connection(
+    member: &mut Member,
+    ledger: &Ledger,
+    (context, target): (&Arc<WorkerContext>, &Arc<Target>),
+) -> Option<Found> {
+    let UpstreamMode::Shared(most) = context.shared.service.options.now().upstream else {
+        return None;
+    };
+    POOL.with_borrow_mut(|pool| {
+        let Pool { digest_key, entries } = match pool {
+            Some(pool) => pool,
+            None => pool.insert(Pool::new()?),
+        };
+        let key = GroupKey::new(&ledger.shared_state()?, |secret| digest(digest_key, secret));
+        let admission = |access: &Rc<Access>| access.admission(member, (context, target));
+        let fitting = match Fitting::of(entries, &key, (context, target), admission) {
+            Ok(fitting) => fitting,
+            Err(Admission::Later) => return Some(Found::Later),
+            Err(_) => return None,
+        };
+        let Fitting { count, least } = fitting;
+        let is_full = entries.len() >= MAX_CONNECTIONS;
+        if let Some(least) = least
+            && (count >= most.get() || least.len() == 0 || is_full)
+        {
+            return Some(Found::Connection(Rc::clone(least)));
+        }
+        if is_full {
+            return None;
+        }
+        let replay = Replay::of_shared(ledger, false)?;
+        let opened = Entry::open(entries, key, (context, target), (replay, false));
+        Some(Found::Connection(opened))
+    })
+}
+
+/// Has a connection opened that takes the place of a silent one, for a member in the state of
+/// `ledger`. One at most, and none while another one of the group has been replaced and still has
+/// members: that one would be as silent.
+fn succeed(
+    silent: &Rc<Connection>,
+    ledger: &Ledger,
+    (context, target): (&Arc<WorkerContext>, &Arc<Target>),
+) {
+    if !target.accepts_requests() {
+        return;
+    }
+    POOL.with_borrow_mut(|pool| {
+        let entries = &mut pool.as_mut()?.entries;
+        let entry = entries.iter().find(|it| Rc::ptr_eq(&it.connection, silent))?;
+        let mut alike = entries.iter().filter(|it| it.is_like(entry));
+        let has_other = alike.any(|it| it.connection.is_closed() || !it.connection.is_open());
+        if has_other || entries.len() >= MAX_CONNECTIONS {
+            return None;
+        }
+        let mut alike = entries.iter().filter(|it| it.is_like(entry));
+        if alike.any(|it| !it.connection.is_silent()) {
+            silent.retire();
+            return None;
+        }
+        let (key, replay) = (entry.key.clone(), Replay::of_shared(ledger, false)?.on_same_server());
+        Some(Entry::open(entries, key, (context, target), (replay, true)))
+    });
+}
+
+/// The connections that a session may share.
+struct Fitting<'a> {
+    count: u16,
+    /// The one with the fewest members, which is not silent if there is one that is not.
+    least: Option<&'a Rc<Connection>>,
+}
+
+impl<'a> Fitting<'a> {
+    /// Those of a group. `admission`: what is known of a server that has to admit the client.
+    ///
+    /// # Errors
+    ///
+    /// What is known does not say whether it may join.
+    fn of(
+        entries: &'a [Entry],
+        key: &GroupKey,
+        (context, target): (&Arc<WorkerContext>, &Arc<Target>),
+        mut admission: impl FnMut(&Rc<Access>) -> Admission,
+    ) -> Result<Self, Admission> {
+        let (mut found, mut known) = (Self { count: 0, least: None }, None);
+        // All are compared, so that the time does not depend on which is equal.
+        for entry in entries {
+            let is_usable = entry.is_to((&context.shared, target))
+                && !entry.connection.is_closed()
+                && (!entry.succeeds || entry.connection.is_open());
+            if entry.key != *key || !is_usable {
+                continue;
+            }
+            if let Some(admits) = entry.connection.admits_anyone() {
+                match *known.get_or_insert_with(|| admission(&entry.access)) {
+                    Admission::To(answer) if answer == admits => {}
+                    Admission::To(_) => continue,
+                    unknown => return Err(unknown),
+                }
+            }
+            found.count += 1;
+            let order = |it: &Connection| (it.is_silent(), it.len());
+            if found.least.is_none_or(|least| order(&entry.connection) < order(least)) {
+                found.least = Some(&entry.connection);
+            }
+        }
+        Ok(found)
+    }
+}
+
+impl Pool {
+    /// `None` if the system has no random numbers.
+    fn new() -> Option<Self> {
+        let rng = rand::SystemRandom::new();
+        let digest_key = hmac::Key::generate(hmac::HMAC_SHA256, &rng).ok()?;
+        Some(Self { digest_key, entries: Vec::new() })
+    }
+}
+
+fn digest(key: &hmac::Key, secret: &[u8]) -> [u8; 32] {
+    let tag = hmac::sign(key, secret);
+    let mut digest = [0; 32];
+    // HMAC-SHA256 has 32 bytes.
+    digest.iter_mut().zip(tag.as_ref()).for_each(|(to, from)| *to = *from);
+    digest
+}
+
+/// Measures for how long nothing has arrived on a connection.
+#[derive(Default)]
+struct SilenceClock {
+    timer: LazyTimer,
+    /// The number of reads when the timer was set. A reply was awaited then, so it is a different
+    /// one when that has arrived, however long nothing was awaited since.
+    reads: u32,
+}
+
+impl SilenceClock {
+    /// Whether nothing has arrived in an interval. `reads`: their number, if replies are awaited.
+    fn is_due(&mut self, reads: Option<u32>, waker: &Waker) -> bool {
+        let Some(reads) = reads else { return false };
+        if self.timer.is_set() && !self.timer.has_elapsed() {
+            return false;
+        }
+        let is_due = self.timer.is_set() && reads == self.reads;
+        self.timer.set(SILENT, waker);
+        self.reads = reads;
+        is_due
+    }
+}
+
+/// What says which commands are shared, and how it differs from the built-in table.
+type Table = (TableSource, Option<Rc<Commands>>);
+
+/// The task of one connection.
+struct Driver {
+    connection: Rc<Connection>,
+    table: Rc<CommandTable>,
+    access: Rc<Access>,
+    context: Arc<WorkerContext>,
+    target: Arc<Target>,
+    key: GroupKey,
+    /// It takes the place of a silent connection.
+    succeeds: bool,
+}
+
+impl Driver {
+    async fn run(self, replay: Replay) {
+        let counters = &self.context.counters.shared;
+        let (mut upstream, (source, corrected)) = match self.open(replay).await {
+            Ok(opened) => opened,
+            // Nobody has joined it.
+            Err(_) if self.succeeds => return,
+            Err(failed) => {
+                let service = &*self.context.shared.service.name;
+                let target = self.target.addr();
+                let why = failed.words();
+                tracing::debug!(service, %target, why, "no shared connection could be opened");
+                counters.not_opened.increment();
+                return self.connection.refuse();
+            }
+        };
+        counters.opened.increment();
+        let of_table = counters.by_table.get(source as usize);
+        of_table.inspect(|it| it.increment());
+        self.context.counters.dials.increment();
+        self.connection.opened((self.key.resp3(), self.key.is_authenticated()), corrected);
+        if self.succeeds {
+            self.retire_silent();
+        }
+        let end = self.serve(&mut upstream).await;
+        of_table.inspect(|it| it.decrement());
+        counters.closed.increment();
+        if self.target.fence().is_raised() {
+            // The kernel would send again what a partitioned master has not acknowledged, when it
+            // comes back.
+            upstream.reset_on_close();
+        }
+        drop(upstream);
+        if let Some(end) = end {
+            self.report(&end);
+        }
+    }
+
+    /// Opens the connection, in the state of its group.
+    async fn open(&self, mut replay: Replay) -> Result<(Upstream, Table), Failed> {
+        let options = &self.context.shared.service.options;
+        let until = Instant::now() + options.now().connect_timeout;
+        let target = (&*self.target, &*self.context);
+        let begin = Instant::now();
+        let mut upstream = replay::exchange(target, &mut replay, until).await?;
+        self.context.counters.dialled_in.record(begin.elapsed());
+        // While a script runs, nothing but the user and the protocol version can be set.
+        let has_state = replay.has_shared_state() && (!self.succeeds || self.has_state_of(&replay));
+        if !has_state {
+            return Err(Failed::Refused);
+        }
+        let admits = !replay.is_unauthenticated();
+        if !self.key.is_authenticated() {
+            // From now on nobody joins by this answer alone: what follows may take long.
+            self.access.answered(begin, Ok(admits));
+            self.connection.set_admits_anyone(admits);
+        }
+        // A server closes a connection on which nobody has authenticated at a request that long.
+        let table = match admits {
+            true => self.table.corrected(&mut upstream, target, until).await?,
+            false => (TableSource::BuiltIn, None),
+        };
+        if !dial::may_be_used(&self.target) || (self.succeeds && !self.has_silent()) {
+            return Err(Failed::Superseded);
+        }
+        Ok((upstream, table))
+    }
+
+    /// Whether the connection is in the state of its group.
+    fn has_state_of(&self, replay: &Replay) -> bool {
+        POOL.with_borrow(|pool| {
+            let (Some(pool), Some(state)) = (pool, replay.shared_state()) else { return false };
+            GroupKey::new(&state, |secret| digest(&pool.digest_key, secret)) == self.key
+        })
+    }
+
+    /// The silent connections of its group that still take members.
+    fn silent(&self) -> Vec<Rc<Connection>> {
+        POOL.with_borrow(|pool| {
+            let entries = pool.iter().flat_map(|pool| &pool.entries);
+            let own = entries.clone().find(|it| Rc::ptr_eq(&it.connection, &self.connection));
+            let alike = entries.filter(|it| own.is_some_and(|own| it.is_like(own)));
+            let silent = alike.map(|it| &it.connection);
+            silent.filter(|it| it.is_silent() && !it.is_closed()).map(Rc::clone).collect()
+        })
+    }
+
+    fn has_silent(&self) -> bool {
+        !self.silent().is_empty()
+    }
+
+    /// Its members take over from the silent connections of its group.
+    fn retire_silent(&self) {
+        let (service, target) = (&*self.context.shared.service.name, self.target.addr());
+        tracing::debug!(service, %target, "a shared connection is silent, opened another one");
+        self.silent().iter().for_each(|silent| silent.retire());
+    }
+
+    /// Serves the members to the end of the connection; `None` if it has none any more.
+    async fn serve(&self, upstream: &mut Upstream) -> Option<ConnectionEnd> {
+        let Self { connection, context, target, .. } = self;
+        let counters = &context.counters.shared;
+        let (mut unused, mut stalled) = (LazyTimer::default(), LazyTimer::default());
+        let mut silence = SilenceClock::default();
+        poll_fn(|cx| {
+            let polled = match &mut *upstream {
+                Upstream::Plain(socket) => connection.poll(cx, socket, target, counters),
+                Upstream::Tls(stream) => connection.poll(cx, &mut **stream, target, counters),
+                Upstream::Shared(_) => Poll::Ready(ConnectionEnd::Closed),
+            };
+            if let Poll::Ready(end) = polled {
+                return Poll::Ready(Some(end));
+            }
+            if connection.is_stalled() {
+                let is_due = stalled.is_due(cx.waker());
+                if is_due {
+                    connection.resume(Instant::now());
+                }
+                if is_due || !stalled.is_set() {
+                    stalled.set(LOOK_AGAIN, cx.waker());
+                }
+            }
+            if connection.is_over() {
+                return Poll::Ready(None);
+            }
+            if silence.is_due(connection.awaited_after(), cx.waker()) && target.accepts_requests() {
+                connection.set_silent();
+            }
+            if connection.len() > 0 {
+                unused.clear();
+            } else if target.fence().is_raised() || unused.is_due(cx.waker()) {
+                return Poll::Ready(None);
+            } else if !unused.is_set() {
+                unused.set(UNUSED, cx.waker());
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Ends the members that had requests in flight, and reports why.
+    fn report(&self, end: &ConnectionEnd) {
+        let Self { connection, context, target, .. } = self;
+        let counters = &context.counters.shared;
+        let lost = connection.close(end);
+        counters.members_lost.add(lost as u64);
+        let (service, addr) = (&*context.shared.service.name, target.addr());
+        match end {
+            ConnectionEnd::Desync(desync) => {
+                counters.desyncs.increment();
+                let why = desync.text();
+                tracing::error!(
+                    service, target = %addr, why, sessions = lost,
+                    "closed a shared connection whose replies do not match its requests"
+                );
+            }
+            ConnectionEnd::Closed => {
+                tracing::debug!(service, target = %addr, lost, "a shared connection was closed");
+            }
+            ConnectionEnd::Failed(error) => {
+                dial::note_error(context, target, error);
+                tracing::debug!(service, target = %addr, lost, %error, "a shared connection failed");
+            }
+        }
+        // Members report it as well; one without requests in flight does not.
+        if !target.fence().is_raised() {
+            context.counters.hints.increment();
+            context.shared.service.hints.hint(target, Hint::UpstreamEnded);
+        }
+    }
+}
+
+impl Drop for Driver {
+    /// However the task ends, no member waits for it.
+    fn drop(&mut self) {
+        self.connection.close(&ConnectionEnd::Closed);
+        // The pool is gone when the worker ends.
+        let _removed = POOL.try_with(|pool| {
+            let mut pool = pool.borrow_mut();
+            if let Some(pool) = &mut *pool {
+                pool.entries.retain(|entry| !Rc::ptr_eq(&entry.connection, &self.connection));
+            }
+        });
+    }
+}

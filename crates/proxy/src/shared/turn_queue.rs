@@ -1,0 +1,200 @@
+//! The order in which requests leave on one connection, and how many of each client.
+//!
+//! Clients take turns in the order in which their requests arrived. In a turn, each may send a
+//! quantum; a client with more to send waits for the turns of the others. So a client with a deep
+//! pipeline delays another one by a quantum, not by its pipeline. If the connection has no room for
+//! the next request, nothing overtakes it: small requests could otherwise delay a large one for as
+//! long as there are any.
+
+use std::collections::VecDeque;
+
+use crate::shared::upstream_ledger::MemberId;
+
+/// What a client may send in one turn. One request may exceed the bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Quantum {
+    /// Maximum number of requests; at least one.
+    pub(crate) requests: u32,
+    /// Maximum bytes.
+    pub(crate) bytes: u32,
+}
+
+impl Default for Quantum {
+    fn default() -> Self {
+        Self { requests: 64, bytes: 16 * 1024 }
+    }
+}
+
+/// What the connection can take now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Room {
+    /// Requests.
+    pub(crate) requests: u32,
+    /// Bytes.
+    pub(crate) bytes: u32,
+}
+
+/// What a client has sent in its turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Taken {
+    /// So many requests and bytes, and whether another whole request is ready.
+    Sent {
+        /// Number of requests.
+        requests: u32,
+        /// Their bytes.
+        bytes: u32,
+        /// Whether it needs another turn.
+        more: bool,
+    },
+    /// Its next request is larger than the room.
+    NoRoom,
+}
+
+/// The clients of one connection with requests to send, in the order of their turns.
+#[derive(Debug, Default)]
+pub(crate) struct TurnQueue {
+    waiting: VecDeque<MemberId>,
+    quantum: Quantum,
+}
+
+impl TurnQueue {
+    /// With that quantum.
+    pub(crate) fn new(quantum: Quantum) -> Self {
+        let quantum = Quantum { requests: quantum.requests.max(1), ..quantum };
+        Self { waiting: VecDeque::new(), quantum }
+    }
+
+    /// A client has a whole request. It must not be in the queue already: the caller keeps that
+    /// flag with the client, which is where it has it at hand.
+    pub(crate) fn wait(&mut self, member: MemberId) {
+        self.waiting.push_back(member);
+    }
+
+    /// What was taken of these clients, in this order, was not sent: they are first again. A client
+    /// may be named several times.
+    pub(crate) fn put_back(&mut self, members: &[MemberId]) {
+        let mut seen = std::collections::HashSet::new();
+        let rest = std::mem::take(&mut self.waiting);
+        let all = members.iter().copied().chain(rest);
+        self.waiting = all.filter(|member| seen.insert(*member)).collect();
+    }
+
+    /// A client left, or no longer sends here.
+    pub(crate) fn leave(&mut self, member: MemberId) {
+        self.waiting.retain(|it| *it != member);
+    }
+
+    /// Whether no client waits.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Gives turns until the room is used up or no client waits. `take` moves requests of a client
+    /// to the write, at most the given quantum, or one request within the room if that is larger.
+    /// Returns the number of clients that sent something.
+    pub(crate) fn give_turns(
+        &mut self,
+        mut room: Room,
+        mut take: impl FnMut(MemberId, Quantum, Room) -> Taken,
+    ) -> usize {
+        let mut senders = 0;
+        while let Some(member) = self.waiting.front().copied() {
+            let quantum = Quantum {
+                requests: self.quantum.requests.min(room.requests),
+                bytes: self.quantum.bytes.min(room.bytes),
+            };
+            if quantum.requests == 0 {
+                break;
+            }
+            let Taken::Sent { requests, bytes, more } = take(member, quantum, room) else { break };
+            self.waiting.pop_front();
+            room.requests = room.requests.saturating_sub(requests);
+            room.bytes = room.bytes.saturating_sub(bytes);
+            // A client without a request gets no further turn, whatever it says.
+            if requests > 0 {
+                senders += 1;
+                if more {
+                    self.waiting.push_back(member);
+                }
+            }
+        }
+        senders
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROOM: Room = Room { requests: 1000, bytes: 100_000 };
+
+    /// Clients with requests of one size; a turn sends what the quantum allows.
+    fn turn(queue: &mut TurnQueue, left: &mut [(u32, u32)], room: Room) -> Vec<(u64, u32)> {
+        let mut order = Vec::new();
+        queue.give_turns(room, |member, quantum, room| {
+            let (count, size) = &mut left[member.0 as usize];
+            if *size > room.bytes {
+                return Taken::NoRoom;
+            }
+            let requests = (quantum.bytes / *size).max(1).min(quantum.requests).min(*count);
+            *count -= requests;
+            order.push((member.0, requests));
+            Taken::Sent { requests, bytes: requests * *size, more: *count > 0 }
+        });
+        order
+    }
+
+    fn queue(members: u64) -> TurnQueue {
+        let mut queue = TurnQueue::new(Quantum { requests: 4, bytes: 100 });
+        (0..members).for_each(|member| queue.wait(MemberId(member)));
+        queue
+    }
+
+    #[test]
+    fn limits_each_client_to_a_quantum_per_turn() {
+        let mut queue = queue(3);
+        let mut left = [(10, 10), (1, 10), (5, 50)];
+        let order = turn(&mut queue, &mut left, ROOM);
+        assert_eq!(order, [(0, 4), (1, 1), (2, 2), (0, 4), (2, 2), (0, 2), (2, 1)]);
+        assert!(queue.is_empty());
+    }
+
+    #[test]
+    fn lets_no_small_request_overtake_one_without_room() {
+        let mut queue = queue(2);
+        let mut left = [(1, 5_000), (9, 10)];
+        assert_eq!(turn(&mut queue, &mut left, Room { requests: 9, bytes: 4_999 }), []);
+        let order = turn(&mut queue, &mut left, Room { requests: 9, bytes: 5_010 });
+        assert_eq!(order, [(0, 1), (1, 1)], "one request may exceed the quantum, not the room");
+        assert!(!queue.is_empty());
+    }
+
+    #[test]
+    fn stops_without_room_and_continues_in_order() {
+        let mut queue = queue(3);
+        let mut left = [(2, 10); 3];
+        assert_eq!(turn(&mut queue, &mut left, Room { requests: 3, bytes: 100 }), [(0, 2), (1, 1)]);
+        queue.leave(MemberId(2));
+        assert_eq!(turn(&mut queue, &mut left, ROOM), [(1, 1)]);
+    }
+
+    #[test]
+    fn puts_unsent_clients_back_in_front() {
+        let mut queue = queue(4);
+        let mut left = [(5, 10), (1, 10), (2, 10), (1, 10)];
+        let order = turn(&mut queue, &mut left, Room { requests: 6, bytes: 1000 });
+        assert_eq!(order, [(0, 4), (1, 1), (2, 1)]);
+        queue.put_back(&[MemberId(0), MemberId(1), MemberId(2)]);
+        let mut left = [(5, 10), (1, 10), (2, 10), (1, 10)];
+        let order = turn(&mut queue, &mut left, ROOM);
+        assert_eq!(order, [(0, 4), (1, 1), (2, 2), (3, 1), (0, 1)]);
+    }
+
+    #[test]
+    fn ends_for_clients_that_send_nothing() {
+        let mut queue = queue(2);
+        let sent = Taken::Sent { requests: 0, bytes: 0, more: true };
+        assert_eq!(queue.give_turns(ROOM, |_, _, _| sent), 0);
+        assert!(queue.is_empty());
+    }
+}
