@@ -50,7 +50,7 @@ fn plain(path: &Path) -> PathBuf {
 }
 
 /// The fault of a link in a document, if it has one.
-fn fault(document: &str, link: &str) -> Option<String> {
+pub(crate) fn fault(document: &str, link: &str) -> Option<String> {
     if let Some(rest) = link.strip_prefix("https://").or_else(|| link.strip_prefix("mailto:")) {
         let sound = rest.contains('.') && !rest.contains(char::is_whitespace);
         return (!sound).then(|| "is no address".to_owned());

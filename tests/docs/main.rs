@@ -21,8 +21,6 @@ mod yaml;
 use std::fs;
 use std::path::PathBuf;
 
-/// The generated list of decisions; it is also in the book's table of contents.
-const DECISIONS: &str = "docs/decisions/README.md";
 const SUMMARY: &str = "docs/SUMMARY.md";
 
 fn root() -> PathBuf {
@@ -45,7 +43,7 @@ fn book() -> Vec<String> {
         }
     }
     found.sort();
-    assert!(found.len() > 80, "only {} pages", found.len());
+    assert!(found.len() > 40, "only {} pages", found.len());
     found
 }
 

@@ -1,8 +1,9 @@
 //! How much warning a planned failover gave. Sentinel leaves 50 to 90 ms between the selection of a
 //! replica and its promotion, and the gate must be closed by then. If the machine is suspended in
 //! that time, the old master acknowledges writes that the new one never gets, which no proxy can
-//! prevent (decision 63). So "nothing is lost" is checked whenever the program was given enough of
-//! that time; otherwise only writes in flight in these milliseconds may be lost.
+//! prevent (`docs/decisions/holding-and-fencing.md#raise-the-priority-of-discovery`). So "nothing
+//! is lost" is checked whenever the program was given enough of that time; otherwise only writes in
+//! flight in these milliseconds may be lost.
 
 use std::time::{Duration, Instant};
 

@@ -2,9 +2,9 @@
 //!
 //! Probes are answered on the same port without TLS and without a client certificate. They reveal
 //! nothing, and a supervisor that is refused restarts the process: neither a certificate that was
-//! forgotten nor a probe that was configured before TLS may do that (decision 112). Everything
-//! else needs TLS and, if the rules say so, a client certificate. Therefore a certificate is asked
-//! for in the handshake and required by the request.
+//! forgotten nor a probe that was configured before TLS may do that (`docs/decisions/tls.md`).
+//! Everything else needs TLS and, if the rules say so, a client certificate. Therefore a
+//! certificate is asked for in the handshake and required by the request.
 //!
 //! A certificate is verified again at each request, since connections live longer than certificates
 //! and authorities do. A connection whose handshake was under earlier settings is closed after the

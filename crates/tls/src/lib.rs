@@ -20,7 +20,7 @@
 //! # }
 //! ```
 //!
-//! The protocol is rustls, the cryptography aws-lc-rs (decision 110).
+//! The protocol is rustls, the cryptography aws-lc-rs (`docs/decisions/tls.md`).
 //!
 //! Deliberately absent: sockets, reading of files (callers read them with their own limits), time
 //! other than for the validity of certificates, early data (a command that is sent twice is

@@ -240,7 +240,8 @@ pub(super) fn refuse(socket: &OwnedFd, tls: bool) {
 /// costs a few system calls and no memory.
 pub(super) fn dismiss(socket: &OwnedFd, reply: &[u8], tls: bool) {
     // A client that speaks TLS is not answered, as by Redis: before a handshake it could not read
-    // it, and a flood must not cost handshakes (decision 111).
+    // it, and a flood must not cost handshakes
+    // (`docs/decisions/tls.md#end-sessions-as-without-tls`).
     if tls {
         return;
     }

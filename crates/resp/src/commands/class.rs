@@ -67,7 +67,7 @@ pub enum Class {
     /// this server.
     Script,
     /// `EVAL` and `EVAL_RO`: run a script, which is cached then. Pins only within a transaction
-    /// (decision 81).
+    /// (`docs/decisions/carrying.md#scripts-bind-where-no-fallback-is-possible`).
     Eval,
     /// `EVALSHA` and `EVALSHA_RO`: run a script from the cache. Pins only within a transaction,
     /// where no fallback is possible.

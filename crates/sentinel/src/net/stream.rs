@@ -1,8 +1,9 @@
 //! A connected socket to a server, plain or over TLS.
 //!
 //! TLS is the connection of the `tls` crate, which the data plane uses, too: one implementation to
-//! trust, and no buffer in an idle connection (decision 122). Reading and flushing are
-//! cancel-safe: ciphertext that was received or is to be sent stays here.
+//! trust, and no buffer in an idle connection
+//! (`docs/decisions/tls.md#the-login-says-how-to-connect`). Reading and flushing are cancel-safe:
+//! ciphertext that was received or is to be sent stays here.
 
 use std::io;
 

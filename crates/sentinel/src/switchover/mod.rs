@@ -15,7 +15,7 @@
 //! Where sentinels support it (Valkey 9), the failover is a coordinated one: the master stops
 //! accepting writes, waits for the replica and hands over, so nothing is lost even by writers that
 //! nobody holds. `handover` watches whether the master does that. Paused clients make it a plain
-//! failover (decision 126).
+//! failover (`docs/decisions/discovery.md`).
 //!
 //! Everything before the failover command can be revoked, and is, at the first irregularity: the
 //! gate opens to the same master and no replica was promoted. A guard does so even if this task is

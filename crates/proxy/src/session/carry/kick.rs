@@ -2,8 +2,8 @@
 //!
 //! Sentinel closes all connections of a replica that it points to another master, and the replica
 //! keeps answering. So an answer proves nothing here, unlike a [master's](crate::session::carry):
-//! the session waits for discovery, which asks the replica which master it follows. Decision 83
-//! says why that answer is certain.
+//! the session waits for discovery, which asks the replica which master it follows. Why that answer
+//! is certain: `docs/decisions/readers.md#a-replicas-kick-is-explained-by-whom-it-follows`.
 //!
 //! A replica that does not answer a new connection has not closed this session on purpose, and
 //! needs no further question. All of it is bounded. Without evidence of a failover the replica
