@@ -1,5 +1,5 @@
 //! Two masters at once, decided by evidence: the rules E1 to E3 of `docs/failover.md` with real
-//! servers. Rows of `docs/what-happens-when.md`.
+//! servers. Rows of `docs/guarantees.md`.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

@@ -4,7 +4,7 @@
 //! Every test has its own cluster on its own address; tests run in parallel. No test sleeps: each
 //! wait names its condition.
 //!
-//! Numbers of faults in comments are those of `docs/faults.md`, which names the tests of each.
+//! `docs/guarantees.md` names the promises that these tests hold.
 #![allow(
     clippy::expect_used,
     clippy::indexing_slicing,
