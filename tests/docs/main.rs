@@ -43,7 +43,7 @@ fn book() -> Vec<String> {
         }
     }
     found.sort();
-    assert!(found.len() > 40, "only {} pages", found.len());
+    assert!(found.len() > 30, "only {} pages", found.len());
     found
 }
 
@@ -55,7 +55,13 @@ fn documents() -> Vec<String> {
         "CONTRIBUTING.md",
         "SECURITY.md",
         "deploy/README.md",
+        "deploy/compose/README.md",
+        "deploy/helm/gitops.md",
+        "deploy/image/README.md",
+        "deploy/keepalived/README.md",
+        "deploy/nomad/README.md",
         "deploy/redis-ha.md",
+        "deploy/systemd/cutover.md",
     ];
     around.iter().map(|path| (*path).to_owned()).chain(book()).collect()
 }

@@ -15,10 +15,11 @@ use crate::read;
 use crate::yaml::{document, documents, text};
 
 const COMPOSE: &str = "deploy/compose/compose.yaml";
+const CUTOVER: &str = "deploy/systemd/cutover.md";
+const KEEPALIVED: &str = "deploy/keepalived/README.md";
 
 /// The blocks of a page in one language.
 fn of_page(page: &str, info: &str) -> Vec<String> {
-    let page = format!("docs/{page}.md");
     let of_page = |block: &Block| block.document == page && block.info == info;
     let found: Vec<String> = blocks().into_iter().filter(of_page).map(|block| block.text).collect();
     assert!(!found.is_empty(), "{page} has no block of {info}");
@@ -46,12 +47,6 @@ fn longest_stop() -> Duration {
 fn seconds(text: &str) -> Duration {
     let number = text.strip_suffix('s').and_then(|number| number.parse().ok());
     Duration::from_secs(number.unwrap_or_else(|| panic!("{text:?} is not a number of seconds")))
-}
-
-#[test]
-fn compose_page_shows_the_file() {
-    let page = of_page("compose", "yaml");
-    assert_eq!(page, [read(COMPOSE)], "docs/compose.md and {COMPOSE} differ");
 }
 
 #[test]
@@ -127,7 +122,7 @@ fn has_balanced_braces(text: &str) -> bool {
 
 #[test]
 fn nomad_job_embeds_a_sound_configuration() {
-    let job = of_page("nomad", "hcl").concat();
+    let job = of_page("deploy/nomad/README.md", "hcl").concat();
     assert!(has_balanced_braces(&job));
     let texts = heredocs(&job);
     assert_eq!(texts.len(), 2);
@@ -152,8 +147,8 @@ fn text_of(configuration: &toml::Table, key: &str) -> String {
 /// The drop-in names the service of the page's configuration and the address that it replaces.
 #[test]
 fn cutover_drop_in_fits_the_configuration() {
-    let drop_in = of_page("vm-cutover", "ini").concat();
-    let configuration: toml::Table = of_page("vm-cutover", "toml")[0].parse().expect("TOML");
+    let drop_in = of_page(CUTOVER, "ini").concat();
+    let configuration: toml::Table = of_page(CUTOVER, "toml")[0].parse().expect("TOML");
     let service = &configuration["service"].as_array().expect("services")[0];
     assert_eq!(
         value_of(&drop_in, "FileDescriptorName"),
@@ -177,7 +172,7 @@ fn cutover_drop_in_fits_the_configuration() {
 
 #[test]
 fn keepalived_file_asks_for_readiness() {
-    let file = of_page("keepalived", "text").concat();
+    let file = of_page(KEEPALIVED, "text").concat();
     assert!(has_balanced_braces(&file));
     let script = file.lines().find_map(|line| line.trim().strip_prefix("script "));
     assert!(script.is_some_and(|script| script.ends_with(":8888/ready\"")), "{script:?}");
@@ -185,7 +180,7 @@ fn keepalived_file_asks_for_readiness() {
         file.split("track_script {").nth(1).and_then(|rest| rest.split_whitespace().next());
     let defined = file.split("vrrp_script ").nth(1).and_then(|rest| rest.split_whitespace().next());
     assert_eq!(tracked, defined);
-    assert!(of_page("keepalived", "toml")[0].contains("0.0.0.0:8888"));
+    assert!(of_page(KEEPALIVED, "toml")[0].contains("0.0.0.0:8888"));
 }
 
 /// Keys of the chart's values that a recipe sets exist, at the first two levels.
@@ -209,7 +204,8 @@ fn unknown_values(recipe: &Value, chart: &Value) -> Vec<String> {
 fn gitops_recipes_set_values_that_the_chart_has() {
     let chart = document(&read("deploy/helm/pointsman/values.yaml"));
     let mut found = 0;
-    for recipe in of_page("gitops", "yaml").iter().flat_map(|block| documents(block)) {
+    for recipe in of_page("deploy/helm/gitops.md", "yaml").iter().flat_map(|block| documents(block))
+    {
         let application = &recipe["spec"]["source"]["helm"]["valuesObject"];
         for values in [application, &recipe["spec"]["values"], &recipe["pointsman"]] {
             if values.is_object() {

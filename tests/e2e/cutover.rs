@@ -1,5 +1,5 @@
-//! docs/vm-cutover.md, played: haproxy leaves a port that Pointsman already serves, and comes back
-//! to it, under clients that connect all the time.
+//! deploy/systemd/cutover.md, played: haproxy leaves a port that Pointsman already serves, and
+//! comes back to it, under clients that connect all the time.
 //!
 //! The test takes systemd's part: it holds the listening socket of `pointsman.socket` with
 //! `ReusePort=yes`, and passes it to the service. haproxy is the real one. Whether connections in a
@@ -134,7 +134,7 @@ fn haproxy() -> Option<PathBuf> {
     let found = find_in_path("haproxy").or_else(|| Some(PathBuf::from("/usr/sbin/haproxy")));
     let found = found.filter(|path| path.is_file());
     if found.is_none() {
-        eprintln!("haproxy is not installed, so docs/vm-cutover.md is NOT TESTED");
+        eprintln!("haproxy is not installed, so deploy/systemd/cutover.md is NOT TESTED");
     }
     found
 }

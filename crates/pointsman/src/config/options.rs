@@ -153,12 +153,12 @@ section! {
         stateless_commands: Vec<String> = ValueKind::Commands, Some(""), Live;
         /// Commands that clients may not send; [] for none. The default protects discovery.
         ///
-        /// An entry is a command ("FLUSHALL"), a subcommand ("CONFIG|SET"), publishing to a
-        /// channel or to all that begin so ("PUBLISH news:*", for SPUBLISH as well), or
-        /// "@deployment": the default, and all that changes which server has which role
-        /// (docs/access.md lists it). A client that may publish to __sentinel__:hello can announce
-        /// sentinels of its own, so keep the default entries when you add commands of your own. A
-        /// refused request is answered with -NOPERM, aborts its transaction, and is counted by
+        /// An entry is a command ("FLUSHALL"), a subcommand ("CONFIG|SET"), publishing to a channel
+        /// or to all that begin so ("PUBLISH news:*", for SPUBLISH as well), or "@deployment": the
+        /// default, and all that changes which server has which role (docs/security.md lists it). A
+        /// client that may publish to __sentinel__:hello can announce sentinels of its own, so keep
+        /// the default entries when you add commands of your own. A refused request is answered
+        /// with -NOPERM, aborts its transaction, and is counted by
         /// pointsman_refused_commands_total. In scripts and functions commands are not seen: set
         /// the ACL of Redis as well. Unless this is [], bytes that are no request of Redis end the
         /// connection. A change applies to sessions that begin after it.
