@@ -1,9 +1,9 @@
 //! Pure files decide: they have no runtime, socket, clock, file, thread or log of their own. Time
 //! and events go in, actions and the next deadline come out.
 //!
-//! [`PURE`] is the only list of them; the table in `docs/architecture.md` is generated from it.
+//! [`PURE`] is the only list of them.
 
-use crate::{fail_on, is_test, read, root, sources};
+use crate::{fail_on, is_test, sources};
 
 /// Paths of pure files and folders, with what they decide.
 const PURE: &[(&str, &str)] = &[
@@ -101,23 +101,4 @@ fn keeps_pure_files_free_of_io() {
         }
     }
     fail_on("I/O in pure files", &breaches);
-}
-
-#[test]
-fn lists_pure_files_in_the_architecture_document() {
-    const BEGIN: &str = "<!-- pure files: UPDATE=1 cargo test --test tidy -->\n";
-    const END: &str = "<!-- end of pure files -->\n";
-    let mut table = String::from("| Pure file or folder | Decides |\n|---|---|\n");
-    for (path, decides) in PURE {
-        table += &format!("| `{path}` | {decides} |\n");
-    }
-    let document = read("docs/architecture.md");
-    let (before, rest) = document.split_once(BEGIN).expect("the begin marker");
-    let (_, after) = rest.split_once(END).expect("the end marker");
-    let wanted = format!("{before}{BEGIN}\n{table}\n{END}{after}");
-    if std::env::var_os("UPDATE").is_some() {
-        std::fs::write(root().join("docs/architecture.md"), &wanted).expect("a writable document");
-    } else {
-        assert!(document == wanted, "the table is not current; UPDATE=1 cargo test --test tidy");
-    }
 }

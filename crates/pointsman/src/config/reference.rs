@@ -13,8 +13,11 @@ Every key with its default. This page is generated from the definitions in
 `crates/pointsman/src/config/options.rs`; a test compares them, and
 `UPDATE=1 cargo test --test docs` writes it.
 
-- Flags override environment variables (`POINTSMAN_...`), these override the file, and the file
-  overrides the defaults.
+- Flags override environment variables, these override the file, and the file overrides the
+  defaults.
+- The variable of a key is `POINTSMAN_` and its path in capitals, without `service`:
+  `POINTSMAN_TIMERS_POLL`. Those of `service.name`, `service.sentinels` and `admin.listen` are
+  `POINTSMAN_SERVICE`, `POINTSMAN_SENTINEL` and `POINTSMAN_ADMIN`.
 - `pointsman config` prints all keys with their values and where each value came from.
   `pointsman check` reports every fault at once, with line and key.
 - Unknown keys are refused, with the nearest known key as a suggestion.
@@ -47,39 +50,56 @@ listen = [\"0.0.0.0:8888\"]
 #[must_use]
 pub fn reference() -> String {
     let mut out = HEAD.to_owned();
+    let mut described = Vec::new();
     for section in SECTIONS {
-        out.push_str(&of_section(section));
+        let about = section.about.split_whitespace().collect::<Vec<_>>().join(" ");
+        let _ = write!(out, "\n## `{}`\n\n{}\n", section.header(), fill(&about));
+        for option in section.options {
+            let _ = write!(out, "\n{}\n", of_option(section, option, &mut described));
+        }
     }
     out
 }
 
-fn of_section(section: &ConfigSection) -> String {
-    let about = section.about.split_whitespace().collect::<Vec<_>>().join(" ");
-    let table = section.header();
-    let mut out = format!("\n## `{table}`\n\n{about}\n");
-    for option in section.options {
-        out.push_str(&of_option(section, option));
-    }
-    out
-}
-
-fn of_option(section: &ConfigSection, option: &OptionSpec) -> String {
-    let mut out = String::new();
+/// An option with its description, or with the option that had the description first.
+fn of_option(
+    section: &ConfigSection,
+    option: &OptionSpec,
+    described: &mut Vec<(String, String)>,
+) -> String {
     let path = section.path_of(option.key);
-    let _ = write!(out, "\n### `{path}`\n\n");
-    for paragraph in option.paragraphs() {
-        // Characters with a meaning in Markdown are escaped.
-        let _ = write!(
-            out,
-            "{}\n\n",
-            paragraph.replace('<', "\\<").replace('*', "\\*").replace('_', "\\_")
-        );
-    }
     let default = match option.default_value() {
-        Some(value) => format!("Default `{}`", value.to_toml()),
-        None => "No default".to_owned(),
+        Some(value) => format!(", default `{}`", value.to_toml()),
+        None => String::new(),
     };
     let live = if option.reload == Reload::Live { ", *live*" } else { "" };
-    let _ = writeln!(out, "{default}, variable `{}`{live}.", section.variable(option.key));
-    out
+    // Characters with a meaning in Markdown are escaped.
+    let text =
+        option.paragraphs().join(" ").replace('<', "\\<").replace('*', "\\*").replace('_', "\\_");
+    let first = described.iter().find(|(_, known)| *known == text);
+    let text = match first {
+        Some((first, _)) => format!("As `{first}`."),
+        None => {
+            described.push((path.clone(), text.clone()));
+            text
+        }
+    };
+    fill(&format!("**`{path}`**{default}{live}. {text}"))
+}
+
+/// Breaks a text into lines of at most a hundred characters.
+pub(crate) fn fill(text: &str) -> String {
+    const WIDTH: usize = 100;
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.is_empty() => word.clone_into(line),
+            Some(line) if line.len() + word.len() < WIDTH => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines.join("\n")
 }

@@ -7,6 +7,8 @@ use std::fmt::Write as _;
 
 use proxy::{CarryEffect, ListedCommand, Pin};
 
+use crate::config::fill;
+
 /// Returns the page.
 #[must_use]
 pub fn commands() -> String {
@@ -15,6 +17,7 @@ pub fn commands() -> String {
     out.push_str("| Command | Session | Why |\n|---|---|---|\n");
     let (ordinary, special): (Vec<ListedCommand>, Vec<ListedCommand>) =
         proxy::listed_commands().into_iter().partition(|it| it.ordinary);
+    let mut rows: Vec<(String, Vec<String>)> = Vec::new();
     for ListedCommand { name, effect, reason, .. } in special {
         let effect = match effect {
             CarryEffect::Carried => "carried".to_owned(),
@@ -22,8 +25,15 @@ pub fn commands() -> String {
             CarryEffect::Never => "never carried".to_owned(),
             CarryEffect::Ends => "ends".to_owned(),
         };
+        let (row, name) = (format!("{effect} | {reason}"), format!("`{name}`"));
+        match rows.iter_mut().find(|(known, _)| *known == row) {
+            Some((_, names)) => names.push(name),
+            None => rows.push((row, vec![name])),
+        }
+    }
+    for (row, names) in rows {
         // Writing to a string cannot fail.
-        let _ = writeln!(out, "| `{name}` | {effect} | {reason} |");
+        let _ = writeln!(out, "| {} | {row} |", names.join(", "));
     }
     out.push_str(
         "\n## Commands without an effect on their session\n\n\
@@ -40,7 +50,7 @@ pub fn commands() -> String {
         };
         let names: Vec<String> =
             ordinary.iter().filter(of).map(|it| format!("`{}`", it.name)).collect();
-        let _ = write!(out, "\n### {title}\n\n{}\n", wrap(&names));
+        let _ = write!(out, "\n### {title}\n\n{}\n", fill(&names.join(", ")));
     }
     out.push_str(STATES);
     for pin in Pin::ALL {
@@ -57,24 +67,6 @@ const FAMILIES: &[(&str, &[&str])] = &[
     ("Probabilistic", &["BF.", "CF.", "CMS.", "TDIGEST.", "TOPK."]),
     ("Time series", &["TS."]),
 ];
-
-/// Joins names with commas, in lines of about a hundred characters.
-fn wrap(names: &[String]) -> String {
-    const WIDTH: usize = 110;
-    let mut lines = vec![String::new()];
-    for (at, name) in names.iter().enumerate() {
-        let word = if at + 1 < names.len() { format!("{name},") } else { name.clone() };
-        match lines.last_mut() {
-            Some(line) if line.is_empty() => *line = word,
-            Some(line) if line.len() + word.len() < WIDTH => {
-                line.push(' ');
-                line.push_str(&word);
-            }
-            _ => lines.push(word),
-        }
-    }
-    lines.join("\n")
-}
 
 const INTRODUCTION: &str = "\
 # Commands and failovers
