@@ -1,20 +1,112 @@
-//! Lengths of files, functions, lines and test names.
+//! Code lines of crates, and lengths of files, functions, lines and test names.
+//!
+//! A crate may not grow: what is added has to replace something. When a crate has shrunk its cap is
+//! lowered, until it is at the size that was planned for it.
 //!
 //! One type or one subject per file, up to 900 lines. A lower limit splits types into files that
 //! write the same fields.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proc_macro2::{TokenStream, TokenTree};
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 
-use crate::{fail_on, sources};
+use crate::{fail_on, is_test, sources};
 
 const LONGEST_FILE: usize = 900;
 const LONGEST_FUNCTION: usize = 70;
 const LONGEST_LINE: usize = 100;
 const LONGEST_TEST_NAME: usize = 60;
+
+/// The code lines that each crate may have, without comments, blank lines and tests, and those that
+/// are planned.
+const CRATES: &[(&str, usize, usize)] = &[
+    ("admin-http", 1_750, 1_400),
+    ("bench", 12_350, 5_000),
+    ("drain", 850, 850),
+    ("haproxy-import", 4_200, 3_600),
+    ("pointsman", 17_350, 14_300),
+    ("proxy", 14_550, 12_300),
+    ("resp", 6_600, 5_000),
+    ("sentinel", 17_700, 12_900),
+    ("setup", 450, 300),
+    ("simulator", 5_650, 3_700),
+    ("target", 1_100, 1_100),
+    ("tls", 1_650, 1_650),
+    ("xtask", 6_700, 3_200),
+];
+
+/// A cap this far above the size of its crate is lowered.
+const SLACK: usize = 200;
+
+/// Lines of code, without comments, blank lines and the tests at the end.
+fn code_lines(text: &str) -> usize {
+    let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or(text);
+    code.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("//")).count()
+}
+
+/// The modules that are only compiled for tests and fuzzing, as paths without `.rs`.
+fn test_modules(sources: &BTreeMap<String, String>) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for (name, text) in sources {
+        let path = name.trim_end_matches(".rs");
+        let folder = match path.rsplit_once('/') {
+            Some((folder, "lib" | "main" | "mod")) => folder,
+            _ => path,
+        };
+        let mut is_of_tests = false;
+        for line in text.lines().map(str::trim) {
+            let module = line.strip_suffix(';').and_then(|it| it.rsplit_once("mod "));
+            match module {
+                _ if line.starts_with("#[cfg(test)]") || line.starts_with("#[cfg(any(test") => {
+                    is_of_tests = true;
+                }
+                Some((_, module)) if is_of_tests => {
+                    found.insert(format!("{folder}/{module}"));
+                    is_of_tests = false;
+                }
+                _ => is_of_tests &= !line.ends_with(['{', '}', ';']),
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn keeps_crates_below_their_caps() {
+    let (mut sizes, sources) = (BTreeMap::<String, usize>::new(), sources());
+    let of_tests = test_modules(&sources);
+    let is_of_tests = |name: &str| {
+        is_test(name)
+            || of_tests.iter().any(|it| {
+                name.strip_prefix(it.as_str()).is_some_and(|rest| rest.starts_with(['.', '/']))
+            })
+    };
+    for (name, text) in &sources {
+        let Some((krate, file)) = name.strip_prefix("crates/").and_then(|it| it.split_once('/'))
+        else {
+            continue;
+        };
+        if file.starts_with("src/") && !is_of_tests(name) {
+            *sizes.entry(krate.to_owned()).or_default() += code_lines(text);
+        }
+    }
+    let mut breaches = Vec::new();
+    for (krate, size) in &sizes {
+        match CRATES.iter().find(|(name, ..)| name == krate) {
+            Some((_, cap, _)) if size > cap => {
+                breaches.push(format!("{krate} has {size} lines, its cap is {cap}"));
+            }
+            Some((_, cap, planned)) if size + SLACK < *cap && cap > planned => {
+                breaches.push(format!("{krate} has {size} lines: lower its cap from {cap}"));
+            }
+            Some(_) => {}
+            None => breaches.push(format!("{krate} has {size} lines and no cap")),
+        }
+    }
+    fail_on("crates", &breaches);
+}
 
 #[test]
 fn keeps_files_short_and_headed() {

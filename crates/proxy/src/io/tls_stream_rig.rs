@@ -53,7 +53,7 @@ struct StreamRig {
     /// The stream has failed to write, or the peer received an alert.
     failed: bool,
     _reactor: InstalledReactor,
-    _bell: OwnedFd,
+    _eventfd: OwnedFd,
 }
 
 fn cx() -> Context<'static> {
@@ -80,8 +80,9 @@ pub fn run(
     server: Arc<ServerConfig>,
     (client, name): (Arc<ClientConfig>, ServerName<'static>),
 ) -> Seen {
-    let bell = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).expect("a bell");
-    let reactor = reactor::install(Reactor::new(&bell).expect("a reactor"));
+    let eventfd =
+        rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).expect("an eventfd");
+    let reactor = reactor::install(Reactor::new(&eventfd).expect("a reactor"));
     let (ours, socket) = UnixStream::pair().expect("a pair of sockets");
     for end in [&ours, &socket] {
         end.set_nonblocking(true).expect("a socket");
@@ -100,7 +101,7 @@ pub fn run(
         ended: false,
         failed: false,
         _reactor: reactor,
-        _bell: bell,
+        _eventfd: eventfd,
     };
     rig.shake();
     for step in steps.chunks_exact(2).take(MAX_STEPS) {

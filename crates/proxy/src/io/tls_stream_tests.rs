@@ -19,7 +19,7 @@ struct Ends {
     stream: TlsStream<ServerSide>,
     peer: StreamOwned<ClientConnection, UnixStream>,
     _reactor: InstalledReactor,
-    _bell: std::os::fd::OwnedFd,
+    _eventfd: std::os::fd::OwnedFd,
 }
 
 fn cx() -> Context<'static> {
@@ -29,8 +29,8 @@ fn cx() -> Context<'static> {
 impl Ends {
     /// Both ends after the handshake, over sockets with small buffers.
     fn new(version: Version) -> Self {
-        let bell = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
-        let reactor = reactor::install(Reactor::new(&bell).unwrap());
+        let eventfd = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+        let reactor = reactor::install(Reactor::new(&eventfd).unwrap());
         let (ours, theirs) = UnixStream::pair().unwrap();
         for socket in [&ours, &theirs] {
             socket.set_nonblocking(true).unwrap();
@@ -44,7 +44,7 @@ impl Ends {
         let name = ServerName::try_from("redis.example").unwrap();
         let peer = StreamOwned::new(ClientConnection::new(config, name).unwrap(), theirs);
         let stream = TlsStream::new(socket, connection);
-        let mut ends = Self { stream, peer, _reactor: reactor, _bell: bell };
+        let mut ends = Self { stream, peer, _reactor: reactor, _eventfd: eventfd };
         ends.shake();
         ends
     }

@@ -8,23 +8,21 @@
 //!
 //! At a master change, the fence is checked before every write to the target, so after it is raised
 //! no byte goes there. Bytes read from the target until then are delivered, with the rest of a
-//! reply that had begun ([`last_replies`]); then the client is closed. A reply that is read later,
-//! or after another node is known to be promoted, is discarded ([`superseded`]).
+//! reply that had begun; then the client is closed. A reply that is read later,
+//! or after another node is known to be promoted, is discarded. Both are in [`superseded`].
 //!
 //! Why a pump ends, and what follows, is decided in [`end`](crate::session::end). Our own pushes to
 //! clients come from [`maintenance`](crate::maintenance); this module inserts them
 //! ([`interleave`]).
 
 mod counted_context;
-mod directions;
+mod fast;
 mod interleave;
 #[cfg(test)]
 mod interleave_tests;
-mod last_replies;
 #[cfg(test)]
 mod last_replies_tests;
 mod moving;
-mod screening;
 pub(super) mod sharing;
 mod start;
 mod stopped;
@@ -37,21 +35,22 @@ mod tls_target_tests;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::Instant;
 
+use counted_context::CountedContext;
 use drain::Ticket;
-use resp::{Ledger, Screened};
+use resp::{Ledger, RefusedCommand, Screened};
 use target::{Target, TargetRef};
 
 use crate::context::WorkerContext;
 use crate::end_reason::{EndReason, Side};
-use crate::io::buffer;
 use crate::io::flow::{EndSignal, Flow, FlowStep, MAX_READS};
-use crate::io::stream::{self, ByteStream};
+use crate::io::stream::ByteStream;
 use crate::latency::Stopwatch;
 use crate::options::Sessions;
 use crate::runtime::tasks::visits;
 use crate::runtime::timers::LazyTimer;
-use crate::runtime::wake_flag::{FlaggedWaker, WakeFlag};
+use crate::runtime::wake_flag::WakeFlag;
 use crate::session::carry::replay::Replayed;
 use crate::session::idle::IdleWatch;
 use crate::session::leave::Leaving;
@@ -59,7 +58,6 @@ use crate::session::pump::sharing::SharingState;
 use crate::session::report::SessionBase;
 use crate::session::rest::RestClock;
 use crate::session::upstream::TargetStream;
-use counted_context::CountedContext;
 
 pub(crate) use moving::Moving;
 pub(crate) use start::Start;
@@ -172,35 +170,6 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
         (self.client, self.upstream)
     }
 
-    /// One poll of the session, with all of the usual path in it.
-    #[inline(always)]
-    fn poll_once(
-        &mut self,
-        cx: &mut Context<'_>,
-        base: &SessionBase,
-        FlaggedWaker { flag, waker }: &FlaggedWaker,
-    ) -> Poll<Stop> {
-        // Once for all that follows: no socket event can be recorded while this runs.
-        stream::update_readiness_of_both(&mut self.client, &mut self.upstream, cx);
-        self.record_sent();
-        let rung = flag.take_woken();
-        if rung && let Some(polled) = self.handle_rare_events(base, flag, waker) {
-            return polled;
-        }
-        let mut scratch = buffer::take_scratch();
-        let polled = self.poll(cx, waker, &mut *scratch);
-        buffer::put_back(scratch);
-        if polled.is_pending() {
-            if rung && let Some(reason) = self.check_idle(waker) {
-                return Poll::Ready(reason.into());
-            }
-            if self.begins_to_rest() {
-                return Poll::Ready(Stop::Rest);
-            }
-        }
-        polled
-    }
-
     /// Handles the events for which the flag was set. `None` if bytes are to be moved as usual.
     #[cold]
     fn handle_rare_events(
@@ -224,7 +193,7 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
         self.rare.as_mut().is_some_and(|rare| alarm(rare).is_due(waker))
     }
 
-    /// Checks everything that is announced by the bell.
+    /// Checks everything that the wake flag announces.
     fn check_events(&mut self, ticket: &Ticket, waker: &Waker) -> Option<Stop> {
         if ticket.is_cut() {
             return Some(EndReason::Cut.into());
@@ -243,35 +212,6 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
         }
         self.is_due(|rare| &mut rare.half_close, waker)
             .then_some(EndReason::HalfCloseTimeout.into())
-    }
-
-    /// Moves what has arrived. What few polls find is in functions of its own: the kernel's work
-    /// between two polls evicts the code, so each line of it that the usual path spans is loaded
-    /// again for every request.
-    #[inline(always)]
-    fn poll(&mut self, cx: &mut Context<'_>, waker: &Waker, scratch: &mut [u8]) -> Poll<Stop> {
-        // Requests that are not sent to a target that is gone can still be sent to the next one.
-        let stuck = self.target.fence().is_raised()
-            || (self.upstream.peer_closed() && self.can_be_carried());
-        let mut requests = if stuck { FlowStep::Stuck } else { self.forward_requests(cx, scratch) };
-        self.offer_requests();
-        if matches!(requests, FlowStep::Done) {
-            match self.poll_client_end(cx, scratch) {
-                Ok(step) => requests = step,
-                Err(reason) => return Poll::Ready(reason.into()),
-            }
-        }
-        if self.ledger.must_end().is_some() {
-            return Poll::Ready(self.forced_end().into());
-        }
-        let replies = self.forward_replies(cx, scratch);
-        if self.target.fence().is_raised() {
-            return Poll::Ready(EndReason::Fenced.into());
-        }
-        if matches!((&requests, &replies), (FlowStep::Idle, FlowStep::Idle)) && self.is_usual() {
-            return Poll::Pending;
-        }
-        self.poll_unusual(cx, waker, scratch, (requests, replies))
     }
 
     /// The client has ended its direction: passes that on, unless nothing is left to do.
@@ -347,14 +287,52 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
         if self.ledger.take_pin_change() { self.note_pin().map(Stop::End) } else { Poll::Pending }
     }
 
-    /// Whether nothing remains to be checked after a poll in which both directions have moved all
-    /// that has arrived.
-    #[inline]
-    fn is_usual(&self) -> bool {
-        !self.reply_dropped
-            && self.first_end.is_none()
-            && self.leaving == Leaving::No
-            && self.has_no_transition()
-            && self.ledger.is_uneventful()
+    /// Forwards the bytes that were read before this pump began.
+    pub(super) fn screen_early(&mut self, early: Vec<u8>) {
+        if early.is_empty() {
+            return;
+        }
+        match self.ledger.screen(&early) {
+            None => self.requests.replace_kept(early),
+            Some(screened) => self.forward_screened(screened),
+        }
+    }
+
+    /// Forwards what takes the place of the bytes that were read last.
+    #[cold]
+    pub(super) fn take_screened(&mut self) {
+        if !std::mem::replace(&mut self.has_received, true) {
+            self.context.drain.record_arrival();
+        }
+        if let Some(screened) = self.screened.take() {
+            self.forward_screened(*screened);
+        }
+    }
+
+    fn forward_screened(&mut self, Screened { bytes, refused, broken }: Screened) {
+        if !bytes.is_empty() {
+            self.requests.keep(&bytes);
+        }
+        // Nothing more is read: the client's direction ends for it as for the server.
+        self.requests.ended |= broken;
+        for command in refused {
+            self.count_refused(command);
+        }
+    }
+
+    fn count_refused(&self, command: RefusedCommand) {
+        if let Some(count) = self.context.counters.refused_commands.get(command.index()) {
+            count.increment();
+        }
+        let shared = &self.context.shared;
+        if let Some(unlogged) = shared.refusal_log.due(command.index(), Instant::now()) {
+            let (service, command) = (&*shared.service.name, command.label());
+            tracing::warn!(
+                service,
+                command,
+                unlogged,
+                "client's command refused, see the key refuse"
+            );
+        }
     }
 }

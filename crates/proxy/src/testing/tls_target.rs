@@ -121,7 +121,7 @@ pub(crate) struct FarEnd {
     /// Bytes taken from the socket.
     pub(crate) received: usize,
     _reactor: InstalledReactor,
-    _bell: std::os::fd::OwnedFd,
+    _eventfd: std::os::fd::OwnedFd,
 }
 
 pub(crate) fn noop() -> Context<'static> {
@@ -136,8 +136,8 @@ pub(crate) fn record_events() {
 impl FarEnd {
     /// Both ends after the handshake.
     pub(crate) fn pair(version: Version) -> (TlsStream<ClientSide>, Self) {
-        let bell = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
-        let reactor = reactor::install(Reactor::new(&bell).unwrap());
+        let eventfd = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+        let reactor = reactor::install(Reactor::new(&eventfd).unwrap());
         let (ours, theirs) = UnixStream::pair().unwrap();
         for socket in [&ours, &theirs] {
             socket.set_nonblocking(true).unwrap();
@@ -156,7 +156,7 @@ impl FarEnd {
             read: Vec::new(),
             received: 0,
             _reactor: reactor,
-            _bell: bell,
+            _eventfd: eventfd,
         };
         far.shake(&mut stream);
         far.received = 0;

@@ -7,18 +7,16 @@
 //! opaque; nothing is guessed. The rules are those of `redis:src/networking.c` and
 //! `redis:src/pubsub.c`.
 //!
-//! The methods of [`Matcher`] are in several modules: `counting` (ordinary frames), `marking`,
-//! `pinning`, `carrying` and `maintenance`.
-//!
-//! Deliberately absent: bytes. Both scanners report whole frames.
+//! It sees no bytes: both scanners report whole frames. What is sent to another server is decided
+//! in [`replay`](crate::replay).
 
 use crate::commands::class::{Class, ClassGroup};
 use crate::ledger::affinity::ServerAffinity;
-use crate::ledger::carrying::WaitUse;
-use crate::ledger::connection_state::{ConnectionState, SubscriptionCounts};
-use crate::ledger::in_flight::{InFlightMarks, Mark};
+use crate::ledger::in_flight::{InFlightMarks, MAX_EXPECTED, Mark};
 use crate::ledger::maintenance::ConnectionFeatures;
+use crate::ledger::pin::Pin;
 use crate::ledger::recorder::{Answered, Recorder};
+use crate::ledger::replay_state::ReplayState;
 use crate::ledger::reply_suppression::ReplySuppression;
 use crate::ledger::session_state::{FrameCounts, LedgerFault, MustEnd, ReplyOutcome, SessionState};
 use crate::scan::message_kind::MessageKind;
@@ -41,6 +39,92 @@ pub(super) enum LedgerPhase {
     Opaque,
 }
 
+/// The use of `WAIT` in a session.
+///
+/// `WAIT` and `WAITAOF` refer to the writes of their own connection. On another connection the
+/// server would answer at once, and about nothing (`redis:src/replication.c`, `waitCommand`,
+/// compares with the offset of the client's own last write). A session that has used them is
+/// therefore not carried, and one that uses them for the first time after it was carried is ended
+/// before that reply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum WaitUse {
+    /// Never sent.
+    #[default]
+    Never,
+    /// Sent on the connection on which the writes were made.
+    OnThisConnection,
+    /// Not sent on this connection, but the session was carried: writes may have been made on the
+    /// connection before.
+    Carried,
+    /// Sent after the session was carried.
+    AfterCarry,
+}
+
+impl WaitUse {
+    /// The state after one more `WAIT`.
+    pub(crate) fn after_wait(self) -> Self {
+        match self {
+            Self::Never | Self::OnThisConnection => Self::OnThisConnection,
+            Self::Carried | Self::AfterCarry => Self::AfterCarry,
+        }
+    }
+}
+
+/// The protocol version, and the state that pins the session until it is cleared.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct ConnectionState {
+    pub(crate) resp3: bool,
+    pub(crate) transaction: bool,
+    pub(crate) watching: bool,
+    pub(crate) asking: bool,
+    pub(crate) tracking: bool,
+}
+
+/// The number of subscriptions, as of the last confirmation.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct SubscriptionCounts {
+    channels: u32,
+    patterns: u32,
+    shards: u32,
+}
+
+impl SubscriptionCounts {
+    /// A request of `class` was confirmed with `count` as the current number of subscriptions.
+    /// Returns the previous number of its kind.
+    pub(crate) fn confirm(&mut self, class: Class, count: u32) -> u32 {
+        // The server counts channels and patterns together, and shard channels separately.
+        let (counter, others) = match class {
+            Class::Subscribe | Class::Unsubscribe => (&mut self.channels, self.patterns),
+            Class::PSubscribe | Class::PUnsubscribe => (&mut self.patterns, self.channels),
+            _ => (&mut self.shards, 0),
+        };
+        std::mem::replace(counter, count.saturating_sub(others))
+    }
+
+    pub(crate) fn is_any(self) -> bool {
+        self.channels | self.patterns | self.shards != 0
+    }
+
+    pub(crate) fn has_shards(self) -> bool {
+        self.shards > 0
+    }
+
+    /// Whether the numbers of channels, patterns and shard channels equal `counts`.
+    pub(crate) fn are(self, counts: [usize; 3]) -> bool {
+        [self.channels, self.patterns, self.shards].map(u64::from)
+            == counts.map(|count| count as u64)
+    }
+}
+
+/// What the server keeps for one connection, as its requests and replies show it.
+///
+/// It has five kinds of methods:
+///
+/// - A. Counting ordinary requests and replies, many at a time.
+/// - B. Matching every other request and reply, one at a time.
+/// - C. Marking requests whose reply must be inspected.
+/// - D. Determining what pins the session to its server.
+/// - E. Carrying it to another connection.
 #[derive(Debug)]
 pub(crate) struct Matcher {
     pub(super) owed: u32,
@@ -62,6 +146,50 @@ pub(crate) struct Matcher {
     pub(super) pin_changed: bool,
 }
 
+// A. Counting ordinary requests and replies.
+impl Matcher {
+    /// Whether ordinary requests only need to be counted now.
+    #[inline]
+    pub(crate) fn may_count_requests(&self) -> bool {
+        self.phase != LedgerPhase::Opaque && !self.suppression.is_active()
+    }
+
+    /// Whether a transaction may be open when the server reads the next request.
+    #[inline]
+    pub(crate) fn may_queue(&self) -> bool {
+        self.suppression.may_queue()
+    }
+
+    /// `n` ordinary requests ended while they only need to be counted.
+    #[inline]
+    pub(crate) fn count_requests(&mut self, n: u32) -> Result<(), Untrackable> {
+        self.counts.requests = self.counts.requests.saturating_add(n);
+        let owed = self.owed.checked_add(n).filter(|owed| *owed <= MAX_OWED);
+        self.owed = owed.ok_or(Untrackable)?;
+        Ok(())
+    }
+
+    /// How many of the next replies only need to be counted.
+    #[inline]
+    pub(crate) fn countable_replies(&self) -> u32 {
+        let plain = self.phase != LedgerPhase::Opaque
+            && !self.must_inspect_arrays()
+            && !self.connection.asking
+            && !self.suppression.is_unconfirmed();
+        if plain { self.owed } else { 0 }
+    }
+
+    /// `n` replies ended, at most [`countable_replies`](Self::countable_replies).
+    #[inline]
+    pub(crate) fn count_replies(&mut self, n: u32) {
+        self.last_answer = None;
+        self.owed -= n;
+        self.answered = self.answered.wrapping_add(n);
+        self.counts.replies = self.counts.replies.saturating_add(n);
+    }
+}
+
+// B. Matching other requests and replies.
 impl Matcher {
     pub(crate) fn new() -> Self {
         Self {
@@ -420,5 +548,244 @@ impl Matcher {
 
     pub(crate) fn recorder(&mut self) -> &mut Recorder {
         &mut self.recorder
+    }
+}
+
+// C. Marking requests whose reply must be inspected.
+//
+// The reply to a request without a mark is counted like any other, so every boundary stays known;
+// the effect of the request does not. The session is pinned until a later `RESET` is answered,
+// which clears any such effect. If a request cannot be counted without a mark, because its replies
+// look like messages or change how replies are counted (`SUBSCRIBE` and similar commands, `HELLO`,
+// `RESET`, `MONITOR`, `CLIENT REPLY ON`), the session becomes opaque.
+impl Matcher {
+    /// Marks the request that ends now.
+    pub(super) fn mark(
+        &mut self,
+        class: Class,
+        args: u32,
+        max_marks: u16,
+    ) -> Result<(), Untrackable> {
+        let expected = match class.group() {
+            ClassGroup::Subscribing => args - 1,
+            _ if matches!(class, Class::Iterate | Class::Refused) => args,
+            _ => 0,
+        };
+        if expected > MAX_EXPECTED {
+            return Err(Untrackable);
+        }
+        let mark = Mark::new(self.answered.wrapping_add(self.owed), class, expected);
+        match class {
+            _ if self.marks.push(mark, max_marks) => self.features.sent(class),
+            // Without a mark, the cursor in the reply is not seen.
+            Class::Iterate => self.affinity.cursor_missed(),
+            // A blocking request is marked only to report it as blocking.
+            _ if class.group() == ClassGroup::Blocking => {}
+            _ if class.can_be_unmarked() => self.marks.record_unmarked(mark.at),
+            _ => return Err(Untrackable),
+        }
+        Ok(())
+    }
+
+    /// Whether a request that needs a mark has none. Its effect is unknown until a later `RESET` is
+    /// answered.
+    pub(super) fn has_unmarked(&self) -> bool {
+        self.marks.last_unmarked().is_some()
+    }
+
+    /// Whether the request that ended last needs a mark and has none.
+    pub(crate) fn last_is_unmarked(&self) -> bool {
+        self.marks.last_unmarked() == Some(self.answered.wrapping_add(self.owed).wrapping_sub(1))
+    }
+
+    /// The class of the request that the next reply answers, if it is marked.
+    pub(super) fn head(&self) -> Option<Class> {
+        self.marks.first().filter(|mark| mark.at == self.answered).map(Mark::class)
+    }
+
+    /// `RESET` was answered: clears the unmarked requests before it.
+    pub(super) fn forget_unmarked(&mut self) {
+        let position = self.answered.wrapping_sub(1);
+        if self.marks.last_unmarked().is_some_and(|last| position.wrapping_sub(last) < MAX_OWED) {
+            self.marks.forget_unmarked();
+        }
+    }
+}
+
+// D. What pins the session to its server. A pin changes only with a request or reply that is not
+// ordinary, so ordinary traffic never evaluates it.
+impl Matcher {
+    /// What pins the session to its server; `None` if it can be carried once nothing is in flight.
+    pub(crate) fn pin(&self) -> Option<Pin> {
+        match self.phase {
+            LedgerPhase::Opaque => return Some(self.affinity.opaque_reason()),
+            // The server is closing the connection.
+            LedgerPhase::Ended => return None,
+            LedgerPhase::Tracked => {}
+        }
+        let blocked = || self.head().is_some_and(|class| class.group() == ClassGroup::Blocking);
+        let can_resubscribe = || self.subscriptions.are(self.recorder.subscriptions());
+        let pins = [
+            (self.has_unmarked(), Pin::TooManyInFlight),
+            (self.connection.transaction, Pin::Transaction),
+            (self.owed > 0 && blocked(), Pin::Blocking),
+            (self.connection.watching, Pin::Watch),
+            (self.connection.asking, Pin::Asking),
+            (self.connection.tracking, Pin::Tracking),
+            (!self.suppression.is_settled(), Pin::ReplyOff),
+            (self.is_subscribed() && !can_resubscribe(), Pin::Subscribed),
+        ];
+        let pinned = pins.into_iter().find(|(is, _)| *is).map(|(_, pin)| pin);
+        pinned
+            .or_else(|| self.affinity.pin(self.recorder.library()))
+            .or_else(|| (self.wait_use == WaitUse::OnThisConnection).then_some(Pin::Wait))
+            .or_else(|| self.features.pin())
+            .or_else(|| self.recorder.is_in_doubt().then_some(Pin::UnknownState))
+    }
+
+    /// Whether the server keeps state for the connection that another connection would not have.
+    pub(super) fn is_pinned(&self) -> bool {
+        let ConnectionState { watching, asking, tracking, transaction: _, resp3: _ } =
+            self.connection;
+        watching
+            || asking
+            || tracking
+            || self.has_unmarked()
+            || self.features.pin().is_some()
+            || !self.suppression.is_settled()
+    }
+
+    /// What [`take_changed`](Self::take_changed) would return.
+    #[inline]
+    pub(crate) fn has_changed(&self) -> bool {
+        self.pin_changed
+    }
+
+    /// Whether the pin may have changed since the last call.
+    #[inline]
+    pub(crate) fn take_changed(&mut self) -> bool {
+        // Written only if it is set, because this is called at every wake-up.
+        let changed = self.pin_changed;
+        if changed {
+            self.pin_changed = false;
+        }
+        changed
+    }
+
+    pub(crate) fn is_opaque(&self) -> bool {
+        self.phase == LedgerPhase::Opaque
+    }
+
+    /// Stops tracking the session for good, and frees what was allocated.
+    pub(crate) fn become_opaque(&mut self) {
+        (self.phase, self.pin_changed) = (LedgerPhase::Opaque, true);
+        self.marks.clear();
+        self.recorder.clear();
+        self.features = ConnectionFeatures::default();
+    }
+
+    /// Records that a request of that class, or the reply to it, is about to make the session
+    /// opaque.
+    #[cold]
+    pub(crate) fn record_opaque_reason(&mut self, class: Class) {
+        self.affinity.record_opaque_reason(match class {
+            Class::Monitor => Pin::Monitor,
+            Class::Replication => Pin::Replication,
+            Class::Debugger => Pin::Debugger,
+            _ => Pin::NotFollowed,
+        });
+    }
+
+    /// Whether the session is pinned permanently.
+    pub(crate) fn is_pinned_permanently(&self) -> bool {
+        self.affinity.is_permanent()
+    }
+
+    /// An unknown command begins, which pins the session permanently.
+    pub(crate) fn pin_permanently(&mut self) {
+        self.affinity.sent(Class::Unknown);
+        self.pin_changed = true;
+    }
+
+    /// The client sent what is no request.
+    pub(crate) fn invalid_sent(&mut self) {
+        self.affinity.invalid_sent();
+    }
+
+    /// Whether the server closes the connection, maybe without a reply, because of what the client
+    /// sent: what is no request, or one of the two words by which it recognizes HTTP
+    /// (`redis:src/networking.c`, `securityWarningCommand`).
+    pub(crate) fn provokes_close(&self) -> bool {
+        let is_http = |name: &str| ["POST", "host:"].iter().any(|it| it.eq_ignore_ascii_case(name));
+        self.affinity.has_sent_invalid() || self.unknown_command().is_some_and(is_http)
+    }
+
+    /// The name of the first unknown command.
+    pub(crate) fn unknown_command(&self) -> Option<&str> {
+        self.recorder.unknown_command()
+    }
+}
+
+// E. Carrying the session to another connection.
+impl Matcher {
+    /// An iterating command that sent the cursor with the digest `sent` was answered.
+    pub(super) fn iterated(&mut self, sent: u32, outcome: ReplyOutcome, frame: &ReplyScanner) {
+        match (outcome, frame.top()) {
+            // The cursor is still valid: the client may send it again.
+            (ReplyOutcome::Error, _) => {}
+            (ReplyOutcome::Queued, _) => self.affinity.cursor_missed(),
+            (ReplyOutcome::Done, b'+') => self.affinity.cursor_closed(sent),
+            (ReplyOutcome::Done, _) => self.affinity.cursor_returned(sent, frame.cursor()),
+        }
+    }
+
+    /// Whether all subscriptions are known by name, and nothing else pins the session.
+    pub(crate) fn can_resubscribe(&self) -> bool {
+        !self.is_pinned() && self.subscriptions.are(self.recorder.subscriptions())
+    }
+
+    /// The state to replay on another connection; the inner `None` is that of a fresh connection.
+    /// The outer `None` if the session cannot be carried.
+    pub(crate) fn replay_state(&self) -> Option<Option<&ReplayState>> {
+        if self.has_unmarked()
+            || self.wait_use == WaitUse::OnThisConnection
+            || self.affinity.is_pinned(self.recorder.library())
+        {
+            None
+        } else {
+            self.recorder.replay_state()
+        }
+    }
+
+    /// What is recorded of the replayable state, parts in doubt included; `None` if the client has
+    /// changed nothing of it.
+    pub(crate) fn recorded_state(&self) -> Option<&ReplayState> {
+        self.recorder.recorded_state()
+    }
+
+    /// Records that the session was carried here from the connection of `before`.
+    pub(crate) fn was_carried(&mut self, before: &Self) {
+        (self.wait_use, self.pin_changed) = (WaitUse::Carried, true);
+        self.features.carry_from(&before.features);
+        self.affinity.carry_from(before.affinity);
+    }
+
+    /// Records that the session continues on another connection to the same server.
+    pub(crate) fn changed_connection(&mut self) {
+        if self.wait_use == WaitUse::Never {
+            self.wait_use = WaitUse::Carried;
+        }
+    }
+
+    /// Records that the session continues on a connection to another server.
+    pub(crate) fn changed_server(&mut self) {
+        (self.wait_use, self.pin_changed) = (WaitUse::Carried, true);
+        self.affinity.carry_from(self.affinity);
+    }
+
+    /// Whether the session was carried and then called a script of its former server within a
+    /// transaction. It will do so again for as long as its connection lasts (decision 81).
+    pub(crate) fn relies_on_former_scripts(&self) -> bool {
+        self.affinity.relies_on_former_scripts()
     }
 }

@@ -10,22 +10,16 @@
 
 pub(crate) mod affinity;
 pub(crate) mod budget;
-mod carrying;
 pub(crate) mod channel_names;
 pub(crate) mod client_facts;
-mod connection_state;
-mod counting;
 pub(crate) mod in_flight;
 pub(crate) mod maintenance;
-mod marking;
 pub(crate) mod matcher;
 pub(crate) mod pin;
-mod pinning;
 pub(crate) mod recorder;
 pub(crate) mod replay_state;
 mod reply_suppression;
 pub(crate) mod resting;
-pub(crate) mod screening;
 pub(crate) mod session_state;
 pub(crate) mod shared_state;
 
@@ -45,7 +39,7 @@ pub(crate) mod model;
 mod subscription_tests;
 
 use crate::commands::class::Class;
-use crate::commands::refused::Refusals;
+use crate::commands::refused::{Refusals, RefusedCommand};
 use crate::commands::stateless::StatelessCommands;
 use crate::ledger::maintenance::MaintenanceHandshake;
 use crate::ledger::matcher::{Matcher, Untrackable};
@@ -61,7 +55,7 @@ use crate::scan::limits::{Bounds, Limits};
 use crate::scan::message_kind::{Hint, MessageKind};
 use crate::scan::reply::{FrameScan, ReplyScanner};
 use crate::scan::request::{RequestScan, RequestScanner};
-use crate::scan::screen::Screen;
+use crate::scan::screen::{Screen, Screened};
 
 /// Tracks one session from the bytes of both directions as they are forwarded. See the
 /// documentation of the crate.
@@ -574,6 +568,69 @@ impl Ledger {
     #[must_use]
     pub fn last_answer(&self) -> Option<(Class, ReplyOutcome)> {
         self.matcher.last_answer()
+    }
+}
+
+/// Screening requests before they are forwarded: see [`Screen`]. Nearly all requests are short,
+/// whole and ordinary. These are read once, before they are forwarded, and only counted afterwards.
+/// The caller replaces the reply to a refused request.
+impl Ledger {
+    /// Whether bytes that were read from the client may be forwarded as they are, without
+    /// [`screen`](Self::screen). `recorded`: they are recorded next.
+    #[inline]
+    pub fn admits(&mut self, bytes: &[u8], recorded: bool) -> bool {
+        let Some(rules) = self.refusals.rules() else { return true };
+        if self.screen.is_some() || rules.has_frequent {
+            return false;
+        }
+        let scripts = !self.matcher.may_queue();
+        let run = frame_runs::requests(bytes, &self.limits, scripts, Some(rules));
+        let admitted = run.rest.is_empty() && run.begun.is_none();
+        if admitted && recorded {
+            self.admitted = (u32::try_from(bytes.len()).unwrap_or_default(), run.whole);
+        }
+        admitted
+    }
+
+    /// Reads bytes that were not [admitted](Self::admits). `None` if they are to be forwarded as
+    /// they are.
+    #[cold]
+    pub fn screen(&mut self, bytes: &[u8]) -> Option<Screened> {
+        let rules = self.refusals.rules()?;
+        let mut kept = self.screen.take();
+        let mut fresh = Screen::default();
+        let screen = kept.as_deref_mut().unwrap_or(&mut fresh);
+        let screened = screen.read(rules, bytes);
+        if !screen.is_idle() {
+            self.screen = Some(kept.unwrap_or_else(|| Box::new(fresh)));
+        }
+        screened
+    }
+
+    /// `n` bytes of a body were read and are forwarded without being shown.
+    pub fn skip_screen(&mut self, n: u64) {
+        if let Some(screen) = &mut self.screen {
+            screen.skip_body(u32::try_from(n).unwrap_or(u32::MAX));
+        }
+    }
+
+    /// Whether bytes were read that are not to be forwarded yet.
+    #[must_use]
+    pub fn is_screening(&self) -> bool {
+        self.screen.is_some()
+    }
+
+    /// Takes the bytes that were read and are not to be forwarded yet. They are screened again,
+    /// with the bytes before them that were not forwarded.
+    pub fn take_screened(&mut self) -> Vec<u8> {
+        self.screen.take().map_or_else(Vec::new, |mut screen| screen.take_held())
+    }
+
+    /// The refused command that the next frame answers, unless that is a push message. Only at a
+    /// reply boundary.
+    #[must_use]
+    pub fn next_reply_is_refusal(&self) -> Option<RefusedCommand> {
+        if self.replies.at_boundary() { self.matcher.next_reply_is_refusal() } else { None }
     }
 }
 

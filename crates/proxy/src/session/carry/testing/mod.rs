@@ -213,8 +213,8 @@ impl ModelServer {
 
     /// Waits until a reply has stopped.
     pub(crate) fn wait_for_stopped_reply(&self) {
-        let (state, bell) = &*self.stop;
-        let waited = bell
+        let (state, changed) = &*self.stop;
+        let waited = changed
             .wait_timeout_while(state.lock().unwrap(), SOON, |(_, stopped)| *stopped == 0)
             .unwrap();
         assert!(!waited.1.timed_out(), "no reply was sent");
@@ -266,12 +266,12 @@ fn serve(
 }
 
 /// Stops half-way, if that is wanted.
-fn wait((state, bell): &(Mutex<(bool, usize)>, Condvar)) {
+fn wait((state, changed): &(Mutex<(bool, usize)>, Condvar)) {
     let mut state = state.lock().unwrap();
     state.1 += 1;
-    bell.notify_all();
+    changed.notify_all();
     while state.0 {
-        state = bell.wait(state).unwrap();
+        state = changed.wait(state).unwrap();
     }
     state.1 -= 1;
 }
