@@ -3,7 +3,7 @@
 //! Sentinel closes every connection of a replica in the same transaction in which it points the
 //! replica to another master. So an answer to a question asked after a connection ended decides
 //! whether that was the cause, whichever was noticed first and whatever the sentinels have reported
-//! so far. See decision 83.
+//! so far. See `docs/decisions/readers.md`.
 //!
 //! Deliberately absent: asking.
 

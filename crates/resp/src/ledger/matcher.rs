@@ -784,7 +784,8 @@ impl Matcher {
     }
 
     /// Whether the session was carried and then called a script of its former server within a
-    /// transaction. It will do so again for as long as its connection lasts (decision 81).
+    /// transaction. It will do so again for as long as its connection lasts
+    /// (`docs/decisions/carrying.md`).
     pub(crate) fn relies_on_former_scripts(&self) -> bool {
         self.affinity.relies_on_former_scripts()
     }
