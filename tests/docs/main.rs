@@ -43,7 +43,7 @@ fn book() -> Vec<String> {
         }
     }
     found.sort();
-    assert!(found.len() > 30, "only {} pages", found.len());
+    assert!(found.len() > 25, "only {} pages", found.len());
     found
 }
 
@@ -56,6 +56,8 @@ fn documents() -> Vec<String> {
         "SECURITY.md",
         "deploy/README.md",
         "deploy/compose/README.md",
+        "deploy/helm/charts.md",
+        "deploy/helm/from-redis-ha.md",
         "deploy/helm/gitops.md",
         "deploy/image/README.md",
         "deploy/keepalived/README.md",

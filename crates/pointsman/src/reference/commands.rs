@@ -78,19 +78,17 @@ of Valkey to 9.1, and of the modules that come with Redis 8. The servers in
 among them most of Redis 8.12: `SADDEX`, the `SEXPIRE` family, `ZMOVE`, `BZMOVE`, `ZMOVEMEMBER` and
 `BITRANGEINTARRAY`. `BACKUP` and `BLESS` are not: their effect on the connection is not known yet.
 
-With `sessions = \"carry\"`, the default, a failover does not close a client's connection if
-Pointsman can connect the session to the new master in its previous state: user, database,
-protocol version, names and modes are restored there, and the client notices only a pause. For
-each command, this page states whether a session that sent it can be **carried** over.
+For each command, this page states whether a session that sent it can be **carried** over to the
+next master, as with `sessions = \"carry\"`, the default ([What is carried
+over](clients.md#what-is-carried-over)):
 
 - **carried**: the command does not prevent it.
 - **pinned until**: the session depends on state that only its server has. It can be carried again
   after the event in the table.
 - **never carried**: the same for the rest of the connection.
 
-A pinned session is closed when its master is replaced. A session with a request in flight is
-closed as well, because only its client can decide whether to repeat it. Clients see a closed
-connection, as in any failover without Pointsman, and client libraries reconnect.
+A pinned session is closed when its master is replaced, and so is one with a request in flight.
+Readers are carried by the same rules, from one replica to another.
 
 **A command that is not listed here** is forwarded like any other. If it belongs to a newer server,
 that server decides: with `verify = \"role\"`, the default, Pointsman asks each new master for its
@@ -99,24 +97,16 @@ which needs `+command|list` and `+command|info`). A command that works on keys a
 flags `admin`, `blocking`, `module`, `no_multi`, `noscript` and `pubsub`, no category of connections
 or transactions, and no `SCAN`, `CURSOR` or `ITER` in its name is **carried**; the log names it.
 
-Every other unknown command, and every one where the server does not show its commands, pins its
-session for the rest of the connection: it may belong to a module, and its state on the connection
-is unknown. A command renamed with `rename-command` is unknown under its new name, too. If a command
-leaves no state on its connection (it opens no cursor, no transaction and no subscription, and has
-no effect on later commands of the same connection), declare it:
+Every other unknown command pins its session for the rest of the connection: it may belong to a
+module or be renamed. If it leaves no state on its connection (no cursor, no transaction, no
+subscription, no effect on later commands), declare it; a reload applies to sessions that begin
+afterwards. The log line at the end of a session that was closed for it names it.
 
 ```toml
 [[service]]
 sentinels = [\"redis-sentinel:26379\"]
 stateless_commands = [\"GRAPH.QUERY\", \"MYMODULE.GET\", \"CONTAINER|SUBCOMMAND\"]
 ```
-
-Case does not matter. Commands that are known to leave state are refused. A reload can change the
-list; it applies to sessions that begin afterwards. `pointsman status`, the status page and the
-metric `pointsman_sessions_by_state` show which sessions are pinned, and why; the log line at the
-end of a session that was closed because of an unknown command names it (`unknown_command`).
-
-Readers (`replica_listen`) are carried by the same rules, from one replica to another.
 ";
 
 const STATES: &str = "

@@ -5,7 +5,7 @@ mod commands;
 
 use std::fmt::Write as _;
 
-use crate::admin::metrics::{CATALOGUE, HAPROXY, Metric, SPARSE_ABOVE};
+use crate::admin::metrics::{CATALOGUE, HAPROXY, Metric, MetricKind, SPARSE_ABOVE};
 
 pub use commands::commands;
 
@@ -13,7 +13,8 @@ pub use commands::commands;
 #[must_use]
 pub fn metrics() -> String {
     let mut out = "# Metrics\n\n\
-        All metrics of `/metrics`. This page is generated from the catalogue in\n\
+        All metrics of `/metrics`, with their labels. Those that end in `_total` are counters, all\n\
+        others gauges or, where it says so, histograms. This page is generated from the catalogue in\n\
         `crates/pointsman/src/admin/metrics/catalogue.rs`; a test compares them, and\n\
         `UPDATE=1 cargo test --test deploy` writes it.\n\n"
         .to_owned();
@@ -30,9 +31,11 @@ pub fn metrics() -> String {
 }
 
 fn table(out: &mut String, metrics: &[Metric]) {
-    out.push_str("\n| Metric | Kind | Labels | Meaning |\n|---|---|---|---|\n");
+    out.push_str("\n| Metric | Meaning |\n|---|---|\n");
     for Metric { name, kind, labels, help } in metrics {
-        let labels: Vec<String> = labels.iter().map(|label| format!("`{label}`")).collect();
-        let _ = writeln!(out, "| `{name}` | {} | {} | {help} |", kind.label(), labels.join(", "));
+        let labels =
+            if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
+        let kind = if *kind == MetricKind::Histogram { " Histogram." } else { "" };
+        let _ = writeln!(out, "| `{name}{labels}` | {help}{kind} |");
     }
 }

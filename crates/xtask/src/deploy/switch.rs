@@ -12,9 +12,9 @@ use super::together::values;
 use super::tools::{Tools, root};
 
 /// Where the commands are, and the headings above them.
-const PAGE: &str = "docs/migrating-from-haproxy.md";
+const PAGE: &str = "deploy/helm/from-redis-ha.md";
 const STEPS: [&str; 4] =
-    ["### Install beside haproxy", "### Check", "### Remove haproxy's pods", "### The way back"];
+    ["## Install beside haproxy", "## Check", "## Remove haproxy's pods", "## The way back"];
 
 /// The option of helm 4 that decides who merges: the server or helm.
 const SERVER_SIDE: &str = "--server-side";
