@@ -75,7 +75,6 @@ pub use options::{
     ServiceConfig, ShutdownConfig, TimersConfig,
 };
 pub use pem_files::PemTexts;
-pub(crate) use reference::fill;
 pub use reference::reference;
 pub use reload_plan::ReloadPlan;
 pub(crate) use reload_plan::name_of;

@@ -88,7 +88,7 @@ fn of_option(
 }
 
 /// Breaks a text into lines of at most a hundred characters.
-pub(crate) fn fill(text: &str) -> String {
+fn fill(text: &str) -> String {
     const WIDTH: usize = 100;
     let mut lines = vec![String::new()];
     for word in text.split_whitespace() {

@@ -7,17 +7,14 @@ use std::fmt::Write as _;
 
 use proxy::{CarryEffect, ListedCommand, Pin};
 
-use crate::config::fill;
-
 /// Returns the page.
 #[must_use]
 pub fn commands() -> String {
     let mut out = INTRODUCTION.to_owned();
     out.push_str("\n## Commands with an effect on their session\n\n");
     out.push_str("| Command | Session | Why |\n|---|---|---|\n");
-    let (ordinary, special): (Vec<ListedCommand>, Vec<ListedCommand>) =
-        proxy::listed_commands().into_iter().partition(|it| it.ordinary);
     let mut rows: Vec<(String, Vec<String>)> = Vec::new();
+    let special = proxy::listed_commands().into_iter().filter(|it| !it.ordinary);
     for ListedCommand { name, effect, reason, .. } in special {
         let effect = match effect {
             CarryEffect::Carried => "carried".to_owned(),
@@ -35,38 +32,12 @@ pub fn commands() -> String {
         // Writing to a string cannot fail.
         let _ = writeln!(out, "| {} | {row} |", names.join(", "));
     }
-    out.push_str(
-        "\n## Commands without an effect on their session\n\n\
-         A session that sent only these commands is carried over: they leave no state on the\n\
-         connection. Their changes to the data are replicated like any write. A listed container\n\
-         (`XGROUP`) includes all its subcommands.\n",
-    );
-    for (title, prefixes) in FAMILIES {
-        let of = |it: &&ListedCommand| match prefixes {
-            [] => !FAMILIES
-                .iter()
-                .any(|(_, all)| all.iter().any(|prefix| it.name.starts_with(prefix))),
-            prefixes => prefixes.iter().any(|prefix| it.name.starts_with(prefix)),
-        };
-        let names: Vec<String> =
-            ordinary.iter().filter(of).map(|it| format!("`{}`", it.name)).collect();
-        let _ = write!(out, "\n### {title}\n\n{}\n", fill(&names.join(", ")));
-    }
     out.push_str(STATES);
     for pin in Pin::ALL {
         let _ = writeln!(out, "| `{}` | {} |", pin.label(), pin.meaning());
     }
     out
 }
-
-/// Commands of modules begin with the module's name.
-const FAMILIES: &[(&str, &[&str])] = &[
-    ("Redis and Valkey", &[]),
-    ("Search", &["FT."]),
-    ("JSON", &["JSON."]),
-    ("Probabilistic", &["BF.", "CF.", "CMS.", "TDIGEST.", "TOPK."]),
-    ("Time series", &["TS."]),
-];
 
 const INTRODUCTION: &str = "\
 # Commands and failovers
@@ -90,7 +61,7 @@ over](clients.md#what-is-carried-over)):
 A pinned session is closed when its master is replaced, and so is one with a request in flight.
 Readers are carried by the same rules, from one replica to another.
 
-**A command that is not listed here** is forwarded like any other. If it belongs to a newer server,
+**A command that Pointsman does not know** is forwarded like any other. If it belongs to a newer server,
 that server decides: with `verify = \"role\"`, the default, Pointsman asks each new master for its
 commands (`COMMAND LIST`, then `COMMAND INFO` for those that it does not know, as its own user,
 which needs `+command|list` and `+command|info`). A command that works on keys and has none of the
@@ -110,6 +81,13 @@ stateless_commands = [\"GRAPH.QUERY\", \"MYMODULE.GET\", \"CONTAINER|SUBCOMMAND\
 ";
 
 const STATES: &str = "
+## Commands without an effect on their session
+
+All others of these servers and of their modules (`FT.`, `JSON.`, `BF.`, `CF.`, `CMS.`, `TDIGEST.`,
+`TOPK.`, `TS.`): a session that sent only these is carried over, since they leave no state on the
+connection. Their changes to the data are replicated like any write. The names are in
+`crates/resp/testdata/commands.txt`.
+
 ## States
 
 The reasons for which a failover would close a session, as named in `pointsman status` and
