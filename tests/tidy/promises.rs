@@ -6,6 +6,7 @@ use std::fs;
 use crate::{fail_on, read, root, sources};
 
 const GUARANTEES: &str = "docs/guarantees.md";
+const SECURITY: &str = "SECURITY.md";
 
 /// The tests that a page names, with their files.
 fn named_tests(page: &str) -> Vec<(&str, &str)> {
@@ -24,7 +25,7 @@ fn named_tests(page: &str) -> Vec<(&str, &str)> {
 fn finds_every_test_that_a_promise_names() {
     let rules = fs::read_dir(root().join("docs/decisions")).expect("a folder");
     let rules = rules.map(|it| fs::read_to_string(it.expect("an entry").path()).expect("UTF-8"));
-    let pages: Vec<String> = rules.chain([read(GUARANTEES)]).collect();
+    let pages: Vec<String> = rules.chain([read(GUARANTEES), read(SECURITY)]).collect();
     let sources = sources();
     let mut named = 0;
     let mut breaches = Vec::new();
