@@ -54,6 +54,7 @@ fn documents() -> Vec<String> {
         "CHANGELOG.md",
         "CONTRIBUTING.md",
         "SECURITY.md",
+        "benches/README.md",
         "deploy/README.md",
         "deploy/compose/README.md",
         "deploy/helm/charts.md",
