@@ -32,6 +32,7 @@ mod doctor_causes;
 mod doctor_cures;
 mod doctor_listeners;
 mod drain;
+mod durability;
 mod evidence;
 mod failover;
 mod faults_limits;

@@ -33,6 +33,7 @@ mod address;
 mod context;
 mod counter;
 mod dial_permits;
+mod durability;
 mod end_reason;
 mod invariant;
 mod io;
@@ -83,7 +84,9 @@ pub use listener::sockets::{Socket, Sockets};
 pub use listener::{BindError, Bound, InheritedSockets};
 pub use maintenance_kind::MaintenanceKind;
 pub use not_carried::NotCarried;
-pub use options::{LiveOptions, Options, Sessions, Splice, Subscriptions, UpstreamMode};
+pub use options::{
+    Durability, LiveOptions, OnTimeout, Options, Sessions, Splice, Subscriptions, UpstreamMode,
+};
 pub use proxy_protocol::parse::{HeaderFault, ProxyHeader, parse as parse_proxy_header};
 pub use rejection::Rejection;
 pub use resp::{

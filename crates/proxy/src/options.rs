@@ -62,6 +62,27 @@ pub enum UpstreamMode {
     Shared(std::num::NonZeroU16),
 }
 
+/// How many replicas must have a write before its client receives the reply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Durability {
+    /// The number of replicas, at least one.
+    pub replicas: u8,
+    /// How long the server waits for them.
+    pub timeout: Duration,
+    /// What the client receives if they do not confirm in time.
+    pub on_timeout: OnTimeout,
+}
+
+/// What a client receives whose write is not confirmed in time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnTimeout {
+    /// `-NOREPLICAS` in place of each reply to a write.
+    #[default]
+    Error,
+    /// Nothing: its connection is closed.
+    Close,
+}
+
 /// The options of one service's sessions. A zero duration turns a timeout off where that is stated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
@@ -92,6 +113,9 @@ pub struct Options {
     pub sessions: Sessions,
     /// Whether sessions share connections. Applies to sessions that begin after a change.
     pub upstream: UpstreamMode,
+    /// How many replicas must have a write before its client receives the reply; `None`: none.
+    /// Applies to connections opened after a change.
+    pub durability: Option<Durability>,
     /// What happens to subscribed sessions at a master change. Applies to sessions that begin after
     /// a change of this option.
     pub subscriptions: Subscriptions,
@@ -150,6 +174,7 @@ impl Default for Options {
             silent_timeout: Duration::from_secs(10),
             sessions: Sessions::default(),
             upstream: UpstreamMode::default(),
+            durability: None,
             subscriptions: Subscriptions::default(),
             stateless_commands: StatelessCommands::default(),
             refusals: Refusals::new(DEFAULT_REFUSALS.split(',')).unwrap_or_default(),

@@ -53,6 +53,7 @@ pub(crate) struct WorkerCounters {
     pub(crate) names_dropped: Counter,
     pub(crate) rebalanced: Counter,
     pub(crate) maintenance_handshakes: Counter,
+    pub(crate) not_confirmed: Counter,
     /// By the number of the [`RefusedCommand`](resp::RefusedCommand).
     pub(crate) refused_commands: [Counter; RefusedCommand::COUNT],
     pub(crate) notices: [Counter; MaintenanceKind::ALL.len()],
@@ -232,6 +233,8 @@ pub struct ServiceSnapshot {
     pub rebalanced: u64,
     /// Maintenance handshakes that were answered in place of the server.
     pub maintenance_handshakes: u64,
+    /// Writes whose replies were replaced because too few replicas confirmed them in time.
+    pub not_confirmed: u64,
     /// Requests refused because of their command, in the order of [`RefusedCommand::labels`].
     pub refused_commands: [u64; RefusedCommand::COUNT],
     /// Maintenance notifications, by [`MaintenanceKind`]'s number.
@@ -318,6 +321,7 @@ impl ServiceSnapshot {
         self.names_dropped += counters.names_dropped.get();
         self.rebalanced += counters.rebalanced.get();
         self.maintenance_handshakes += counters.maintenance_handshakes.get();
+        self.not_confirmed += counters.not_confirmed.get();
         for (sum, count) in self.refused_commands.iter_mut().zip(&counters.refused_commands) {
             *sum += count.get();
         }

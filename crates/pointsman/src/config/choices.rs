@@ -57,6 +57,16 @@ choice! {
 }
 
 choice! {
+    /// What a client receives whose write too few replicas have confirmed in time.
+    OnTimeout {
+        /// An error in place of each reply to such a write.
+        Error = "error",
+        /// Nothing: its connection is closed.
+        Close = "close",
+    }
+}
+
+choice! {
     /// Whether large values are moved between sockets inside the kernel, by `splice`.
     Splice {
         /// If the system supports it.

@@ -53,8 +53,8 @@ mod value;
 mod value_parsers;
 
 pub use choices::{
-    ClientCertificates, LogFormat, LogLevel, Minority, NoReplica, SessionLines, Sessions, Splice,
-    Subscriptions, TlsVerification, TlsVersion, Upstream, Verify,
+    ClientCertificates, LogFormat, LogLevel, Minority, NoReplica, OnTimeout, SessionLines,
+    Sessions, Splice, Subscriptions, TlsVerification, TlsVersion, Upstream, Verify,
 };
 pub use connection_limits::{ConnectionLimits, DEFAULT_CONNECTIONS};
 pub use credentials::{Credentials, HIDDEN, Secret, Token};
@@ -71,8 +71,8 @@ pub(crate) use load::{SecretFiles, read_config};
 pub use option_spec::{OptionSpec, Reload};
 pub(crate) use options::TAKEOVER_SOCKET;
 pub use options::{
-    AdminConfig, CredentialKeys, LogConfig, MetricsConfig, ProcessConfig, ReplicasConfig,
-    ServiceConfig, ShutdownConfig, TimersConfig,
+    AdminConfig, CredentialKeys, DurabilityConfig, LogConfig, MetricsConfig, ProcessConfig,
+    ReplicasConfig, ServiceConfig, ShutdownConfig, TimersConfig,
 };
 pub use pem_files::PemTexts;
 pub use reference::reference;

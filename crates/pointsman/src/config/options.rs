@@ -13,8 +13,8 @@ use std::time::Duration;
 use proxy::{ListenAddr, Network};
 
 use super::choices::{
-    LogFormat, LogLevel, Minority, NoReplica, SessionLines, Sessions, Splice, Subscriptions,
-    Upstream, Verify,
+    LogFormat, LogLevel, Minority, NoReplica, OnTimeout, SessionLines, Sessions, Splice,
+    Subscriptions, Upstream, Verify,
 };
 use super::credentials::{Credentials, Secret, Token};
 use super::endpoint::Endpoint;
@@ -294,6 +294,8 @@ section! {
         redis_tls: ClientTlsConfig;
         /// TLS to the sentinels.
         sentinel_tls: ClientTlsConfig;
+        /// Which writes are confirmed by replicas.
+        durability: DurabilityConfig;
         /// Which replicas serve readers.
         replicas: ReplicasConfig;
         /// Intervals and timeouts of discovery.
@@ -306,6 +308,27 @@ impl ServiceConfig {
     #[must_use]
     pub fn master_name(&self) -> &str {
         self.master.as_deref().unwrap_or(&self.name)
+    }
+}
+
+section! {
+    /// Whether a client hears of its write only when replicas have it.
+    DurabilityConfig {
+        /// How many replicas must have a write before its client receives the reply; 0 for none.
+        ///
+        /// A reply to a write is then held until the master has reported that many replicas, by
+        /// WAIT. Acknowledged writes survive the death of the master if Sentinel promotes one of
+        /// these replicas: with one replica, or with as many as there are, that is certain. Costs
+        /// one round trip between the nodes per group of writes. Clients need the permission to
+        /// run WAIT. See docs/durability.md. Applies to connections opened after a change.
+        replicas: usize = ValueKind::Count(0, 16), Some("0"), Live;
+        /// How long the master waits for the replicas.
+        timeout: Duration = ValueKind::Duration, Some("1s"), Live;
+        /// What a client receives whose write is not confirmed in time: error or close.
+        ///
+        /// "error" puts "-NOREPLICAS ..." in place of the reply. "close" closes the connection. The
+        /// outcome of the write is unknown in both cases: it was made, and may be lost.
+        on_timeout: OnTimeout = ValueKind::Choice(OnTimeout::NAMES), Some("error"), Live;
     }
 }
 

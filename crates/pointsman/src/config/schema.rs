@@ -8,8 +8,8 @@
 
 use super::option_spec::OptionSpec;
 use super::options::{
-    AdminConfig, CredentialKeys, LogConfig, MetricsConfig, ProcessConfig, ReplicasConfig,
-    ServiceConfig, ShutdownConfig, TimersConfig,
+    AdminConfig, CredentialKeys, DurabilityConfig, LogConfig, MetricsConfig, ProcessConfig,
+    ReplicasConfig, ServiceConfig, ShutdownConfig, TimersConfig,
 };
 use super::tls_options::{AdminTlsConfig, ClientTlsConfig, ServerTlsConfig};
 
@@ -54,6 +54,11 @@ pub static SECTIONS: &[ConfigSection] = &[
         about: "TLS of connections to sentinels: those of discovery, and of clients of \
                 sentinel_listen.",
         options: ClientTlsConfig::OPTIONS,
+    },
+    ConfigSection {
+        path: "service.durability",
+        about: DurabilityConfig::ABOUT,
+        options: DurabilityConfig::OPTIONS,
     },
     ConfigSection {
         path: "service.replicas",

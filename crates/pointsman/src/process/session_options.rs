@@ -4,10 +4,13 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU16;
 use std::sync::Arc;
 
-use proxy::{Network, Networks, Options, Refusals, StatelessCommands, TlsListening, UpstreamMode};
+use proxy::{
+    Durability, Network, Networks, Options, Refusals, StatelessCommands, TlsListening, UpstreamMode,
+};
 
 use crate::config::{
-    Endpoint, LogConfig, ServiceConfig, SessionLines, Sessions, Splice, Subscriptions, Upstream,
+    Endpoint, LogConfig, OnTimeout, ServiceConfig, SessionLines, Sessions, Splice, Subscriptions,
+    Upstream,
 };
 use crate::process::listener_set::Destinations;
 use crate::process::settings::node;
@@ -53,6 +56,7 @@ fn options(service: &ServiceConfig, max_connections: usize, log: &LogConfig) -> 
                     .unwrap_or(NonZeroU16::MIN),
             ),
         },
+        durability: durability(service),
         // Every name was checked when the configuration was read.
         stateless_commands: StatelessCommands::new(
             service.stateless_commands.iter().map(String::as_str),
@@ -78,6 +82,17 @@ fn options(service: &ServiceConfig, max_connections: usize, log: &LogConfig) -> 
         target_tls: service.redis_tls.client(),
         target_names: target_names(service),
     }
+}
+
+/// Returns how many replicas confirm writes.
+fn durability(service: &ServiceConfig) -> Option<Durability> {
+    let options = &service.durability;
+    let replicas = u8::try_from(options.replicas).ok().filter(|replicas| *replicas > 0)?;
+    let on_timeout = match options.on_timeout {
+        OnTimeout::Error => proxy::OnTimeout::Error,
+        OnTimeout::Close => proxy::OnTimeout::Close,
+    };
+    Some(Durability { replicas, timeout: options.timeout, on_timeout })
 }
 
 /// Returns the hosts of the address map, by the announced address.
@@ -108,7 +123,7 @@ fn allowed(own: &[Network], of_service: &Options) -> Networks {
 fn options_of_readers(service: &ServiceConfig, max_connections: usize, log: &LogConfig) -> Options {
     let options = options(service, max_connections, log);
     let allow = allowed(&service.replica_allow, &options);
-    Options { moving_to: None, allow, ..options }
+    Options { moving_to: None, allow, durability: None, ..options }
 }
 
 /// Returns the options of sessions with a sentinel. None is carried to another sentinel: its
@@ -124,6 +139,7 @@ fn options_of_sentinels(
         sessions: proxy::Sessions::Close,
         upstream: UpstreamMode::Dedicated,
         subscriptions: proxy::Subscriptions::Close,
+        durability: None,
         maintenance_push: false,
         moving_to: None,
         splice: proxy::Splice::Off,

@@ -73,11 +73,13 @@ use std::num::NonZeroU64;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use resp::Ledger;
 use target::TargetRef;
 
 use crate::access_log::SessionRecord;
 use crate::address::Peer;
 use crate::context::WorkerContext;
+use crate::durability::ConfirmedStream;
 use crate::end_reason::EndReason;
 use crate::io::stream::{ClientStream, SocketStream};
 use crate::limits::Admission;
@@ -165,10 +167,10 @@ impl Session {
         match next {
             Next::Connect(why) => continue_as(connecting(self, client, why)),
             Next::Pump((target, Upstream::Plain(socket), start)) => {
-                self.pump(client, socket, target, start);
+                self.pump_dedicated(client, socket, target, start);
             }
             Next::Pump((target, Upstream::Tls(stream), start)) => {
-                self.pump(client, stream, target, start);
+                self.pump_dedicated(client, stream, target, start);
             }
             Next::Pump((target, Upstream::Shared(member), start)) => {
                 self.pump(client, member, target, start);
@@ -186,6 +188,25 @@ impl Session {
             Next::Close(ending) => continue_as(closing(self, client, ending)),
             Next::Refuse(refused) => continue_as(refusing(self, client, refused)),
         }
+    }
+
+    /// Pumps over a connection of the session's own, on which writes are confirmed if its service
+    /// demands that.
+    fn pump_dedicated<C, U>(self, client: C, upstream: U, target: TargetRef, start: Start)
+    where
+        C: ClientStream + 'static,
+        U: TargetStream + Into<Upstream> + 'static,
+    {
+        let context = &self.base.context;
+        let Some(rule) = context.shared.service.options.peek().durability else {
+            return self.pump(client, upstream, target, start);
+        };
+        let ledger = start
+            .replayed
+            .as_ref()
+            .map_or_else(|| Ledger::of_protocol(false), |replayed| replayed.ledger.follower());
+        let confirmed = ConfirmedStream::new(upstream, rule, ledger, context, &target.target());
+        self.pump(client, confirmed, target, start);
     }
 
     fn pump<C, U>(mut self, client: C, upstream: U, target: TargetRef, start: Start)

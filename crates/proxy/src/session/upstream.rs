@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 
 use tls::ClientSide;
 
+use crate::durability::ConfirmedStream;
 use crate::io::stream::{ByteStream, SocketStream};
 use crate::io::tls_stream::TlsStream;
 use crate::shared::Member;
@@ -55,6 +56,8 @@ impl TargetStream for Member {
         Some(self)
     }
 }
+
+impl<S: ByteStream> TargetStream for ConfirmedStream<S> {}
 
 /// A connection to a target. When it is dropped it is closed, and its end is announced if the
 /// protocol has a word for that and nothing is under way. A part that is taken out of it does the
@@ -154,6 +157,12 @@ impl From<TargetTls> for Upstream {
 impl From<Member> for Upstream {
     fn from(member: Member) -> Self {
         Self::Shared(member)
+    }
+}
+
+impl<S: ByteStream + Into<Upstream>> From<ConfirmedStream<S>> for Upstream {
+    fn from(confirmed: ConfirmedStream<S>) -> Self {
+        confirmed.into_inner().into()
     }
 }
 

@@ -29,6 +29,8 @@ use resp::{Ledger, Replay};
 use target::Target;
 
 use crate::context::{ServiceContext, WorkerContext};
+use crate::durability::ConfirmedStream;
+use crate::io::stream::ByteStream;
 use crate::options::UpstreamMode;
 use crate::runtime::tasks::following;
 use crate::runtime::timers::LazyTimer;
@@ -318,7 +320,7 @@ struct Driver {
 impl Driver {
     async fn run(self, replay: Replay) {
         let counters = &self.context.counters.shared;
-        let (mut upstream, (source, corrected)) = match self.open(replay).await {
+        let (upstream, (source, corrected)) = match self.open(replay).await {
             Ok(opened) => opened,
             // Nobody has joined it.
             Err(_) if self.succeeds => return,
@@ -339,7 +341,11 @@ impl Driver {
         if self.succeeds {
             self.retire_silent();
         }
-        let end = self.serve(&mut upstream).await;
+        let (mut upstream, end) = match upstream {
+            Upstream::Plain(socket) => self.serve_confirmed(socket).await,
+            Upstream::Tls(stream) => self.serve_confirmed(stream).await,
+            shared @ Upstream::Shared(_) => (shared, Some(ConnectionEnd::Closed)),
+        };
         of_table.inspect(|it| it.decrement());
         counters.closed.increment();
         if self.target.fence().is_raised() {
@@ -413,19 +419,30 @@ impl Driver {
         self.silent().iter().for_each(|silent| silent.retire());
     }
 
+    /// [Serves](Self::serve) the members. Writes are confirmed if the service demands that.
+    async fn serve_confirmed<S>(&self, mut stream: S) -> (Upstream, Option<ConnectionEnd>)
+    where
+        S: ByteStream + Into<Upstream>,
+    {
+        let Self { context, target, key, .. } = self;
+        let Some(rule) = context.shared.service.options.now().durability else {
+            let end = self.serve(&mut stream).await;
+            return (stream.into(), end);
+        };
+        let ledger = Ledger::of_protocol(key.resp3());
+        let mut stream = ConfirmedStream::new(stream, rule, ledger, context, target);
+        let end = self.serve(&mut stream).await;
+        (stream.into(), end)
+    }
+
     /// Serves the members to the end of the connection; `None` if it has none any more.
-    async fn serve(&self, upstream: &mut Upstream) -> Option<ConnectionEnd> {
+    async fn serve(&self, stream: &mut impl ByteStream) -> Option<ConnectionEnd> {
         let Self { connection, context, target, .. } = self;
         let counters = &context.counters.shared;
         let (mut unused, mut stalled) = (LazyTimer::default(), LazyTimer::default());
         let mut silence = SilenceClock::default();
         poll_fn(|cx| {
-            let polled = match &mut *upstream {
-                Upstream::Plain(socket) => connection.poll(cx, socket, target, counters),
-                Upstream::Tls(stream) => connection.poll(cx, &mut **stream, target, counters),
-                Upstream::Shared(_) => Poll::Ready(ConnectionEnd::Closed),
-            };
-            if let Poll::Ready(end) = polled {
+            if let Poll::Ready(end) = connection.poll(cx, stream, target, counters) {
                 return Poll::Ready(Some(end));
             }
             if connection.is_stalled() {

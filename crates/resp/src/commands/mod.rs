@@ -3,6 +3,7 @@
 pub(crate) mod carry_effect;
 pub(crate) mod class;
 pub(crate) mod cursor;
+pub(crate) mod may_write;
 pub(crate) mod ordinary;
 #[cfg(test)]
 mod recorded_tests;

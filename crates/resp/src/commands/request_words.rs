@@ -13,6 +13,18 @@ pub(crate) fn words(request: &[u8]) -> Option<Vec<&[u8]>> {
     }
 }
 
+/// The first word of a request of which only the beginning may be known. `None` if it is not
+/// complete, or not plain.
+pub(crate) fn first_word(beginning: &[u8]) -> Option<&[u8]> {
+    if let Some(rest) = beginning.strip_prefix(b"*") {
+        let (_, rest) = header(rest)?;
+        let (len, rest) = header(rest.strip_prefix(b"$")?)?;
+        return rest.get(..len).filter(|_| rest.len() > len);
+    }
+    let end = beginning.iter().position(u8::is_ascii_whitespace)?;
+    beginning.get(..end).filter(|word| !word.is_empty())
+}
+
 /// The words of a line without quotes. Some bytes are skipped between words and do not end a word
 /// (`redis:src/sds.c`, `sdssplitargs`): a form feed within a password belongs to it.
 fn line(mut rest: &[u8]) -> Option<Vec<&[u8]>> {

@@ -94,6 +94,24 @@ impl Ledger {
         self
     }
 
+    /// A ledger that records nothing, of a connection that is set to a protocol version.
+    #[must_use]
+    pub fn of_protocol(resp3: bool) -> Self {
+        let mut ledger = Self::new(&Limits { memory: 0, names: 0, ..Limits::default() });
+        ledger.matcher.connection.resp3 = resp3;
+        ledger
+    }
+
+    /// A ledger that records nothing, and follows the connection of this one from here on. Nothing
+    /// may be in flight on it.
+    #[must_use]
+    pub fn follower(&self) -> Self {
+        let mut ledger = Self::of_protocol(self.matcher.connection.resp3);
+        ledger.matcher.connection = self.matcher.connection;
+        ledger.matcher.subscriptions = self.matcher.subscriptions;
+        ledger
+    }
+
     fn with(limits: Bounds, stateless: StatelessCommands) -> Self {
         Self {
             requests: RequestScanner::new(),
@@ -506,6 +524,12 @@ impl Ledger {
     #[must_use]
     pub fn awaits_client(&self) -> bool {
         self.replies.at_boundary() && self.matcher.awaits_client()
+    }
+
+    /// Whether a transaction is open, as of the last reply.
+    #[must_use]
+    pub fn is_in_transaction(&self) -> bool {
+        self.matcher.connection.transaction
     }
 
     /// Whether a request has ended since [`take_counts`](Self::take_counts). True of an opaque

@@ -610,6 +610,11 @@ pub const CATALOGUE: &[Metric] = &[
         "Sessions closed instead of carried over after the loss of their server, by reason.",
     ),
     counter(
+        "pointsman_unconfirmed_writes_total",
+        TRAFFIC,
+        "Writes that too few replicas confirmed in time, with durability.replicas.",
+    ),
+    counter(
         "pointsman_refused_commands_total",
         &["service", "listener", "command"],
         "Requests refused because of their command, see the key refuse, by command.",

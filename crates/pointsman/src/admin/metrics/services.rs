@@ -206,6 +206,22 @@ fn shared(page: &mut Exposition, of: &[LabelPair<'_>], traffic: &ServiceSnapshot
     }
 }
 
+/// Clients and requests that were refused.
+fn refusals(page: &mut Exposition, of: &[LabelPair<'_>], traffic: &ServiceSnapshot) {
+    let and = |name: &'static str, value: &'static str| -> Vec<LabelPair<'_>> {
+        [of, &[(name, value)]].concat()
+    };
+    for (limit, count) in Limit::ALL.into_iter().zip(traffic.refused) {
+        page.count("pointsman_sessions_refused_total", &and("limit", limit.label()), count);
+    }
+    for (why, count) in Rejection::ALL.into_iter().zip(traffic.rejected) {
+        page.count("pointsman_clients_rejected_total", &and("reason", why.label()), count);
+    }
+    for (command, count) in RefusedCommand::labels().zip(traffic.refused_commands) {
+        page.count("pointsman_refused_commands_total", &and("command", command), count);
+    }
+}
+
 /// Writes the counters of one listener; `listener` is its label; the listener of the master
 /// has none.
 pub(super) fn traffic(
@@ -242,13 +258,10 @@ pub(super) fn traffic(
     }
     if listener == Some(READERS) {
         page.count("pointsman_sessions_rebalanced_total", of, traffic.rebalanced);
+    } else {
+        page.count("pointsman_unconfirmed_writes_total", of, traffic.not_confirmed);
     }
-    for (limit, count) in Limit::ALL.into_iter().zip(traffic.refused) {
-        page.count("pointsman_sessions_refused_total", &and("limit", limit.label()), count);
-    }
-    for (why, count) in Rejection::ALL.into_iter().zip(traffic.rejected) {
-        page.count("pointsman_clients_rejected_total", &and("reason", why.label()), count);
-    }
+    refusals(page, of, traffic);
     tls_handshakes(page, of, traffic);
     shared(page, of, traffic);
     for (failure, count) in DialFailure::ALL.into_iter().zip(traffic.dial_failures) {
@@ -256,9 +269,6 @@ pub(super) fn traffic(
     }
     for (direction, bytes) in [("in", traffic.bytes_in), ("out", traffic.bytes_out)] {
         page.count("pointsman_client_bytes_total", &and("direction", direction), bytes);
-    }
-    for (command, count) in RefusedCommand::labels().zip(traffic.refused_commands) {
-        page.count("pointsman_refused_commands_total", &and("command", command), count);
     }
     for (kind, count) in MaintenanceKind::ALL.into_iter().zip(traffic.notices) {
         page.count("pointsman_maintenance_notifications_total", &and("kind", kind.label()), count);

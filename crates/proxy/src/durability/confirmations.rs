@@ -1,0 +1,445 @@
+//! Which replies of one connection are kept back until replicas have the writes that they answer.
+//!
+//! After each run of requests that may write, the server is sent one `WAIT`, which covers every
+//! write before it. The reply to such a request, and everything that follows it, is held until the
+//! answer to `WAIT` arrives. Replies to reads pass at once unless they stand behind a held one,
+//! because their order is kept.
+//!
+//! A `WAIT` follows the last write among the bytes of one write, so that the reads behind it are
+//! not held. It is only sent between requests, and not within a transaction, whose `EXEC` is the
+//! write. If a reply to a write turns up that no `WAIT` follows (the transaction was not opened), a
+//! `WAIT` is sent as soon as the client is between two requests.
+//!
+//! The ledger of the session counts what its client sends and receives, and sees neither `WAIT` nor
+//! its answer. This type has a ledger of its own, which follows the connection.
+
+use std::collections::VecDeque;
+use std::io;
+
+use resp::{Class, Direction, Ledger, NAME_WITHIN, SessionState, may_write};
+
+use crate::options::{Durability, OnTimeout};
+
+/// Maximum bytes of replies that are held. A connection that exceeds it is closed: the outcome of
+/// its writes is unknown.
+const MAX_HELD: usize = 32 * 1024 * 1024;
+
+/// The longest answer to `WAIT`: an error.
+const MAX_ANSWER: usize = 1024;
+
+/// Sent before `WAIT` if the last write was a blocking command. Redis 7.0 waits for the writes that
+/// the connection had made when its last command *began*, so a value that a blocked client was
+/// given later would not be confirmed. This command begins after that.
+const AFTER_BLOCKING: &[u8] = b"*3\r\n$4\r\nWAIT\r\n$1\r\n0\r\n$1\r\n1\r\n";
+
+/// The reply in place of one whose write is not confirmed.
+const NOT_CONFIRMED: &[u8] =
+    b"-NOREPLICAS The write is not confirmed by enough replicas, its outcome is unknown\r\n";
+
+/// The requests that are sent after writes: [`AFTER_BLOCKING`] and the one that is always sent.
+fn requests(rule: Durability) -> Box<[u8]> {
+    // Zero would wait for ever.
+    let (replicas, timeout) = (rule.replicas.to_string(), rule.timeout.as_millis().max(1));
+    let timeout = timeout.to_string();
+    let (replicas_len, timeout_len) = (replicas.len(), timeout.len());
+    let request = format!(
+        "*3\r\n$4\r\nWAIT\r\n${replicas_len}\r\n{replicas}\r\n${timeout_len}\r\n{timeout}\r\n"
+    );
+    [AFTER_BLOCKING, request.as_bytes()].concat().into()
+}
+
+/// Why a connection has to be closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// A write was not confirmed in time, and the connection is to be closed then.
+    NotConfirmed,
+    /// It is not known which reply belongs to which request.
+    Untracked,
+    /// Too many bytes are held.
+    TooMuchHeld,
+}
+
+impl From<Fault> for io::Error {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::NotConfirmed => Self::new(
+                io::ErrorKind::ConnectionAborted,
+                "a write was not confirmed by enough replicas",
+            ),
+            Fault::Untracked => Self::new(
+                io::ErrorKind::ConnectionAborted,
+                "writes cannot be confirmed on a connection whose replies are not known",
+            ),
+            Fault::TooMuchHeld => Self::new(
+                io::ErrorKind::ConnectionAborted,
+                "too many bytes of replies stand behind a write that is not confirmed",
+            ),
+        }
+    }
+}
+
+/// What a request does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Effect {
+    Reads,
+    MayWrite,
+    /// It is queued in a transaction, if that was opened.
+    Queues,
+}
+
+/// Consecutive requests with one effect that are not answered yet.
+#[derive(Debug)]
+struct Run {
+    effect: Effect,
+    requests: u32,
+}
+
+/// A complete reply that is held.
+#[derive(Debug, Clone, Copy)]
+struct HeldReply {
+    len: usize,
+    /// It says that a write was done.
+    answers_write: bool,
+}
+
+/// An answer that is awaited.
+#[derive(Debug)]
+struct Wait {
+    /// The number of replies that come before it.
+    after: u64,
+    /// Whether it says which writes are confirmed.
+    decides: bool,
+}
+
+/// The state of one connection. The caller passes the bytes of both directions, and sends `WAIT`
+/// where it is told to.
+#[derive(Debug)]
+pub(crate) struct Confirmations {
+    rule: Durability,
+    requests: Box<[u8]>,
+    /// The next `WAIT` follows a blocking command.
+    after_blocking: bool,
+    ledger: Ledger,
+    /// The beginning of the incomplete request, until its effect is known.
+    beginning: Vec<u8>,
+    /// Whether the incomplete request may write, once that is known.
+    may_write: Option<bool>,
+    /// Within a transaction, as far as is known when the next request is sent.
+    is_queueing: bool,
+    /// `MULTI` requests that are not answered yet.
+    multis: u32,
+    /// Bytes that were examined and are not written yet.
+    examined: usize,
+    /// How many of them come before the next `WAIT`, if one follows.
+    before_wait: Option<usize>,
+    in_flight: VecDeque<Run>,
+    /// Requests in flight that do not only read.
+    writes: u32,
+    /// Replies so far.
+    answered: u64,
+    waits: VecDeque<Wait>,
+    held: Vec<u8>,
+    replies: VecDeque<HeldReply>,
+    /// The held part of the incomplete reply; what it answers.
+    partial: Option<HeldReply>,
+    /// The beginning of an answer, or of a reply, of which more is needed to examine it.
+    undecided: Vec<u8>,
+    /// Writes whose replies were replaced since they were last taken.
+    not_confirmed: u32,
+}
+
+impl Confirmations {
+    /// Follows a connection on which nothing is in flight. `ledger` has its state.
+    pub(crate) fn new(rule: Durability, ledger: Ledger) -> Self {
+        Self {
+            requests: requests(rule),
+            after_blocking: false,
+            rule,
+            ledger,
+            beginning: Vec::new(),
+            may_write: None,
+            is_queueing: false,
+            multis: 0,
+            examined: 0,
+            before_wait: None,
+            in_flight: VecDeque::new(),
+            writes: 0,
+            answered: 0,
+            waits: VecDeque::new(),
+            held: Vec::new(),
+            replies: VecDeque::new(),
+            partial: None,
+            undecided: Vec::new(),
+            not_confirmed: 0,
+        }
+    }
+
+    /// The bytes of the next `WAIT`.
+    pub(crate) fn request(&self) -> &[u8] {
+        let skipped = if self.after_blocking { 0 } else { AFTER_BLOCKING.len() };
+        self.requests.get(skipped..).unwrap_or_default()
+    }
+
+    /// How many of `bytes`, which are the next ones that the client has sent, may be written at
+    /// once, and whether a `WAIT` follows them.
+    pub(crate) fn next_write(&mut self, bytes: &[u8]) -> Result<(usize, bool), Fault> {
+        if self.examined == 0 {
+            self.examine(bytes)?;
+        }
+        let most = self.before_wait.unwrap_or(self.examined).min(bytes.len());
+        Ok((most, self.before_wait == Some(most)))
+    }
+
+    /// So many bytes were written. Returns whether a `WAIT` has to follow them.
+    pub(crate) fn written(&mut self, bytes: usize) -> bool {
+        self.examined = self.examined.saturating_sub(bytes);
+        self.before_wait = self.before_wait.map(|left| left.saturating_sub(bytes));
+        self.before_wait.take_if(|left| *left == 0).is_some()
+    }
+
+    /// How many of `begun` bytes of a write that waits are the client's.
+    pub(crate) fn clamp(&self, begun: usize) -> usize {
+        begun.min(self.before_wait.unwrap_or(self.examined))
+    }
+
+    /// Whether a `WAIT` has to be sent although nothing is written. It is expected from then on.
+    pub(crate) fn takes_wait(&mut self) -> bool {
+        let is_needed = self.waits.is_empty()
+            && self.is_holding()
+            && self.examined == 0
+            && !self.is_queueing
+            && self.ledger.at_boundary(Direction::Request);
+        if is_needed {
+            self.expect_answer(self.answered + self.ledger.owed(), false);
+        }
+        is_needed
+    }
+
+    /// Writes whose replies were replaced since the last call.
+    pub(crate) fn take_not_confirmed(&mut self) -> u32 {
+        std::mem::take(&mut self.not_confirmed)
+    }
+
+    fn is_holding(&self) -> bool {
+        !self.replies.is_empty() || self.partial.is_some()
+    }
+
+    fn expect_answer(&mut self, after: u64, after_blocking: bool) {
+        self.after_blocking = after_blocking;
+        if after_blocking {
+            self.waits.push_back(Wait { after, decides: false });
+        }
+        self.waits.push_back(Wait { after, decides: true });
+    }
+
+    fn examine(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+        let (mut rest, mut last_write) = (bytes, None);
+        while !rest.is_empty() {
+            self.find_effect(rest);
+            let owed = self.ledger.owed();
+            let taken = self.ledger.request_one(rest);
+            rest = rest.get(taken..).unwrap_or_default();
+            if self.ledger.session_state() == SessionState::Opaque {
+                return Err(Fault::Untracked);
+            }
+            if !self.ledger.at_boundary(Direction::Request) {
+                continue;
+            }
+            let may_write = self.may_write.take().unwrap_or(true);
+            self.beginning.clear();
+            let effect = self.effect(may_write)?;
+            if self.ledger.owed() > owed {
+                self.sent(effect);
+                if effect == Effect::MayWrite {
+                    let is_blocking = self.ledger.last_request() == Some(Class::Blocking);
+                    let end = bytes.len() - rest.len();
+                    last_write = Some((end, self.answered + self.ledger.owed(), is_blocking));
+                }
+            }
+        }
+        self.examined = bytes.len();
+        if let Some((end, after, is_blocking)) = last_write {
+            self.before_wait = Some(end);
+            self.expect_answer(after, is_blocking);
+        }
+        Ok(())
+    }
+
+    /// Finds out whether the request that is next in `rest`, or continues there, may write.
+    fn find_effect(&mut self, rest: &[u8]) {
+        if self.may_write.is_some() {
+            return;
+        }
+        if self.beginning.is_empty() {
+            self.may_write = may_write(rest);
+        }
+        if self.may_write.is_none() {
+            let room = NAME_WITHIN.saturating_sub(self.beginning.len()).min(rest.len());
+            self.beginning.extend_from_slice(rest.get(..room).unwrap_or_default());
+            self.may_write = may_write(&self.beginning);
+        }
+    }
+
+    /// The effect of the request that has just ended.
+    fn effect(&mut self, may_write: bool) -> Result<Effect, Fault> {
+        let class = self.ledger.last_request();
+        match class {
+            // What is not answered cannot be held.
+            Some(Class::ReplyOff | Class::ReplySkip) => return Err(Fault::Untracked),
+            Some(Class::Multi) => (self.is_queueing, self.multis) = (true, self.multis + 1),
+            Some(Class::Exec | Class::Discard | Class::Reset) => self.is_queueing = false,
+            _ => {}
+        }
+        Ok(match may_write {
+            true if self.is_queueing => Effect::Queues,
+            true => Effect::MayWrite,
+            false => Effect::Reads,
+        })
+    }
+
+    fn sent(&mut self, effect: Effect) {
+        self.writes += u32::from(effect != Effect::Reads);
+        match self.in_flight.back_mut() {
+            Some(run) if run.effect == effect => run.requests += 1,
+            _ => self.in_flight.push_back(Run { effect, requests: 1 }),
+        }
+    }
+
+    /// The oldest request is answered.
+    fn answer(&mut self) {
+        if self.multis > 0
+            && let Some((Class::Multi, _)) = self.ledger.last_answer()
+        {
+            self.multis -= 1;
+            // A transaction that was not opened queues nothing.
+            self.is_queueing &= self.multis > 0 || self.ledger.is_in_transaction();
+        }
+        self.answered += 1;
+        let Some(run) = self.in_flight.front_mut() else { return };
+        self.writes = self.writes.saturating_sub(u32::from(run.effect != Effect::Reads));
+        run.requests -= 1;
+        if run.requests == 0 {
+            self.in_flight.pop_front();
+        }
+    }
+
+    /// Whether all that arrives passes as it is. To be [passed](Self::pass), then.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.writes == 0
+            && self.multis == 0
+            && self.waits.is_empty()
+            && !self.is_holding()
+            && self.undecided.is_empty()
+    }
+
+    /// These bytes from the server pass as they are.
+    pub(crate) fn pass(&mut self, bytes: &[u8]) {
+        let owed = self.ledger.owed();
+        self.ledger.reply(bytes);
+        for _ in self.ledger.owed()..owed {
+            self.answer();
+        }
+    }
+
+    /// Takes bytes from the server, and adds those to `out` that its client may have now.
+    pub(crate) fn receive(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Fault> {
+        if self.undecided.is_empty() {
+            return self.take(bytes, out);
+        }
+        let mut joined = std::mem::take(&mut self.undecided);
+        joined.extend_from_slice(bytes);
+        self.take(&joined, out)
+    }
+
+    fn take(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Fault> {
+        let mut rest = bytes;
+        while let Some(first) = rest.first() {
+            let begins = self.ledger.at_boundary(Direction::Reply);
+            let awaits_answer = self.waits.front().is_some_and(|it| it.after == self.answered);
+            if begins && *first != b'>' && awaits_answer {
+                let Some(end) = rest.iter().position(|byte| *byte == b'\n') else {
+                    return self.await_more(rest);
+                };
+                let (answer, after) = rest.split_at_checked(end + 1).ok_or(Fault::Untracked)?;
+                rest = after;
+                if self.waits.pop_front().is_some_and(|it| it.decides) {
+                    self.decide(answer, out)?;
+                }
+                continue;
+            }
+            if begins {
+                match self.holds(rest) {
+                    Some(reply) => self.partial = reply,
+                    None => return self.await_more(rest),
+                }
+            }
+            let owed = self.ledger.owed();
+            let (piece, after) = self.ledger.reply_split(rest);
+            rest = after;
+            if let Some(reply) = &mut self.partial {
+                reply.len += piece.len();
+                self.held.extend_from_slice(piece);
+            } else {
+                out.extend_from_slice(piece);
+            }
+            if self.ledger.at_boundary(Direction::Reply) {
+                self.replies.extend(self.partial.take());
+            } else if self.is_holding() && self.ledger.session_state() == SessionState::Opaque {
+                return Err(Fault::Untracked);
+            }
+            for _ in self.ledger.owed()..owed {
+                self.answer();
+            }
+        }
+        if self.held.len() > MAX_HELD { Err(Fault::TooMuchHeld) } else { Ok(()) }
+    }
+
+    fn await_more(&mut self, rest: &[u8]) -> Result<(), Fault> {
+        if rest.len() > MAX_ANSWER {
+            return Err(Fault::Untracked);
+        }
+        self.undecided = rest.to_vec();
+        Ok(())
+    }
+
+    /// Whether the frame that begins here is held, and what it answers then. The outer `None` if
+    /// more bytes are needed.
+    fn holds(&self, frame: &[u8]) -> Option<Option<HeldReply>> {
+        let effect = self.in_flight.front().map_or(Effect::Reads, |run| run.effect);
+        let answers_write = match (frame, effect) {
+            // A push, or an error: nothing was written.
+            ([b'>' | b'-', ..], _) | (_, Effect::Reads) => false,
+            (_, Effect::MayWrite) => true,
+            ([b'+'], Effect::Queues) => return None,
+            (_, Effect::Queues) => !frame.starts_with(b"+Q"),
+        };
+        let is_held = answers_write || self.is_holding();
+        Some(is_held.then_some(HeldReply { len: 0, answers_write }))
+    }
+
+    /// The answer to the oldest `WAIT`: the number of replicas that have all that came before it,
+    /// or an error.
+    fn decide(&mut self, answer: &[u8], out: &mut Vec<u8>) -> Result<(), Fault> {
+        let number = answer.strip_prefix(b":").and_then(|it| it.strip_suffix(b"\r\n"));
+        let number = number.and_then(|it| std::str::from_utf8(it).ok()?.parse::<u64>().ok());
+        let is_confirmed = number.is_some_and(|number| number >= u64::from(self.rule.replicas));
+        let held = std::mem::take(&mut self.held);
+        let replies = std::mem::take(&mut self.replies);
+        if is_confirmed {
+            out.extend_from_slice(&held);
+            return Ok(());
+        }
+        let writes = replies.iter().filter(|it| it.answers_write).count();
+        self.not_confirmed += u32::try_from(writes).unwrap_or(u32::MAX);
+        if writes > 0 && self.rule.on_timeout == OnTimeout::Close {
+            return Err(Fault::NotConfirmed);
+        }
+        let mut rest = &held[..];
+        for HeldReply { len, answers_write } in replies {
+            let (reply, after) = rest.split_at_checked(len).ok_or(Fault::Untracked)?;
+            out.extend_from_slice(if answers_write { NOT_CONFIRMED } else { reply });
+            rest = after;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,219 @@
+//! Which replies are held, and until when, rule by rule.
+
+use std::time::Duration;
+
+use resp::Ledger;
+
+use crate::durability::confirmations::{Confirmations, Fault};
+use crate::options::{Durability, OnTimeout};
+
+const WAIT: &str = "*3 WAIT 1 250 ";
+
+const NOT_CONFIRMED: &str =
+    "-NOREPLICAS The write is not confirmed by enough replicas, its outcome is unknown ";
+
+fn confirmations(on_timeout: OnTimeout) -> Confirmations {
+    let rule = Durability { replicas: 1, timeout: Duration::from_millis(250), on_timeout };
+    Confirmations::new(rule, Ledger::of_protocol(true))
+}
+
+/// A request of these words.
+fn request(words: &str) -> Vec<u8> {
+    let words: Vec<&str> = words.split(' ').collect();
+    let text = words.iter().map(|word| format!("${}\r\n{word}\r\n", word.len()));
+    format!("*{}\r\n{}", words.len(), text.collect::<String>()).into_bytes()
+}
+
+/// Bytes on the wire, without the lengths of strings.
+fn shown(wire: &[u8]) -> String {
+    let text = String::from_utf8_lossy(wire).replace("\r\n", " ");
+    let words = text.split_inclusive(' ').filter(|word| !word.starts_with('$'));
+    words.collect()
+}
+
+/// Sends all of `bytes`, so many at a time, and returns what the server gets.
+fn send(it: &mut Confirmations, bytes: &[u8], at_once: usize) -> Result<String, Fault> {
+    let mut wire = Vec::new();
+    for piece in bytes.chunks(at_once) {
+        let mut rest = piece;
+        while !rest.is_empty() {
+            let (most, _) = it.next_write(rest)?;
+            let (own, after) = rest.split_at(most);
+            wire.extend_from_slice(own);
+            rest = after;
+            if it.written(most) {
+                wire.extend_from_slice(it.request());
+            }
+        }
+    }
+    Ok(shown(&wire))
+}
+
+fn requests(it: &mut Confirmations, all: &[&str]) -> String {
+    let bytes: Vec<u8> = all.iter().flat_map(|words| request(words)).collect();
+    send(it, &bytes, usize::MAX).expect("it can be confirmed")
+}
+
+/// What the client gets of these bytes from the server.
+fn receive(it: &mut Confirmations, wire: &str) -> String {
+    let mut out = Vec::new();
+    it.receive(wire.as_bytes(), &mut out).expect("in step");
+    shown(&out)
+}
+
+#[test]
+fn holds_a_write_until_replicas_have_it() {
+    let mut it = confirmations(OnTimeout::Error);
+    assert_eq!(requests(&mut it, &["SET k v"]), format!("*3 SET k v {WAIT}"));
+    assert_eq!(receive(&mut it, "+OK\r\n"), "");
+    assert_eq!(receive(&mut it, ":1"), "");
+    assert_eq!(receive(&mut it, "\r\n"), "+OK ");
+    assert!(it.is_idle());
+    // More replicas than demanded are enough, too.
+    requests(&mut it, &["INCR n"]);
+    assert_eq!(receive(&mut it, ":7\r\n:2\r\n"), ":7 ");
+}
+
+#[test]
+fn sends_one_wait_after_the_last_write() {
+    let mut it = confirmations(OnTimeout::Error);
+    let all = ["GET a", "SET k v", "GET b", "INCR n", "GET c", "PING"];
+    let wire = "*2 GET a *3 SET k v *2 GET b *2 INCR n ";
+    assert_eq!(requests(&mut it, &all), format!("{wire}{WAIT}*2 GET c *1 PING "));
+    // A read before the first write passes, one behind it does not.
+    assert_eq!(receive(&mut it, "$1\r\na\r\n+OK\r\n$1\r\nb\r\n:1\r\n"), "a ");
+    assert_eq!(receive(&mut it, ":1\r\n$1\r\nc\r\n+PONG\r\n"), "+OK b :1 c +PONG ");
+}
+
+#[test]
+fn sends_none_for_reads() {
+    let mut it = confirmations(OnTimeout::Error);
+    assert_eq!(
+        requests(&mut it, &["GET a", "HELLO 3", "CLIENT ID"]),
+        "*2 GET a *2 HELLO 3 *2 CLIENT ID "
+    );
+    assert!(it.is_idle());
+}
+
+#[test]
+fn replaces_replies_to_writes_that_are_not_confirmed() {
+    let mut it = confirmations(OnTimeout::Error);
+    requests(&mut it, &["SET k v", "GET b", "LPUSH k v"]);
+    let wrong = "-WRONGTYPE not a list\r\n";
+    assert_eq!(receive(&mut it, &format!("+OK\r\n$1\r\nb\r\n{wrong}")), "");
+    let expected = format!("{NOT_CONFIRMED}b -WRONGTYPE not a list ");
+    assert_eq!(receive(&mut it, ":0\r\n"), expected);
+    assert_eq!((it.take_not_confirmed(), it.take_not_confirmed()), (1, 0));
+    // So does a server that refuses to wait.
+    requests(&mut it, &["SET k v"]);
+    assert_eq!(receive(&mut it, "+OK\r\n-NOPERM no permission\r\n"), NOT_CONFIRMED);
+}
+
+#[test]
+fn closes_instead_if_that_is_demanded() {
+    let mut it = confirmations(OnTimeout::Close);
+    requests(&mut it, &["SET k v"]);
+    let mut out = Vec::new();
+    assert_eq!(it.receive(b"+OK\r\n:0\r\n", &mut out), Err(Fault::NotConfirmed));
+    assert!(out.is_empty());
+    // A reply that reports no write needs no replica.
+    let mut it = confirmations(OnTimeout::Close);
+    requests(&mut it, &["SET k"]);
+    assert_eq!(receive(&mut it, "-ERR arguments\r\n:0\r\n"), "-ERR arguments ");
+}
+
+#[test]
+fn confirms_a_transaction_by_its_end() {
+    let mut it = confirmations(OnTimeout::Error);
+    assert_eq!(requests(&mut it, &["MULTI", "SET k v"]), "*1 MULTI *3 SET k v ");
+    assert_eq!(receive(&mut it, "+OK\r\n+QUEUED\r\n"), "+OK +QUEUED ");
+    assert_eq!(requests(&mut it, &["EXEC"]), format!("*1 EXEC {WAIT}"));
+    assert_eq!(receive(&mut it, "*1\r\n+OK\r\n"), "");
+    assert_eq!(receive(&mut it, ":1\r\n"), "*1 +OK ");
+    // Byte by byte, too.
+    requests(&mut it, &["MULTI", "SET k v"]);
+    let mut out = Vec::new();
+    for byte in b"+OK\r\n+QUEUED\r\n" {
+        it.receive(&[*byte], &mut out).expect("in step");
+    }
+    assert_eq!(out, b"+OK\r\n+QUEUED\r\n");
+}
+
+#[test]
+fn confirms_writes_after_a_refused_transaction() {
+    let mut it = confirmations(OnTimeout::Error);
+    assert_eq!(requests(&mut it, &["MULTI", "SET k v"]), "*1 MULTI *3 SET k v ");
+    assert!(!it.takes_wait());
+    assert_eq!(receive(&mut it, "-NOPERM multi\r\n+OK\r\n"), "-NOPERM multi ");
+    assert!(it.takes_wait() && !it.takes_wait());
+    assert_eq!(receive(&mut it, ":1\r\n"), "+OK ");
+    assert_eq!(requests(&mut it, &["SET k v"]), format!("*3 SET k v {WAIT}"));
+}
+
+/// Redis 7.0 would not wait for what a blocked client was given.
+#[test]
+fn confirms_blocking_commands_from_another_command_on() {
+    let mut it = confirmations(OnTimeout::Error);
+    let wire = format!("*3 BLPOP q 0 *3 WAIT 0 1 {WAIT}");
+    assert_eq!(requests(&mut it, &["BLPOP q 0"]), wire);
+    assert_eq!(receive(&mut it, "*2\r\n+q\r\n+x\r\n:1\r\n"), "");
+    assert_eq!(receive(&mut it, ":1\r\n"), "*2 +q +x ");
+    let wire = format!("*3 BLPOP q 0 *3 SET k v {WAIT}");
+    assert_eq!(requests(&mut it, &["BLPOP q 0", "SET k v"]), wire);
+}
+
+#[test]
+fn keeps_pushes_in_order() {
+    let mut it = confirmations(OnTimeout::Error);
+    let push = ">2\r\n+invalidate\r\n*1\r\n+k\r\n";
+    requests(&mut it, &["SET k v"]);
+    assert_eq!(receive(&mut it, &format!("{push}+OK\r\n{push}")), ">2 +invalidate *1 +k ");
+    assert_eq!(
+        receive(&mut it, &format!("{push}:1\r\n")),
+        "+OK >2 +invalidate *1 +k >2 +invalidate *1 +k "
+    );
+}
+
+#[test]
+fn refuses_connections_that_are_not_answered() {
+    for words in ["CLIENT REPLY OFF", "CLIENT REPLY SKIP"] {
+        let mut it = confirmations(OnTimeout::Error);
+        let sent = send(&mut it, &request(words), usize::MAX);
+        assert_eq!(sent, Err(Fault::Untracked), "{words}");
+    }
+}
+
+/// However the bytes are cut, the client receives the same replies, and each write is followed by a
+/// `WAIT`.
+#[test]
+fn confirms_requests_in_any_pieces() {
+    let all = ["SET a 1", "GET a", "MULTI", "INCR b", "EXEC", "DEL a", "GET b"];
+    let bytes: Vec<u8> = all.iter().flat_map(|words| request(words)).collect();
+    for at_once in 1..bytes.len() {
+        let mut it = confirmations(OnTimeout::Error);
+        let wire = send(&mut it, &bytes, at_once).expect("it can be confirmed");
+        let mut replies: Vec<&str> = [
+            "+OK\r\n",
+            "$1\r\n1\r\n",
+            "+OK\r\n",
+            "+QUEUED\r\n",
+            "*1\r\n:1\r\n",
+            ":1\r\n",
+            "$1\r\n1\r\n",
+        ]
+        .into();
+        // The server answers in the order of what it got.
+        let mut answers = String::new();
+        for request in wire.split('*').filter(|it| !it.is_empty()) {
+            answers += if request.contains("WAIT") { ":1\r\n" } else { replies.remove(0) };
+        }
+        assert!(replies.is_empty() && wire.matches("WAIT").count() >= 1, "{wire}");
+        assert!(wire.contains(&format!("DEL a {WAIT}")), "{at_once}: {wire}");
+        let (mut out, size) = (Vec::new(), 1 + at_once % 7);
+        for piece in answers.as_bytes().chunks(size) {
+            it.receive(piece, &mut out).expect("in step");
+        }
+        assert_eq!(shown(&out), "+OK 1 +OK +QUEUED *1 :1 :1 1 ", "{at_once}");
+        assert!(it.is_idle());
+    }
+}

@@ -1,0 +1,203 @@
+//! A connection to a target on which writes are confirmed by replicas before their replies pass.
+//!
+//! It takes the place of the connection in a pump, or of the connection that several clients share.
+//! What is confirmed, and where a `WAIT` is sent, is decided by [`Confirmations`].
+
+use std::io;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use resp::Ledger;
+use target::Target;
+
+use crate::context::WorkerContext;
+use crate::durability::Confirmations;
+use crate::invariant;
+use crate::io::socket_facts::SocketFacts;
+use crate::io::stream::ByteStream;
+use crate::options::{Durability, Options};
+use crate::session_row::TlsFacts;
+
+/// A `WAIT` leaves in one write with requests of at most this many bytes. More are not copied.
+const JOINED: usize = 16 * 1024;
+
+/// A connection whose writes are confirmed.
+#[derive(Debug)]
+pub(crate) struct ConfirmedStream<S> {
+    stream: S,
+    context: Arc<WorkerContext>,
+    target: Arc<Target>,
+    confirmations: Box<Confirmations>,
+    /// Bytes of a `WAIT` that are not written yet.
+    unwritten: usize,
+    /// Replies that may pass, and how many of their bytes were read.
+    ready: Vec<u8>,
+    read: usize,
+}
+
+impl<S: ByteStream> ConfirmedStream<S> {
+    /// Confirms the writes on a connection on which nothing is in flight, and whose state `ledger`
+    /// has.
+    pub(crate) fn new(
+        stream: S,
+        rule: Durability,
+        ledger: Ledger,
+        context: &Arc<WorkerContext>,
+        target: &Arc<Target>,
+    ) -> Self {
+        Self {
+            stream,
+            context: Arc::clone(context),
+            target: Arc::clone(target),
+            confirmations: Box::new(Confirmations::new(rule, ledger)),
+            unwritten: 0,
+            ready: Vec::new(),
+            read: 0,
+        }
+    }
+
+    /// The connection. Nothing may be in flight on it if it is used further.
+    pub(crate) fn into_inner(self) -> S {
+        self.stream
+    }
+
+    fn has_ready(&self) -> bool {
+        self.read < self.ready.len()
+    }
+
+    /// Writes the rest of a `WAIT`, if there is one and the target may be sent anything.
+    fn poll_write_wait(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.unwritten == 0 && self.confirmations.takes_wait() {
+            self.unwritten = self.confirmations.request().len();
+        }
+        while self.unwritten > 0 {
+            if !self.target.accepts_requests() {
+                return Poll::Pending;
+            }
+            let request = self.confirmations.request();
+            let begin = request.len().saturating_sub(self.unwritten);
+            let rest = request.get(begin..).unwrap_or_default();
+            let written = ready!(self.stream.poll_write(cx, rest))?;
+            invariant::rest_after(rest, written)?;
+            self.unwritten -= written;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Moves replies that may pass to the reader.
+    fn read_ready(&mut self, buffer: &mut [u8]) -> usize {
+        let waiting = self.ready.get(self.read..).unwrap_or_default();
+        let len = waiting.len().min(buffer.len());
+        if let (Some(to), Some(from)) = (buffer.get_mut(..len), waiting.get(..len)) {
+            to.copy_from_slice(from);
+        }
+        self.read += len;
+        if !self.has_ready() {
+            (self.ready, self.read) = (Vec::new(), 0);
+        }
+        len
+    }
+
+    /// Takes bytes that were read from the server. Whether they pass as they are.
+    fn receive(&mut self, bytes: &[u8]) -> io::Result<bool> {
+        if self.confirmations.is_idle() {
+            self.confirmations.pass(bytes);
+            return Ok(true);
+        }
+        let received = self.confirmations.receive(bytes, &mut self.ready);
+        let not_confirmed = self.confirmations.take_not_confirmed();
+        if not_confirmed > 0 {
+            self.context.counters.not_confirmed.add(not_confirmed.into());
+        }
+        received?;
+        Ok(false)
+    }
+}
+
+impl<S: ByteStream> ByteStream for ConfirmedStream<S> {
+    fn update_readiness(&mut self, cx: &mut Context<'_>) {
+        self.stream.update_readiness(cx);
+        // Nothing else may be written while an answer is awaited. The next read finds a failure,
+        // too.
+        let _later = self.poll_write_wait(cx);
+    }
+
+    fn awaits_late_options(&self) -> bool {
+        self.stream.awaits_late_options()
+    }
+
+    fn set_late_options(&mut self, options: &Options) {
+        self.stream.set_late_options(options);
+    }
+
+    fn is_readable(&self) -> bool {
+        self.has_ready() || self.stream.is_readable()
+    }
+
+    fn poll_read(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+        while !self.has_ready() {
+            let read = ready!(self.stream.poll_read(cx, buffer))?;
+            if read == 0 {
+                // What is held stays held: its outcome is unknown.
+                return Poll::Ready(Ok(0));
+            }
+            let bytes = invariant::first_bytes(buffer, read)?;
+            if self.receive(bytes)? {
+                return Poll::Ready(Ok(read));
+            }
+            let _later = self.poll_write_wait(cx)?;
+        }
+        Poll::Ready(Ok(self.read_ready(buffer)))
+    }
+
+    fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        ready!(self.poll_write_wait(cx))?;
+        let (most, wait_follows) = self.confirmations.next_write(bytes)?;
+        let own = bytes.get(..most).unwrap_or(bytes);
+        let written = if wait_follows && own.len() <= JOINED {
+            let joined = [own, self.confirmations.request()].concat();
+            ready!(self.stream.poll_write(cx, &joined))?
+        } else {
+            ready!(self.stream.poll_write(cx, own))?
+        };
+        let of_wait = written.saturating_sub(own.len());
+        let written = written.min(own.len());
+        if self.confirmations.written(written) {
+            self.unwritten = self.confirmations.request().len().saturating_sub(of_wait);
+            let _later = self.poll_write_wait(cx)?;
+        }
+        Poll::Ready(Ok(written))
+    }
+
+    fn begun_write(&self) -> usize {
+        // Of a `WAIT`, nobody else knows anything.
+        if self.unwritten > 0 { 0 } else { self.confirmations.clamp(self.stream.begun_write()) }
+    }
+
+    fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_write_wait(cx))?;
+        self.stream.poll_shutdown(cx)
+    }
+
+    const SAYS_END: bool = S::SAYS_END;
+
+    fn say_end(&mut self, cx: &mut Context<'_>) {
+        self.stream.say_end(cx);
+    }
+
+    fn peer_closed(&self) -> bool {
+        self.stream.peer_closed() && !self.has_ready()
+    }
+
+    fn has_unread(&self) -> bool {
+        self.has_ready() || self.stream.has_unread()
+    }
+
+    fn tls_facts(&self) -> Option<TlsFacts> {
+        self.stream.tls_facts()
+    }
+
+    fn socket_facts(&self) -> SocketFacts {
+        self.stream.socket_facts()
+    }
+}

@@ -1,0 +1,257 @@
+//! Writes that replicas confirm before their clients hear of them: what is lost when their master
+//! dies, what clients receive instead, and what stays as it is.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use harness::{Client, Cluster, Pointsman, Value, pause, wait_until};
+
+use crate::{builder, metric};
+
+const PATIENCE: Duration = Duration::from_secs(40);
+const BOTH: [&str; 2] = ["upstream = \"dedicated\"", "upstream = \"shared\""];
+const WRITERS: usize = 16;
+
+fn durable(cluster: &Cluster, mode: &str, replicas: u8) -> Pointsman {
+    builder(cluster)
+        .service_line(mode)
+        .service_line("hold_timeout = \"30s\"")
+        .service_line(&format!("durability.replicas = {replicas}"))
+        .service_line("durability.timeout = \"300ms\"")
+        .start()
+}
+
+fn cluster() -> Cluster {
+    Cluster::builder().replicas(2).sentinels(3).down_after(Duration::from_millis(800)).start()
+}
+
+/// Waits until the master has a blocked client.
+#[track_caller]
+fn wait_blocked(cluster: &Cluster) {
+    wait_until("a blocked client", PATIENCE, || {
+        cluster.master().info("clients", "blocked_clients").is_ok_and(|count| count == "1")
+    });
+}
+
+fn not_confirmed(pointsman: &Pointsman) -> f64 {
+    metric(pointsman, "pointsman_unconfirmed_writes_total{service=\"mymaster\"}").expect("a number")
+}
+
+/// Clients that each append ascending numbers to a list of their own.
+struct Writers {
+    ends: Arc<AtomicBool>,
+    /// The acknowledged numbers of each.
+    acknowledged: Arc<Vec<Mutex<Vec<u64>>>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Writers {
+    fn start(pointsman: &Pointsman) -> Self {
+        let ends = Arc::new(AtomicBool::new(false));
+        let acknowledged: Arc<Vec<Mutex<Vec<u64>>>> =
+            Arc::new((0..WRITERS).map(|_| Mutex::default()).collect());
+        let addr = pointsman.addr();
+        let begin = |writer: usize| {
+            let (ends, acknowledged) = (Arc::clone(&ends), Arc::clone(&acknowledged));
+            std::thread::spawn(move || {
+                let mut number = 0;
+                while !ends.load(Ordering::Relaxed) {
+                    let Ok(mut client) = Client::connect_within(addr, PATIENCE) else { continue };
+                    while !ends.load(Ordering::Relaxed) {
+                        number += 1;
+                        let words = ["RPUSH".to_owned(), format!("w:{writer}"), number.to_string()];
+                        match client.cmd(&words) {
+                            Ok(Value::Int(_)) => acknowledged[writer].lock().unwrap().push(number),
+                            Ok(_) => {}
+                            Err(_) => break,
+                        }
+                    }
+                }
+            })
+        };
+        let threads = (0..WRITERS).map(begin).collect();
+        Self { ends, acknowledged, threads }
+    }
+
+    fn counts(&self) -> Vec<usize> {
+        self.acknowledged.iter().map(|it| it.lock().unwrap().len()).collect()
+    }
+
+    /// Waits until each writer has had so many more writes acknowledged.
+    #[track_caller]
+    fn wait_for(&self, more: usize) {
+        let before = self.counts();
+        wait_until("writes to be acknowledged", PATIENCE, || {
+            self.counts().iter().zip(&before).all(|(now, before)| *now >= before + more)
+        });
+    }
+
+    /// Ends them. Returns how many acknowledged numbers the master does not have.
+    fn end(self, cluster: &Cluster) -> usize {
+        self.ends.store(true, Ordering::Relaxed);
+        for thread in self.threads {
+            thread.join().expect("a writer");
+        }
+        let mut client = cluster.master().client();
+        let missing = self.acknowledged.iter().enumerate().map(|(writer, numbers)| {
+            let words = ["LRANGE".to_owned(), format!("w:{writer}"), "0".into(), "-1".into()];
+            let found = client.cmd(&words).expect("a list");
+            let found: BTreeSet<u64> = found
+                .items()
+                .iter()
+                .filter_map(|it| it.text().and_then(|text| text.parse().ok()))
+                .collect();
+            numbers.lock().unwrap().iter().filter(|number| !found.contains(number)).count()
+        });
+        missing.sum()
+    }
+}
+
+/// Kills a master that has been cut off from its replicas for a while, at full speed. Returns how
+/// many acknowledged writes are lost.
+fn lost_with_master(mode: &str, replicas: u8) -> usize {
+    let cluster = cluster();
+    let pointsman = durable(&cluster, mode, replicas);
+    let writers = Writers::start(&pointsman);
+    writers.wait_for(20);
+    let (old, others) = (cluster.master(), cluster.replicas());
+    others.iter().for_each(|node| node.stop());
+    // What was sent to a stopped replica would still be read by it.
+    old.ask(&["CLIENT", "KILL", "TYPE", "replica"]).expect("a reply");
+    pause(Duration::from_millis(400));
+    old.kill();
+    others.iter().for_each(|node| node.cont());
+    wait_until("a new master", PATIENCE, || {
+        cluster.current_master_addr().is_ok_and(|addr| addr != old.addr())
+    });
+    writers.wait_for(5);
+    writers.end(&cluster)
+}
+
+#[test]
+fn loses_no_confirmed_write_when_its_master_dies() {
+    for mode in BOTH {
+        assert_eq!(lost_with_master(mode, 1), 0, "{mode}");
+    }
+}
+
+/// The test above can fail: without confirmation, the same fault loses writes.
+#[test]
+fn loses_writes_without_confirmation() {
+    assert!(lost_with_master(BOTH[0], 0) > 0);
+}
+
+#[test]
+fn keeps_writes_through_a_planned_failover() {
+    for mode in BOTH {
+        let cluster = cluster();
+        let pointsman = durable(&cluster, mode, 1);
+        let writers = Writers::start(&pointsman);
+        writers.wait_for(20);
+        cluster.failover();
+        writers.wait_for(20);
+        assert_eq!(writers.end(&cluster), 0, "{mode}");
+    }
+}
+
+#[test]
+fn answers_with_an_error_without_enough_replicas() {
+    for mode in BOTH {
+        let cluster = cluster();
+        let pointsman = durable(&cluster, mode, 1);
+        let mut client = pointsman.client();
+        assert!(client.cmd(&["SET", "k", "1"]).expect("a reply").is_ok());
+        let replicas = cluster.replicas();
+        replicas.iter().for_each(|node| node.stop());
+        let commands =
+            [vec!["GET", "k"], vec!["INCR", "k"], vec!["LPUSH", "k", "v"], vec!["GET", "k"]];
+        let replies = client.pipeline(&commands).expect("replies");
+        replicas.iter().for_each(|node| node.cont());
+        assert_eq!(replies[0].text(), Some("1"), "{mode}");
+        assert!(replies[1].error().is_some_and(|it| it.starts_with("NOREPLICAS ")), "{replies:?}");
+        assert!(replies[2].error().is_some_and(|it| it.starts_with("WRONGTYPE ")), "{replies:?}");
+        assert_eq!(replies[3].text(), Some("2"), "{mode}: it was made");
+        assert_eq!(not_confirmed(&pointsman), 1.0);
+        assert!(client.cmd(&["INCR", "k"]).expect("a reply").int() == Some(3), "{mode}");
+    }
+}
+
+#[test]
+fn closes_instead_of_an_error_if_configured() {
+    let cluster = cluster();
+    let pointsman = builder(&cluster)
+        .service_line("durability.replicas = 2")
+        .service_line("durability.timeout = \"200ms\"")
+        .service_line("durability.on_timeout = \"close\"")
+        .start();
+    let mut client = pointsman.client();
+    assert!(client.cmd(&["SET", "k", "1"]).expect("a reply").is_ok());
+    let replica = cluster.replicas()[0];
+    replica.stop();
+    // Reads need no replica.
+    assert_eq!(client.cmd(&["GET", "k"]).expect("a reply").text(), Some("1"));
+    assert!(client.cmd(&["SET", "k", "2"]).is_err());
+    replica.cont();
+}
+
+/// A value that a blocked client was given is confirmed, too. Redis 7.0 does not wait for it by
+/// itself.
+#[test]
+fn confirms_what_a_blocked_client_was_given() {
+    let cluster = cluster();
+    let pointsman = durable(&cluster, BOTH[0], 1);
+    let mut blocked = pointsman.client();
+    assert!(blocked.cmd(&["SET", "k", "v"]).expect("a reply").is_ok());
+    blocked.send(&harness::encode(&["BLPOP", "q", "5"])).expect("sent");
+    wait_blocked(&cluster);
+    cluster.replicas().iter().for_each(|node| node.stop());
+    cluster.master().ask(&["RPUSH", "q", "x"]).expect("a reply");
+    let reply = blocked.read_value().expect("a reply");
+    cluster.replicas().iter().for_each(|node| node.cont());
+    assert!(reply.error().is_some_and(|it| it.starts_with("NOREPLICAS ")), "{reply:?}");
+}
+
+/// Everything that clients do beside plain writes works as without confirmation.
+#[test]
+fn serves_every_kind_of_request_with_confirmation() {
+    for mode in BOTH {
+        let cluster = cluster();
+        let pointsman = durable(&cluster, mode, 2);
+        let mut client = pointsman.client();
+        let mut other = pointsman.client();
+        let ok = |value: Value| assert!(value.is_ok(), "{mode}: {value:?}");
+        ok(client.cmd(&["MULTI"]).expect("a reply"));
+        let queued = client.cmd(&["INCR", "n"]).expect("a reply");
+        assert_eq!(queued.text(), Some("QUEUED"));
+        assert_eq!(client.cmd(&["EXEC"]).expect("a reply").items()[0].int(), Some(1));
+        // The client's own WAIT has its own answer.
+        ok(client.cmd(&["SET", "k", "v"]).expect("a reply"));
+        assert_eq!(client.cmd(&["WAIT", "2", "1000"]).expect("a reply").int(), Some(2), "{mode}");
+        // A blocked client gets what another one writes.
+        client.send(&harness::encode(&["BLPOP", "q", "5"])).expect("sent");
+        wait_blocked(&cluster);
+        assert_eq!(other.cmd(&["RPUSH", "q", "x"]).expect("a reply").int(), Some(1));
+        assert_eq!(client.read_value().expect("a reply").items()[1].text(), Some("x"));
+        assert_eq!(
+            client.cmd(&["EVAL", "return redis.call('INCR', 'n')", "0"]).expect("a reply").int(),
+            Some(2)
+        );
+        // A large value, and a pipeline.
+        let large = "x".repeat(3 << 20);
+        ok(other.cmd(&["SET", "large", &large]).expect("a reply"));
+        assert_eq!(
+            other.cmd(&["GET", "large"]).expect("a reply").text().map(str::len),
+            Some(3 << 20)
+        );
+        let commands: Vec<Vec<&str>> = (0..1000).map(|_| vec!["INCR", "many"]).collect();
+        let replies = other.pipeline(&commands).expect("replies");
+        assert!((1..).zip(&replies).all(|(n, reply)| reply.int() == Some(n)), "{mode}");
+        assert!(!other.cmd(&["SUBSCRIBE", "news"]).expect("a reply").is_error());
+        assert_eq!(client.cmd(&["PUBLISH", "news", "hi"]).expect("a reply").int(), Some(1));
+        assert_eq!(other.read_value().expect("a message").items()[2].text(), Some("hi"));
+        assert_eq!(not_confirmed(&pointsman), 0.0);
+    }
+}
