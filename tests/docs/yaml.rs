@@ -1,7 +1,7 @@
 //! A YAML document as a value, for tests that look into one. Scalars stay text, as they are
 //! written.
 //!
-//! Deliberately absent: anchors and tags, which none of our files uses.
+//! Anchors and tags are not supported; none of our files uses them.
 
 use saphyr_parser::{Event, Parser};
 use serde_json::{Map, Value};
@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 /// The documents of a file.
 ///
 /// # Panics
-/// On what is no YAML, on a key that is given twice, and on an alias.
+/// On text that is not YAML, on a key that is given twice, and on an alias.
 pub(crate) fn documents(text: &str) -> Vec<Value> {
     let events = Parser::new_from_str(text).map(|event| event.expect("YAML").0);
     let mut events = events.filter(|event| !matches!(event, Event::Nothing | Event::StreamStart));

@@ -267,7 +267,7 @@ fn carries_thousands_of_idle_sessions_at_once() {
     // All of them wait at once, each with its saved state: 3.7 KiB were measured in a debug build.
     assert!(peak < before + 4096 + 3 * u64::from(count), "{before} KiB, then {peak} KiB");
     for client in clients.iter_mut().step_by(97) {
-        client.ask().expect("an answer, as who it was");
+        client.ask().expect("an answer to the user that it had");
     }
 }
 

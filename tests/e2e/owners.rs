@@ -118,7 +118,7 @@ impl Owners {
         self.common.in_flight.load(Ordering::Acquire)
     }
 
-    /// Waits until each client has on average received so many more answers.
+    /// Waits until each client has received this number of further answers on average.
     #[track_caller]
     pub(crate) fn wait_for(&self, rounds: u64) {
         let goal = self.answered() + rounds * self.threads.len() as u64;

@@ -86,7 +86,7 @@ pub(crate) fn activated(
     activated_as("mymaster", number, folder, (config, socket))
 }
 
-/// The same with another name of the socket (`FileDescriptorName=`).
+/// A start with another name of the socket (`FileDescriptorName=`).
 pub(crate) fn activated_as(
     name: &str,
     number: usize,

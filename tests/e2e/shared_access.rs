@@ -10,7 +10,7 @@ use crate::carry::USER;
 use crate::{builder, metric};
 
 const PATIENCE: Duration = Duration::from_secs(30);
-/// For so long a client may be admitted, or refused, as the server did before.
+/// How long a client may be admitted, or refused, as the server did before.
 const KNOWN_FOR: Duration = Duration::from_millis(250);
 
 /// The server admits clients without credentials, or does not any more.

@@ -102,7 +102,7 @@ fn cancels_switchover_that_would_lose_writes() {
     assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
     assert!((generation(&pointsman) - 1.0).abs() < 0.1);
     let mut client = pointsman.client();
-    assert!(client.cmd(&["SET", "after", "1"]).expect("traffic goes on").is_ok());
+    assert!(client.cmd(&["SET", "after", "1"]).expect("traffic continues").is_ok());
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn cancels_switchover_if_client_disconnects() {
     });
     assert!((generation(&pointsman) - 1.0).abs() < 0.1);
     let mut client = pointsman.client();
-    assert!(client.cmd(&["SET", "after", "1"]).expect("traffic goes on").is_ok());
+    assert!(client.cmd(&["SET", "after", "1"]).expect("traffic continues").is_ok());
 }
 
 #[test]

@@ -3,8 +3,6 @@
 //! The protocol is JSON with a NUL after each message; `--remote-debugging-pipe` uses two
 //! descriptors, so there is no port, no WebSocket and no driver. The browser exits when the pipe
 //! closes, and therefore with the test in any case.
-//!
-//! Deliberately absent: waiting for conditions on the page; see `tab`.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};

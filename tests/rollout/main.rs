@@ -6,8 +6,8 @@
 //!
 //!     cargo test --test rollout -- --ignored --nocapture
 //!
-//! Deliberately absent: a kubelet and a kube-proxy. Their effects on a pod and its clients are
-//! produced with the kernel's own means, so that the lag between the two can be set.
+//! There is no kubelet and no kube-proxy: their effects on a pod and its clients are produced with
+//! the kernel's own means, so that the lag between the two can be set.
 #![allow(
     clippy::expect_used,
     clippy::indexing_slicing,

@@ -5,7 +5,7 @@
 //! empty, it closes the connection that has kept the server waiting longest. Only then does it back
 //! off. It never spins and logs at most one line per second.
 //!
-//! Deliberately absent: a rate limit. A connection costs little, and their number is bounded.
+//! There is no rate limit: a connection costs little, and their number is bounded.
 
 use std::fs::File;
 use std::future::poll_fn;
@@ -37,7 +37,7 @@ const LOG_EVERY: Duration = Duration::from_secs(1);
 /// probe, a scraper and a person.
 const RESERVE: usize = 4;
 
-/// The part of all connections that may be new ones of an address with TLS, one of so many: in the
+/// The share of all connections that may be new ones of an address with TLS, as one of N: in the
 /// handshake, or without TLS and a request.
 const MOST_HANDSHAKES: usize = 2;
 

@@ -13,8 +13,7 @@
 //! A handshake counts in the time for the first request ([`connection_clock`]), and takes part in
 //! the eviction of connections.
 //!
-//! Deliberately absent: reading certificates, and resumption of sessions, which would outlive the
-//! rules that a client was verified under.
+//! Sessions are not resumed: they would outlive the rules under which a client was verified.
 //!
 //! [`connection_clock`]: crate::connection_clock
 

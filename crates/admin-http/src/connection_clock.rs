@@ -3,8 +3,6 @@
 //! At any time either the server owes the client something, or the client keeps the server waiting;
 //! in the second case a deadline applies. The same state tells which connection to evict when there
 //! are too many: the one that has kept the server waiting longest.
-//!
-//! Deliberately absent: sockets and a clock; the time is an argument.
 
 use std::time::Instant;
 

@@ -10,7 +10,7 @@
 //! `*.svc.cluster.local`). So a port-forward, a browser on the machine, and the usual clients
 //! inside a cluster need no configuration. A request without a host comes from no browser.
 //!
-//! Deliberately absent: resolving names. The attacker decides what a name resolves to.
+//! Names are not resolved: an attacker decides what a name resolves to.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;

@@ -35,8 +35,8 @@
 //!
 //! The network addresses may have TLS ([`AdminTls`]). Probes need neither it nor a certificate.
 //!
-//! Deliberately absent: Redis, the rules of who may read, and anything that changes the state of
-//! the process.
+//! This crate knows neither Redis nor the rules of who may read, and changes nothing in the
+//! process.
 
 mod accept;
 mod admin_tls;

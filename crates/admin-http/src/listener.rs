@@ -3,8 +3,6 @@
 //!
 //! The mode of its file restricts the use of a Unix socket. In addition, the kernel is asked for
 //! the user of each peer, since a mode can be changed and a socket can be passed on.
-//!
-//! Deliberately absent: creating and removing the file.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};

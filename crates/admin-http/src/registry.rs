@@ -1,7 +1,6 @@
 //! The open connections, and which of them to evict when there is one too many.
 //!
 //! It is used by the admin thread only; the locks satisfy the compiler and are never contended.
-//! Deliberately absent: anything about what the connections carry.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;

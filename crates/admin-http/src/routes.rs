@@ -176,14 +176,14 @@ impl Reply {
         }
     }
 
-    /// The same reply, with the time after which a client may try again.
+    /// Adds the time after which a client may try again.
     #[must_use]
     pub fn retry_after(mut self, seconds: u32) -> Self {
         self.retry_after = Some(seconds);
         self
     }
 
-    /// The same reply, and browsers ask their user for a password.
+    /// Makes browsers ask their user for a password.
     #[must_use]
     pub fn ask_for_password(mut self) -> Self {
         self.asks_for_password = true;

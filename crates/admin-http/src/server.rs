@@ -1,7 +1,6 @@
 //! The server's life: bind early, serve later, stop within a bound.
 //!
-//! Deliberately absent: where the addresses come from, and what to do if the server cannot be
-//! started; the caller decides whether a process without probes is worth running.
+//! The caller decides whether a process without probes is worth running.
 
 use std::borrow::Cow;
 use std::hash::RandomState;

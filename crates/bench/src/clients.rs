@@ -6,8 +6,6 @@
 //! program is a debug build: errors are counted here, and pauses of a second. redis-benchmark
 //! follows in failovers of its own: its clients are never idle, would take CPU time from the
 //! others, and always have a request in flight, for which nothing is promised.
-//!
-//! Deliberately absent: throughput, which `cargo xtask bench` measures.
 
 mod libraries;
 mod secured;

@@ -162,7 +162,7 @@ impl Pair {
         self.disturbed.latency.p99 / self.quiet.latency.p99
     }
 
-    /// The same of all requests, including those that a stall delayed.
+    /// The ratio of all requests, including those that a stall delayed.
     fn ratio_of_all(&self) -> f64 {
         self.disturbed.all.p99 / self.quiet.all.p99
     }

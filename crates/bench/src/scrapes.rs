@@ -2,8 +2,6 @@
 //!
 //! A scrape reads atomics on the admin server's thread, so even a thousand in a row should not be
 //! noticeable. Windows with and without scrapes alternate ([`paired`](crate::paired)).
-//!
-//! Deliberately absent: a file of results. This checks one promise and is not compared with peers.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

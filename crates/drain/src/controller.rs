@@ -8,8 +8,6 @@
 //! reconnects immediately; where a later process listens on the same sockets, a listener of this
 //! process that is still open would accept it again. A listener whose worker hangs delays this only
 //! for a moment.
-//!
-//! Deliberately absent: signals (their receiver calls [`Drain::request_stop`]), and any decision.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -68,8 +66,8 @@ pub struct Summary {
     /// Sessions since the start of the process. Those still open did not close their ticket within
     /// [`CUT_GRACE`](crate::CUT_GRACE).
     pub session_counts: SessionCounts,
-    /// The same for sessions that ended after the first request: what the last log line of a
-    /// process should report.
+    /// Sessions that ended after the first stop request: what the last log line of a process
+    /// reports.
     pub since_stop_request: SessionCounts,
 }
 

@@ -25,9 +25,9 @@
 //! # }
 //! ```
 //!
-//! Deliberately absent: signals, sockets, logs, metrics, and any knowledge of what a session does.
 //! Nothing is closed from here: sessions are asked to leave, and those that do not are notified
-//! that they are cut.
+//! that they are cut. The crate knows no signals, sockets, logs or metrics, and not what a session
+//! does.
 
 mod controller;
 mod plan;

@@ -6,8 +6,7 @@
 //! Within a phase the plan is level-triggered: it evaluates what it knows now and advances as far
 //! as that allows. So one event may pass several phases, and a repeated event does no harm.
 //!
-//! Deliberately absent: timers, a clock, threads. The time is an argument; a time earlier than one
-//! already seen counts as the later one.
+//! The time is an argument; a time earlier than one already seen counts as the later one.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +14,7 @@ use std::time::{Duration, Instant};
 /// nothing that an operator waits for happens in it.
 pub const CUT_GRACE: Duration = Duration::from_secs(1);
 
-/// A second [`StopRequest::Drain`] within this time of the first is taken for a repetition of it.
+/// A second [`StopRequest::Drain`] within this time of the first is taken for a repetition.
 /// Supervisors repeat signals (a kubelet that restarts, a process group that receives what its
 /// leader forwards too), and a repetition must not turn an orderly drain into a cut.
 pub const REPEAT_WINDOW: Duration = Duration::from_secs(1);

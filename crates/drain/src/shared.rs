@@ -5,7 +5,7 @@
 //! sessions is computed as opened minus closed. The closed ones are read first, so a reader may
 //! count a session that has just left as still open, but never the reverse.
 //!
-//! Deliberately absent: a list of sessions, and locks on the path of a session, except those of the
+//! There is no list of sessions, and no lock on the path of a session except those of the
 //! `Notify`s.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -314,7 +314,7 @@ impl DrainState {
     pub(crate) fn put_request(&self, at: Instant, request: StopRequest) {
         let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
         if requests.len() >= MAX_PENDING_REQUESTS {
-            // So many unread requests can only be repetitions, but a cut among them must not be
+            // That many unread requests can only be repetitions, but a cut among them must not be
             // lost.
             if request != StopRequest::Cut {
                 return;

@@ -6,9 +6,7 @@
 //! consecutive or equidistant numbers. So whichever sessions remain when the drain begins, they
 //! leave evenly spread, without prior arrangement.
 //!
-//! Deliberately absent: timers before the drain begins (ten thousand idle sessions wait on a
-//! `Notify`, not on a timer), and any way for a ticket to influence the plan except by being
-//! closed.
+//! There are no timers before the drain begins: ten thousand idle sessions wait on a `Notify`.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

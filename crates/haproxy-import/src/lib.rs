@@ -11,8 +11,8 @@
 //! that drops encryption, is never written by default: it needs a flag that names the decision. A
 //! line that is merely unknown is reported and ignored, since the next haproxy has more keywords.
 //!
-//! Deliberately absent: evaluation of `.if` blocks, Lua, HTTP, and protocols other than Redis.
-//! haproxy's way to find the master is not converted either, because the sentinels replace it.
+//! `.if` blocks, Lua and HTTP are not evaluated. haproxy's way to find the master is not converted,
+//! because the sentinels replace it.
 
 mod admin;
 mod clients;

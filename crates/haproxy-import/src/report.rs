@@ -40,7 +40,7 @@ pub struct LineReport {
     pub position: Position,
     /// The line without secrets.
     pub line: String,
-    /// What became of it.
+    /// What became of the line.
     pub outcome: LineOutcome,
     /// The key that it was mapped to, or the reason why it was not.
     pub note: String,

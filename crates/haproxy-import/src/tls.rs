@@ -169,7 +169,7 @@ impl<'a> Planner<'a> {
         files.contains(&key).then(|| format!("{chain}.key"))
     }
 
-    /// Refuses what is no path of a file.
+    /// Refuses a text that is not the path of a file.
     pub(super) fn is_readable_file(&mut self, line: &Directive, path: &str) -> bool {
         let (message, remedy) = if path.contains("${") {
             ("is not a path", "set the variable and run again")

@@ -4,8 +4,6 @@
 //! sessions per second, few lines are wanted. So sessions that failed are always logged unless the
 //! log is off, and sessions that ended well can be left out or sampled. A line that is not wanted
 //! is logged at level debug.
-//!
-//! Deliberately absent: a rate limit. The logger has one for all lines.
 
 use std::time::Duration;
 

@@ -15,8 +15,6 @@
 //! success doubles the number of permits again. A session returns its permit before it pauses, so a
 //! session that can never connect does not hold up others. Attempts that were under way together
 //! count as one failure. A change of the target ends the pause.
-//!
-//! Deliberately absent: when a session gives up, and what a failure is.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -34,8 +32,8 @@ use crate::runtime::tasks;
 /// other proxies.
 const MAX_PERMITS: usize = 64;
 
-/// The same after a failure. More than one, so that a session that cannot connect for reasons of
-/// its own does not hold up others for long.
+/// Maximum sessions that connect at a time after a failure. More than one, so that a session that
+/// cannot connect for reasons of its own does not hold up others for long.
 const MAX_AFTER_FAILURE: usize = 8;
 
 /// Consecutive permits for sessions with a request while idle ones wait, too.

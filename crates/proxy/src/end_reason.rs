@@ -2,8 +2,6 @@
 //!
 //! Every session ends with exactly one of these, whatever else was under way. They are an enum, so
 //! the number of time series is bounded and a new reason is added only here.
-//!
-//! Deliberately absent: the closing of connections.
 
 use std::io::ErrorKind;
 use std::ops::{Deref, DerefMut};

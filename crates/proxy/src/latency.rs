@@ -13,7 +13,7 @@
 //! read from it. The speed of the client does not matter. Blocking commands (`BLPOP`, `WAIT`) and
 //! sessions that are not followed are excluded.
 //!
-//! Deliberately absent: quantiles computed while measuring, and labels.
+//! Quantiles are not computed while measuring.
 
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
@@ -221,8 +221,8 @@ impl Stopwatch {
         }
     }
 
-    /// The same for a write that the ledger records later. Its time includes that spent waiting for
-    /// a turn on the shared connection.
+    /// Starts a sample before the ledger records the write. The time includes waiting for a turn
+    /// on the shared connection.
     pub(crate) fn start_before_record(&mut self, start: SampleStart, commands: &CommandTimes) {
         self.since = Some(commands.now());
         self.ahead = u32::try_from(start.owed).unwrap_or(u32::MAX);

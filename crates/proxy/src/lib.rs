@@ -24,9 +24,9 @@
 //! # }
 //! ```
 //!
-//! Deliberately absent: how a target is found or trusted (see `sentinel`), names of metrics, and
-//! any change to the conversation of clients and servers, except for the notifications that a
-//! client has asked for (`maintenance`).
+//! How a target is found and trusted is decided in `sentinel`. The conversation of clients and
+//! servers is not changed, except for the notifications that a client has asked for
+//! (`maintenance`).
 
 mod access_log;
 mod address;

@@ -4,7 +4,7 @@
 //! Most of these are what [pinned](resp::Pin) the session, which the gauge of sessions by state
 //! shows before anything happens.
 //!
-//! Deliberately absent: sessions that end for another reason, and sessions that their client ended.
+//! Sessions that end for another reason, or that their client ended, are not counted here.
 
 use resp::Pin;
 

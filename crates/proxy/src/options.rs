@@ -57,7 +57,7 @@ pub enum UpstreamMode {
     /// Each session has a connection of its own.
     #[default]
     Dedicated,
-    /// Sessions that the server treats alike share so many per worker. Requires
+    /// Number of connections per worker that sessions of one group share. Requires
     /// [`Sessions::Carry`].
     Shared(std::num::NonZeroU16),
 }
@@ -237,8 +237,8 @@ impl LiveOptions {
         self.0.now.load_full()
     }
 
-    /// The same for a moment, not to be kept while a session waits: cheaper, and a few at a time
-    /// only.
+    /// The current options for a moment: cheaper, but not to be kept while a session waits, and
+    /// only a few at a time.
     #[inline]
     pub(crate) fn peek(&self) -> Guard<Arc<Options>> {
         self.0.now.load()

@@ -3,8 +3,6 @@
 //! Made by the session itself, on its worker, when its worker visits it
 //! ([`visits`](crate::runtime::tasks::visits)), and nothing of it is kept. Names come from clients:
 //! they are truncated and escaped here, so that nothing that they contain reaches a terminal.
-//!
-//! Deliberately absent: passwords, keys, values and arguments, which the ledger does not give out.
 
 use std::cell::Cell;
 use std::fmt;

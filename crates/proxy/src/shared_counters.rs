@@ -1,6 +1,4 @@
 //! The counters of shared upstream connections.
-//!
-//! Deliberately absent: the connections, and which session shares which.
 
 use resp::PromotionReason;
 

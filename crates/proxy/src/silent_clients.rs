@@ -4,8 +4,6 @@
 //! The share is an average that forgets: each session counts a little, and its weight fades with
 //! those that follow. It knows no time, since a flood that has ended costs nothing until the next
 //! client comes.
-//!
-//! Deliberately absent: what follows from it (`session::first_bytes`, `listener::accept_loop`).
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 

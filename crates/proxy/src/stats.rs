@@ -5,8 +5,6 @@
 //! are the same instructions as for a plain integer, and a reader finds the current number. So
 //! counters need no publication interval, no flush at the end, and no lock. A reader may see one
 //! counter newer than another; each by itself only grows.
-//!
-//! Deliberately absent: names of metrics and their format, which belong to the composition root.
 
 use std::sync::Arc;
 

@@ -1,7 +1,5 @@
 //! TLS sessions with targets: why one failed, with what to do about it, the counters, and the
 //! bounded log.
-//!
-//! Deliberately absent: the handshake ([`session::dial`](crate::session::dial)).
 
 use std::io;
 use std::net::SocketAddr;

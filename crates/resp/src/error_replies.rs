@@ -10,8 +10,7 @@
 //! The connection must be closed after these replies, because a client whose `SELECT` or `MULTI`
 //! was refused must not continue on it.
 //!
-//! Deliberately absent: all other replies. Requests that may have been executed are not answered
-//! here.
+//! Requests that may have been executed are not answered here.
 
 use crate::commands::class::Class;
 use crate::scan::limits::{Bounds, Limits};

@@ -14,8 +14,8 @@
 //! [`Limits`], make the session [opaque](SessionState::Opaque). An opaque session is forwarded like
 //! any other and is no longer tracked.
 //!
-//! Deliberately absent: I/O, time, buffers, and the values of replies. This crate finds frame
-//! boundaries; it does not parse contents.
+//! There is no I/O, no time, no buffer and no value of a reply here: this crate finds frame
+//! boundaries and does not parse contents.
 
 mod commands;
 mod error_replies;

@@ -4,8 +4,8 @@
 //! the pure module `needs` decides; [`build`] runs cargo and returns the path of what it built;
 //! [`packages`] unpacks packages into a folder without installing them.
 //!
-//! Deliberately absent: changes a developer has not asked for. Packages are installed only as root,
-//! which is how containers and CI run; other users get the exact command to run.
+//! Packages are installed only as root, which is how containers and CI run; other users get the
+//! exact command to run.
 #![allow(clippy::print_stdout, reason = "a person reads what is being installed")]
 
 pub mod build;

@@ -8,8 +8,6 @@
 //! Nothing is moved while anything else moves sessions: the members must have been the same, and
 //! unequal, for a while. A plan is only a permit. The session that takes it compares the two loads
 //! again with itself counted on both sides, so simultaneous moves never reverse an inequality.
-//!
-//! Deliberately absent: which sessions move.
 
 use std::time::{Duration, Instant};
 

@@ -61,7 +61,7 @@ impl Gate {
         }
     }
 
-    /// The same for targets that are only read from, and have the data of `master`.
+    /// An open gate for targets that are only read from and have the data of `master`.
     pub(crate) fn read_only(master: &Self) -> Self {
         let lineage = Arc::clone(&master.lineage);
         Self { state: AtomicU8::new(READS), lineage, ..Self::new() }

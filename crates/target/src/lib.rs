@@ -14,9 +14,9 @@
 //! A [`Pool`] holds several equivalent targets for readers. A session asks its [`TargetSource`] and
 //! need not know which of the two it uses.
 //!
-//! Deliberately absent: Redis, Sentinel, sockets. Of time, this crate knows only the lease of the
-//! writer (`lease`). It cannot decide that a target is good; it only makes the decision take effect
-//! everywhere at once.
+//! The crate knows neither Redis nor sockets, and of time only the lease of the writer (`lease`).
+//! It cannot decide that a target is good; it only makes the decision take effect everywhere at
+//! once.
 
 mod balance;
 mod gate;

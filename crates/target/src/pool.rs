@@ -13,8 +13,6 @@
 //! An empty set is a valid publication: readers then get the master or are rejected, depending on
 //! [`EmptyPool`]. Before the first publication, readers wait. Sessions that were given the master
 //! for lack of a replica are drained as soon as a replica is available.
-//!
-//! Deliberately absent: the criteria for membership, and any ranking of members.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

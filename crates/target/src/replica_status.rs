@@ -4,8 +4,6 @@
 //! replica to another master. So an answer to a question asked after a connection ended decides
 //! whether that was the cause, whichever was noticed first and whatever the sentinels have reported
 //! so far. See `docs/decisions/readers.md`.
-//!
-//! Deliberately absent: asking.
 
 use std::time::{Duration, Instant};
 

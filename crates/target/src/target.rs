@@ -142,7 +142,7 @@ impl Target {
         target
     }
 
-    /// The same generation, fence and gate with another name and address to connect to.
+    /// This target with another name and address to connect to; generation, fence and gate stay.
     pub(crate) fn at(&self, addr: SocketAddr, name: Box<str>) -> Self {
         let mut target = self.sharing_fence(self.generation);
         (target.destination.addr, target.destination.name) = (addr, name);

@@ -73,7 +73,7 @@ pub struct ClientSettings {
 
 struct Current {
     config: Arc<ClientConfig>,
-    /// The same without verification and resumption, to look at a certificate.
+    /// Settings without verification and resumption, to look at a certificate.
     unverified: Arc<ClientConfig>,
     certificate: Option<CertificateFacts>,
     server_name: Option<ServerName<'static>>,

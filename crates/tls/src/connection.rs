@@ -4,8 +4,6 @@
 //! here, so an idle connection has no buffer. What is sent is encrypted into the caller's buffer,
 //! except for messages of the protocol itself ([`TlsConnection::outgoing`]), which have to be sent
 //! before any other record.
-//!
-//! Deliberately absent: sockets, and how much may be sent or kept.
 
 use std::ops::DerefMut;
 use std::sync::Arc;

@@ -22,9 +22,8 @@
 //!
 //! The protocol is rustls, the cryptography aws-lc-rs (`docs/decisions/tls.md`).
 //!
-//! Deliberately absent: sockets, reading of files (callers read them with their own limits), time
-//! other than for the validity of certificates, early data (a command that is sent twice is
-//! executed twice), and revocation lists.
+//! Callers own the sockets and read the files, with limits of their own. There is no early data (a
+//! command that is sent twice is executed twice), and there are no revocation lists.
 
 mod certificate;
 mod client;

@@ -4,8 +4,8 @@
 //! Each command installs what it lacks, reports its progress, and ends with a line for people.
 //! Small pure functions decide what to do (what is missing, which steps, what to print).
 //!
-//! Deliberately absent: changes that a developer has not asked for. Packages are installed only as
-//! root, which is how containers and CI run; other users get the command to run.
+//! Packages are installed only as root, which is how containers and CI run; other users get the
+//! command to run.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,

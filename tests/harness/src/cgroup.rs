@@ -1,6 +1,6 @@
 //! Limits CPU or memory of processes as a container runtime does, with cgroup version 2 or 1.
 //!
-//! Deliberately absent: a fallback without the necessary rights. The error then says why.
+//! Without the necessary rights it fails, and the error says why.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -9,9 +9,8 @@
 //! process ends with the value that owns it, or with the test runner if that is killed
 //! ([`Process`]).
 //!
-//! Deliberately absent: an async runtime (threads and blocking sockets are enough, compile fast,
-//! and share no bug with the program under test), retries of failed tests, and any use of the
-//! crates under test.
+//! There is no async runtime (threads and blocking sockets are enough, compile fast, and share no
+//! bug with the program under test), no retry of failed tests, and no use of the crates under test.
 #![allow(
     clippy::expect_used,
     clippy::indexing_slicing,

@@ -10,8 +10,8 @@
 //! The rules apply to the whole namespace. To protect the machine, [`Partition::around`] refuses to
 //! run in the namespace of process 1. A namespace and its rules end with its last process.
 //!
-//! Deliberately absent: creating the namespace. A process with threads cannot easily enter another
-//! one; such a process starts itself again under `unshare --net`.
+//! The namespace is not created here: a process with threads cannot easily enter another one, so it
+//! starts itself again under `unshare --net`.
 
 use std::fmt::Write as _;
 use std::io::Write as _;

@@ -3,9 +3,8 @@
 //! Each program takes the same arguments (host, port, clients, seconds) and prints one line of JSON
 //! with its results.
 //!
-//! Deliberately absent: copies of any library. They come from their registries into a temporary
-//! folder; redis-rs, which takes minutes to build, is kept in `target`. Only go-redis may be
-//! missing: Go modules come from a separate proxy.
+//! Libraries come from their registries into a temporary folder; redis-rs, which takes minutes to
+//! build, is kept in `target`. Only go-redis may be missing: Go modules come from a separate proxy.
 
 use std::fs;
 use std::net::SocketAddr;

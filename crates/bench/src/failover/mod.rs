@@ -4,8 +4,8 @@
 //! failed run is reported and does not stop the others. Raw data is written line by line, so that
 //! an interrupted measurement is not lost.
 //!
-//! Deliberately absent: excluding runs that look odd. What disturbed a run (load, waiting for a
-//! core) is recorded with it.
+//! Runs that look odd are not excluded: what disturbed a run (load, waiting for a core) is recorded
+//! with it.
 
 mod observer;
 mod phase;

@@ -7,8 +7,8 @@
 //! a client and a backend, in lockstep. Every number is the difference of two runs, so start and
 //! stop do not count.
 //!
-//! Deliberately absent: the kernel, where most of a proxy's time is spent (`cargo xtask bench`
-//! measures it), and budgets for other CPUs: there the numbers are shown and not judged.
+//! The kernel, where most of a proxy's time is spent, is not counted (`cargo xtask bench` measures
+//! it). On other CPUs than that of the budgets the numbers are shown and not judged.
 
 mod budget;
 mod count;

@@ -11,7 +11,7 @@ pub(super) enum Kind {
     Clients,
     /// The same, with TLS.
     Tls,
-    /// The same, after a header of the PROXY protocol.
+    /// After a header of the PROXY protocol.
     Proxied,
     /// Clients of Sentinel.
     Sentinels,

@@ -10,8 +10,8 @@
 //! returns the resources that the processes used in exactly the time in which it counted
 //! ([`Window`]).
 //!
-//! Deliberately absent: more than one thread, because generator and backend share a core by design;
-//! retries; any use of the crates under test.
+//! It has one thread, because generator and backend share a core by design, does not retry, and
+//! uses no crate under test.
 
 mod alternating;
 mod churn;

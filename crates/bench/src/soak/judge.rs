@@ -73,9 +73,9 @@ pub(super) enum Kind {
 pub(super) enum Ruling {
     /// Redis may lose this many writes in the fault of the soak.
     LostByFault(u64),
-    /// The same for `SENTINEL FAILOVER` with a replica that lags.
+    /// Lost in a `SENTINEL FAILOVER` with a replica that lags.
     LostByLag(u64),
-    /// The same in a failover without a fault of the soak.
+    /// Lost in a failover without a fault of the soak.
     LostByEnvironment(u64),
     /// A failover without a fault of the soak explains it.
     Environment,

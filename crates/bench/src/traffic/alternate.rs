@@ -7,8 +7,7 @@
 //! with its memory, though: started again, it may take one percent more for all its life. So both
 //! are started again for every series of pairs, and the result is the median of the series.
 //!
-//! Deliberately absent: latencies, which `cargo xtask bench` measures; rows that need new
-//! connections or TLS.
+//! Latencies, new connections and TLS are measured by `cargo xtask bench`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -135,7 +134,7 @@ fn alternate(
     Ok(heard.into_iter().skip(WARM as usize).collect())
 }
 
-/// Sends the costs of so many rounds, and ends them early if `stop` is set.
+/// Sends the costs of this number of rounds, and ends them early if `stop` is set.
 fn until(
     rounds: u32,
     stop: Arc<AtomicBool>,

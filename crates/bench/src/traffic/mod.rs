@@ -5,8 +5,8 @@
 //! Proxies outside of the comparison are measured in every second round. The raw data is written
 //! line by line.
 //!
-//! Deliberately absent: anything but loopback. The cost of a network card is the same for every
-//! proxy, and this has to run anywhere.
+//! Everything runs on loopback: the cost of a network card is the same for every proxy, and this
+//! has to run anywhere.
 
 pub(crate) mod alternate;
 mod environment;

@@ -13,7 +13,7 @@ use super::words;
 /// Longer than a busy machine delays anything that is going to happen.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
-/// So long Pointsman's knowledge whether the servers ask for credentials may be old, with shared
+/// How old Pointsman's knowledge whether the servers ask for credentials may be, with shared
 /// connections (docs/shared-upstreams.md, "Credentials").
 const ADMITTED: Duration = Duration::from_millis(300);
 

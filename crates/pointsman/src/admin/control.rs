@@ -7,8 +7,8 @@
 //! may, so it runs on discovery's runtime and streams its steps as JSON lines; if the client
 //! disconnects before the failover is ordered, the switchover is cancelled.
 //!
-//! Deliberately absent: the implementation of the commands (in `sentinel`), and request bodies: all
-//! parameters are in the query.
+//! All parameters are in the query; there are no request bodies. The commands themselves are in
+//! `sentinel`.
 
 mod access;
 mod command_log;

@@ -3,8 +3,6 @@
 //! It is published by a rename when everything else runs
 //! ([`socket_file`](crate::system::socket_file)). In addition to the file's mode, the kernel
 //! reports the peer's user id, which must be ours or root.
-//!
-//! Deliberately absent: the protocol ([`control`](crate::admin::control)).
 
 use std::io;
 use std::os::unix::net::UnixListener;

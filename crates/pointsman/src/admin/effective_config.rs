@@ -1,8 +1,6 @@
 //! The settings that reports show and a reload can change, and the results of the reloads.
 //!
 //! The main loop is the only writer; the admin server reads.
-//!
-//! Deliberately absent: the configuration itself.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};

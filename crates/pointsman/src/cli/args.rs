@@ -350,7 +350,7 @@ pub(super) struct PauseArgs {
     /// Also hold the writes of all clients that use another proxy, or none
     ///
     /// Sends CLIENT PAUSE ... WRITE to the master, for two seconds at a time, renewed until
-    /// `pointsman resume`, the end of --for, or the end of the pointsman. Reads through other
+    /// `pointsman resume`, the end of --for, or until the process exits. Reads through other
     /// proxies continue. Moves to the new master if there is a failover; until it is paused, writes
     /// reach it. Three quarters of `down-after-milliseconds` are the limit, because the sentinels
     /// get no answers for that long. Requires Redis 6.2, and +client|pause and +client|unpause

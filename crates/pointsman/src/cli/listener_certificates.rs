@@ -277,7 +277,7 @@ fn all_names(facts: &CertificateFacts) -> String {
     format!("{text}; issued by {}", facts.issuer)
 }
 
-/// The same for scripts.
+/// The certificates as JSON, for scripts.
 pub(super) fn document(certificates: &[CertificateFacts], now: Option<Duration>) -> Vec<Json> {
     let of = |facts: &CertificateFacts| {
         json!({

@@ -3,8 +3,6 @@
 //! First the state of the process, then for each service its master, nodes, traffic, the view of
 //! each sentinel, and the last failovers. A document of another schema version is not rendered
 //! here: its fields are then shown under their own names.
-//!
-//! Deliberately absent: details. `--json` has the whole document.
 
 use std::fmt::Write as _;
 

@@ -3,8 +3,6 @@
 //! The table has one line per session and as many columns as fit on the terminal; `--json` prints
 //! the document. Text in it comes from clients: the process escapes it, and it is escaped here
 //! again, since any program may answer on that address.
-//!
-//! Deliberately absent: colours.
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal as _};

@@ -10,7 +10,7 @@
 //! contains its text. [`Secret::reveal`] is the only access, so that a search for one word finds
 //! every use of a password. The memory is overwritten when it is dropped.
 //!
-//! Deliberately absent: serialisation of secrets, and any comparison other than equality.
+//! Secrets cannot be serialised, and are compared only for equality.
 
 use std::collections::BTreeMap;
 use std::fmt;

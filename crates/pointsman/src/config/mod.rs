@@ -11,7 +11,7 @@
 //! certificates and keys, `consistency` checks values against each other, and `settings` converts
 //! them to [`Config`].
 //!
-//! Deliberately absent: default paths of configuration files, includes, and a flag for passwords.
+//! There are no default paths of configuration files, no includes, and no flag for passwords.
 
 mod choices;
 mod connection_limits;

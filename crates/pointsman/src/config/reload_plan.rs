@@ -6,9 +6,6 @@
 //! no file. Services are matched by name: one that is new gets all its values now, and one that is
 //! missing is removed. A service that was removed and still closes its sessions keeps the values
 //! that need a restart if it is added again.
-//!
-//! Deliberately absent: applying the plan, and which listening socket serves which service
-//! (`listener_plan`).
 
 use std::collections::BTreeSet;
 

@@ -39,7 +39,7 @@ impl Problem {
         Self { what: what.into(), remedy: remedy.into() }
     }
 
-    /// The same problem of one element of a list, counted from 1.
+    /// Names the element of a list that has the problem, counted from 1.
     pub(super) fn of_element(self, number: usize) -> Self {
         Self { what: format!("element {number}: {}", self.what), ..self }
     }

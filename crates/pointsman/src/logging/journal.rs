@@ -6,8 +6,7 @@
 //! logs: a journal that hangs would block a worker. Entries pass through the same bounded queue as
 //! all lines, and the log's thread sends them.
 //!
-//! Deliberately absent: entries larger than a datagram, for which the protocol requires a memory
-//! file. Values are truncated instead.
+//! An entry larger than a datagram would need a memory file, so values are truncated.
 
 use std::fmt::{Debug, Write as _};
 use std::io::{self, Write as _};

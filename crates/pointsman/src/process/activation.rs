@@ -6,9 +6,6 @@
 //! configuration does not have: a second `ListenStream=` in the unit of the plain sockets would
 //! otherwise accept commands and passwords in plain text at an address that is configured for TLS
 //! (`docs/decisions/tls.md#refuse-passed-sockets-whose-name-and-address-disagree`).
-//!
-//! Deliberately absent: the sockets of an older process, which are assigned by address only
-//! (`inherit`).
 
 use std::net::SocketAddr;
 

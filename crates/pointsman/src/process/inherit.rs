@@ -10,8 +10,6 @@
 //!
 //! An older process also gives its IPv4 socket for every address where the configuration now has
 //! `[::]` for both families.
-//!
-//! Deliberately absent: UDP, which is not used, and the files of Unix sockets (`unix_sockets`).
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};

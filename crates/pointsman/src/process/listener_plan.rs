@@ -4,8 +4,6 @@
 //! An address belongs to a listener set, such as `mymaster` or `mymaster/replicas`. One that
 //! changes its set keeps its sockets, so that no client is refused, and the sessions of the former
 //! set leave. Port 0 names no address, so it never moves.
-//!
-//! Deliberately absent: binding and closing.
 
 use proxy::ListenAddr;
 

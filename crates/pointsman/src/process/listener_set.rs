@@ -209,7 +209,7 @@ impl ServiceRoute {
     }
 }
 
-/// One service, prepared before anything of it runs.
+/// One service, prepared before any part runs.
 pub(crate) struct WiredService {
     /// The services of the data plane, one per listener set.
     pub(crate) sets: Vec<(Destinations, proxy::Service)>,

@@ -11,7 +11,7 @@
 //! Services are added, changed and removed by `service_set`. While the process stops, a reload that
 //! changes services is refused.
 //!
-//! Deliberately absent: reading the standard input a second time.
+//! A configuration from the standard input is not read again.
 
 use admin_http::HostNames;
 use drain::{Drain, Phase};

@@ -4,9 +4,6 @@
 //! discovery, reloads and the drain; the workers run the sessions; the admin server answers probes
 //! and people. No file is read or written on this thread, because a file system can hang: see
 //! `threads` and `config_reader`.
-//!
-//! Deliberately absent: the start (`startup`, `launch`), reading flags and files (`cli` and
-//! `config`), and printing.
 
 use std::io::IsTerminal as _;
 use std::process::ExitCode;

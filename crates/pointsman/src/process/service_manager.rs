@@ -13,8 +13,8 @@
 //! are queued here in order and retried before any later message: otherwise a manager that is
 //! merely slow would treat a start as failed.
 //!
-//! Deliberately absent: a thread of its own, since if the main loop hangs, silence is the right
-//! message; and a crate for the protocol, since the available one blocks.
+//! It has no thread of its own: if the main loop hangs, silence is the right message. The available
+//! crate for the protocol blocks.
 
 use std::ffi::OsStr;
 use std::io;

@@ -36,7 +36,7 @@
 //! Only processes of the same user may ask: the socket file has mode 0600, and the peer's user id
 //! is checked. There is one conversation at a time; further processes wait in the queue.
 //!
-//! Deliberately absent: sessions. They stay with the old process until they end.
+//! Sessions are not handed over: they stay with the old process until they end.
 
 mod offer;
 mod predecessor;

@@ -4,8 +4,6 @@
 //! A container's CPU limit is a budget per tenth of a second. A process that has used it is stopped
 //! until the next period, which looks from outside like a slow network; only the kernel's counters
 //! show it.
-//!
-//! Deliberately absent: memory, which has rules of its own ([`memory`](crate::system::memory)).
 
 use std::num::NonZeroUsize;
 use std::path::{Component, Path, PathBuf};

@@ -4,9 +4,6 @@
 //! the memory limit and is lowered, with a warning, where the limit on open files is too low. It
 //! never follows from the limit on open files as such: container runtimes allow a billion, and
 //! programs that size themselves by that are killed for their memory use.
-//!
-//! Deliberately absent: reading the limits ([`memory`](crate::system::memory)) and raising them
-//! ([`descriptors`](crate::system::descriptors)).
 
 use crate::config::{Config, ConnectionLimits, ServiceConfig};
 use crate::system::descriptors::{Files, TooFewFiles};

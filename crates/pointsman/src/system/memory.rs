@@ -12,7 +12,7 @@
 //! the process runs, [`Memory::is_scarce`] therefore compares the use with the limit, and near it
 //! new clients are refused.
 //!
-//! Deliberately absent: the timer of these checks, and any way to reclaim memory from sessions.
+//! Memory is not reclaimed from sessions.
 
 use std::path::{Path, PathBuf};
 

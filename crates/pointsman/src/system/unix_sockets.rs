@@ -7,8 +7,8 @@
 //! socket itself is handed over and its file stays in place: it belongs to the new process once the
 //! old one leaves. The file of a service manager's socket belongs to the manager.
 //!
-//! Deliberately absent: accepting, which the data plane does, and a lock against two processes that
-//! start with the same path at the same time: the later one then has the path.
+//! There is no lock against two processes that start with one path at the same time: the later one
+//! then has the path.
 
 use std::io;
 use std::os::fd::OwnedFd;

@@ -10,8 +10,6 @@
 //! admitted. The counts rely on an assumption about the memory of a session; the flag also works
 //! when the assumption fails. It also has the number of sessions that the limit on open files
 //! permits, which may change while the process runs.
-//!
-//! Deliberately absent: the watching, and what a rejected client is sent.
 
 pub(crate) mod handshakes;
 mod sources;

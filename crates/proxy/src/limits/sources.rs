@@ -6,7 +6,7 @@
 //! used at all while the limit is off. It has a lock, taken once when a connection begins and once
 //! when it ends, for one hash table access.
 //!
-//! Deliberately absent: rates, and memory of sources without sessions.
+//! Rates are not limited, and sources without sessions are forgotten.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};

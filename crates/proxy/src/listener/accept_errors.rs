@@ -5,8 +5,6 @@
 //! the connection stays in the queue, the next attempt fails the same way, and a loop that retries
 //! immediately uses up a core while it logs a million lines. So the loop pauses after those, longer
 //! each time, and one log line per second reports all of them.
-//!
-//! Deliberately absent: the listener, the clock and the log.
 
 use std::time::{Duration, Instant};
 

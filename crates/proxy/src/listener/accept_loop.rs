@@ -3,9 +3,6 @@
 //! It admits clients up to the limits, rejects further ones with the reply that Redis uses, and
 //! closes its socket when the drain begins, but not before its queue is empty, because the kernel
 //! resets the connections that are left in it.
-//!
-//! Deliberately absent: the handling of errors, which
-//! [`accept_errors`](crate::listener::accept_errors) decides.
 
 use std::future::poll_fn;
 use std::os::fd::OwnedFd;
@@ -39,7 +36,7 @@ const MAX_DRAINED: usize = 8192;
 /// Clients accepted in a row before existing sessions run.
 const ACCEPTS_PER_TURN: usize = 32;
 
-/// The same while clients without a request are frequent.
+/// Clients accepted in a row while clients without a request are frequent.
 const ACCEPTS_PER_TURN_IN_A_FLOOD: usize = 1;
 
 /// The pause of a listener that has accepted enough, while clients without a request are frequent.

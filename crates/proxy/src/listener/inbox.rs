@@ -13,8 +13,7 @@
 //! A connection is admitted before it is handed over: what waits in an inbox counts against the
 //! limits, so a flood does not take the descriptors of existing sessions.
 //!
-//! Deliberately absent: balancing by traffic. The load of sessions differs, but is not known when
-//! they begin.
+//! Traffic is not balanced: the load of a session is not known when it begins.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -105,7 +104,7 @@ impl Inboxes {
         Self { all: workers.into_iter().map(Inbox::new).collect(), own: 0 }
     }
 
-    /// The same as seen by worker `own`.
+    /// The inboxes as seen by worker `own`.
     pub(crate) fn of(&self, own: usize) -> Self {
         Self { all: Arc::clone(&self.all), own }
     }

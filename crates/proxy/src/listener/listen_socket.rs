@@ -19,7 +19,7 @@ pub(crate) trait AcceptSource {
     /// The next client's socket, in non-blocking mode, and its address.
     fn poll_accept(&mut self, cx: &Context<'_>) -> Poll<Result<(OwnedFd, Peer), Errno>>;
 
-    /// The same without waiting. Asks the socket and not the event loop, which may not have
+    /// The next client without waiting. Asks the socket and not the event loop, which may not have
     /// reported the latest client yet.
     fn accept(&self) -> Result<(OwnedFd, Peer), Errno>;
 

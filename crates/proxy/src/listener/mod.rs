@@ -19,8 +19,6 @@
 //! bound by an older process keeps its mode, so an IPv4 address may coincide with an inherited
 //! `[::]` that accepts IPv4 already. It joins that one's group, and Linux prefers it.
 //! Unix sockets are always inherited. They have no `SO_REUSEPORT`, so all workers share one.
-//!
-//! Deliberately absent: the origin of inherited sockets, and the files of Unix sockets.
 
 pub(crate) mod accept_errors;
 pub(crate) mod accept_loop;

@@ -14,8 +14,8 @@
 //! The ledger does not see our own messages. They are frames that answer nothing, so it misses
 //! nothing.
 //!
-//! Deliberately absent: notifications for sessions that leave an ejected replica. A client library
-//! moves all of its connections at such a message, not only the one that was meant.
+//! Sessions that leave an ejected replica are not notified: a client library moves all of its
+//! connections at such a message, not only the one that was meant.
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -205,7 +205,7 @@ impl PendingPushes {
     }
 
     /// Holds back a piece of the server's refusal of the handshake, which the ledger has seen.
-    /// Returns what is to be delivered of it.
+    /// Returns the part that is to be delivered.
     pub(crate) fn hold_back(
         &mut self,
         piece: &[u8],

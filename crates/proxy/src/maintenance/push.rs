@@ -9,8 +9,7 @@
 //! of shards at the end of both is there because Lettuce expects one; it is empty, because no
 //! client uses it.
 //!
-//! Deliberately absent: `MIGRATING` and `MIGRATED`, which mean the same as the two for another
-//! cause; and when to send what.
+//! `MIGRATING` and `MIGRATED`, which announce another cause of a pause, are not sent.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

@@ -6,7 +6,7 @@
 //! follows may be a TLS handshake or a request. Which connections have one is decided by
 //! `listener::screening`.
 //!
-//! Deliberately absent: sending headers. Redis does not know them.
+//! Headers are never sent: Redis does not know them.
 
 mod crc32c;
 pub(crate) mod parse;

@@ -3,8 +3,6 @@
 //! The kernel is asked for a copy of what has arrived, which is parsed; once the header is
 //! complete, exactly its bytes are read. So whatever reads the connection next finds its first
 //! byte.
-//!
-//! Deliberately absent: a deadline, which the caller sets.
 
 use std::future::poll_fn;
 use std::os::fd::OwnedFd;

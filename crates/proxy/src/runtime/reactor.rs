@@ -26,7 +26,7 @@
 //! The end of the peer's direction and errors stay set: an attempt that reads the last bytes before
 //! the end may be incomplete, and no edge would follow.
 //!
-//! Deliberately absent: sockets that change their thread, and interest in one direction only.
+//! Sockets do not change their thread, and interest is always in both directions.
 
 mod registration;
 
@@ -126,7 +126,7 @@ impl Reactor {
         Ok(Self { epoll, slots, free: Vec::new(), ticker: None, limit: None })
     }
 
-    /// The same; each wait ends after `interval`, by a limit if a seccomp profile forbids tickers.
+    /// A reactor whose waits end after `interval`, by a limit if seccomp forbids tickers.
     pub(crate) fn ticking(wake_fd: impl AsFd, interval: Duration) -> io::Result<Self> {
         let reactor = Self::new(wake_fd)?;
         let Ok(ticker) = Ticker::new(interval) else { return Ok(reactor.without_ticker(interval)) };
@@ -135,7 +135,7 @@ impl Reactor {
         Ok(Self { ticker: Some(ticker), ..reactor })
     }
 
-    /// The same with a limit for each wait.
+    /// Limits each wait instead of ticking.
     pub(crate) fn without_ticker(self, interval: Duration) -> Self {
         Self { ticker: None, limit: Some(Timespec::try_from(interval).unwrap_or_default()), ..self }
     }

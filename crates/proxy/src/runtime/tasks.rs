@@ -24,7 +24,7 @@
 //!
 //! The order in which ready tasks are polled: [`run_queue`](crate::runtime::run_queue).
 //!
-//! Deliberately absent: work stealing, join handles, and the loop, which is in
+//! There is no work stealing, and there are no join handles. The loop is in
 //! [`workers`](crate::workers).
 
 pub(crate) mod continuing;
@@ -426,7 +426,7 @@ impl Tasks {
     /// Queues a task for the next round, once. To be called between rounds.
     #[inline]
     pub(crate) fn wake(&mut self, key: TaskKey) {
-        // What is no task has its turn, too: see `poll_gone`.
+        // Keys without a task (visitor, groups) are handled in `poll_gone`.
         if let Some(TaskSlot { task: Some(task), generation }) =
             self.slots.get_mut(key.index() as usize)
             && *generation == key.generation()

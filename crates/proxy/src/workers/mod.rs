@@ -8,7 +8,7 @@
 //! has failed, and [`Running`] reports it, because a proxy with one worker less would refuse a part
 //! of its clients.
 //!
-//! Deliberately absent: work stealing, and pinning to cores, which the operator's tools do better.
+//! There is no work stealing, and no pinning to cores, which the operator's tools do better.
 
 mod service_set;
 mod session_visitor;

@@ -9,9 +9,6 @@
 //!
 //! A worker that hangs answers nothing: the caller decides how long to wait. A request whose caller
 //! has gone is dropped, so no session is ended after an error was reported.
-//!
-//! Deliberately absent: filters, order and totals ([`SessionVisits`]'s user computes them), and
-//! permission.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

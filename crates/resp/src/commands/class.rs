@@ -105,8 +105,8 @@ pub enum Class {
     /// `CLIENT MAINT_NOTIFICATIONS ON`: the client understands push messages about maintenance, and
     /// needs an address when it is asked to move.
     MaintenanceOn,
-    /// The same with `moving-endpoint-type none`: asked to move, it reconnects to the address that
-    /// it has.
+    /// `CLIENT MAINT_NOTIFICATIONS ON moving-endpoint-type none`: asked to move, the client
+    /// reconnects to the address that it has.
     MaintenanceOnWithoutAddress,
     /// `CLIENT MAINT_NOTIFICATIONS OFF`.
     MaintenanceOff,

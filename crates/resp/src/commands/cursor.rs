@@ -1,6 +1,4 @@
 //! The digest of the cursor of an iterating command: one number that is small enough for a mark.
-//!
-//! Deliberately absent: which cursors a session holds. The ledger knows that.
 
 /// A digest must fit into a mark of the ledger.
 const DIGEST_BITS: u32 = 24;

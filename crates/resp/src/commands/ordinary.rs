@@ -7,8 +7,6 @@
 //! The table is a hash table that is built at compile time. Each name is folded into 64 bits. A
 //! name of up to eight bytes loses only its case, and bit 5 of its punctuation; longer names are
 //! identified by their length and their first and last eight bytes.
-//!
-//! Deliberately absent: classes, except that scripts run from the cache are distinguished.
 
 /// The names. Their sources are listed in `testdata/commands.txt`.
 pub(crate) const NAMES: &str = "\

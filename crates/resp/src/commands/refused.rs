@@ -9,7 +9,7 @@
 //! order of replies, a transaction that has to be aborted and `CLIENT REPLY` are the server's, and
 //! only the text of the error is ours.
 //!
-//! Deliberately absent: commands within scripts and functions, which a proxy cannot see.
+//! Commands within scripts and functions cannot be seen by a proxy.
 
 use std::fmt;
 use std::sync::Arc;
@@ -258,7 +258,7 @@ const fn bit(key: u64) -> u64 {
 pub(crate) enum Decision {
     Pass,
     Refuse(RefusedCommand),
-    /// More bytes of it are needed.
+    /// More bytes of the request are needed.
     Wait,
 }
 

@@ -1,7 +1,6 @@
 //! Splits a complete request into its words, for the few requests that are recorded.
 //!
-//! Deliberately absent: the quotes of inline commands. A request with quotes has no plain words,
-//! and its effect is then unknown.
+//! An inline request with quotes has no plain words, and its effect is then unknown.
 
 /// The words of `request`, which the scanner has found to be one complete request. `None` if it has
 /// quotes or escapes.

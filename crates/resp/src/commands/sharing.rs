@@ -9,8 +9,6 @@
 //! `CLIENT LIST` leaves nothing, but its reply names the connections, and `SCRIPT KILL` would wait
 //! for the script that it is to end. Commands of modules may block their connection while another
 //! thread works, and every request after them on that connection would wait.
-//!
-//! Deliberately absent: the table of the server (`share`, `server_commands`).
 
 use crate::commands::class::Class;
 use crate::commands::ordinary::{NAMES, SLOTS, contains, key, subset, table};
@@ -21,7 +19,7 @@ use crate::commands::table::ClassLookup;
 pub enum Sharing {
     /// Sent on the shared connection of the client's group.
     Shared,
-    /// The same for a script, whose reply may be any value: no conclusion is drawn from it.
+    /// A shared script. Its reply may be any value, so no conclusion is drawn from it.
     SharedScript,
     /// Answered by the server on a verifier connection; an accepted one changes the group.
     Verified,

@@ -34,9 +34,9 @@ pub(crate) enum Prefix {
     ClientTracking,
     /// `CLIENT MAINT_NOTIFICATIONS`.
     MaintenanceHandshake,
-    /// The same with `ON`.
+    /// `CLIENT MAINT_NOTIFICATIONS ON`.
     MaintenanceOn,
-    /// The same with the name of an option; the only one is `moving-endpoint-type`.
+    /// `CLIENT MAINT_NOTIFICATIONS ON` with the name of an option, `moving-endpoint-type`.
     MaintenanceEndpointType,
     Cluster,
     Himport,

@@ -17,8 +17,6 @@
 //! result from that request on. A script does not pin a session that received `NOSCRIPT` before,
 //! because its client has a fallback and will use it again. Running a script pins only within a
 //! transaction, where the client has no fallback for `NOSCRIPT`.
-//!
-//! Deliberately absent: the cursors themselves, their age, and the scripts.
 
 use crate::commands::class::Class;
 use crate::commands::cursor::{digest, number};
@@ -38,7 +36,7 @@ mod flag {
     pub(crate) const CACHED_ELSEWHERE: u8 = 1 << 4;
     /// In a transaction, the client called a script that only a former server may have.
     pub(crate) const FORMER_SCRIPT: u8 = 1 << 5;
-    /// The client sent what is no request.
+    /// The client sent something that is not a request.
     pub(crate) const INVALID: u8 = 1 << 6;
     /// The client was told the ID of this connection, whether it relies on it or not.
     pub(crate) const KNOWS_ID: u8 = 1 << 7;
@@ -100,12 +98,12 @@ impl ServerAffinity {
         self.set(flag::FALLS_BACK, error.starts_with(b"NOSCRIPT "));
     }
 
-    /// The client sent what is no request.
+    /// The client sent something that is not a request.
     pub(crate) fn invalid_sent(&mut self) {
         self.set(flag::INVALID, true);
     }
 
-    /// Whether the client sent what is no request.
+    /// Whether the client sent something that is not a request.
     pub(crate) fn has_sent_invalid(self) -> bool {
         self.is(flag::INVALID)
     }

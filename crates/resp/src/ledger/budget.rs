@@ -61,7 +61,7 @@ impl Share {
         true
     }
 
-    /// Returns all of it to the budget.
+    /// Returns the whole share to the budget.
     pub(crate) fn give_back(&mut self) {
         self.budget.give(std::mem::take(&mut self.bytes));
     }

@@ -7,7 +7,7 @@
 //! on one connection, but not on each of ten thousand connections. Names are recorded completely or
 //! not at all; without them, the session is pinned.
 //!
-//! Deliberately absent: names that the server has not confirmed.
+//! Names that the server has not confirmed do not count.
 
 use std::collections::BTreeSet;
 

@@ -1,7 +1,6 @@
 //! What a client has said about itself, for a list of sessions.
 //!
-//! Deliberately absent: the password, which has no accessor outside of the replay, and everything
-//! that a client has asked for.
+//! The password has no accessor outside of the replay.
 
 use crate::ledger::Ledger;
 use crate::ledger::replay_state::{AuthMethod, ReplayState, Text, part};

@@ -6,8 +6,6 @@
 //! session is pinned, and so it is by the capabilities that Valkey keeps for a connection. The
 //! failover state last announced to the client is kept here as well, because it is carried in the
 //! same way.
-//!
-//! Deliberately absent: the push messages.
 
 use crate::commands::class::Class;
 use crate::commands::refused::RefusedCommand;

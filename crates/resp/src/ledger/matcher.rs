@@ -707,13 +707,13 @@ impl Matcher {
         self.pin_changed = true;
     }
 
-    /// The client sent what is no request.
+    /// The client sent something that is not a request.
     pub(crate) fn invalid_sent(&mut self) {
         self.affinity.invalid_sent();
     }
 
     /// Whether the server closes the connection, maybe without a reply, because of what the client
-    /// sent: what is no request, or one of the two words by which it recognizes HTTP
+    /// sent: something that is not a request, or one of two words by which it recognizes HTTP
     /// (`redis:src/networking.c`, `securityWarningCommand`).
     pub(crate) fn provokes_close(&self) -> bool {
         let is_http = |name: &str| ["POST", "host:"].iter().any(|it| it.eq_ignore_ascii_case(name));

@@ -6,7 +6,7 @@
 //! the bytes that are forwarded, in order per direction, in pieces of any size, and a request
 //! before the reply to it. It never alters, delays or refuses a byte.
 //!
-//! Deliberately absent: buffers. Of the stream, only the beginning of an incomplete word is kept.
+//! There are no buffers: of the stream, only the beginning of an incomplete word is kept.
 
 pub(crate) mod affinity;
 pub(crate) mod budget;
@@ -80,14 +80,14 @@ impl Ledger {
         Self::with(Bounds::from(limits), StatelessCommands::default())
     }
 
-    /// The same ledger, with commands that the operator has declared stateless.
+    /// Adds commands that the operator has declared stateless.
     #[must_use]
     pub fn with_stateless(mut self, stateless: StatelessCommands) -> Self {
         self.stateless = stateless;
         self
     }
 
-    /// The same ledger, with commands that are refused.
+    /// Adds commands that are refused.
     #[must_use]
     pub fn with_refusals(mut self, refusals: Refusals) -> Self {
         self.refusals = refusals;
@@ -374,8 +374,8 @@ impl Ledger {
     }
 
     /// Whether the server closes the connection because of what the client sent: the last reply
-    /// says so, or the client sent what is no request, or a command of HTTP. The end of the
-    /// connection says nothing about the server then.
+    /// says so, or the client sent something that is not a request, or a command of HTTP. The end
+    /// of the connection says nothing about the server then.
     #[must_use]
     pub fn provokes_close(&self) -> bool {
         let (kind, line) = self.last_line();

@@ -4,8 +4,6 @@
 //! A session without a pin is carried once nothing is in flight. A pinned session is closed when
 //! its server is replaced, unless the pin is cleared first. If several pins apply, the one listed
 //! first is reported.
-//!
-//! Deliberately absent: owed replies, which change with every request.
 
 macro_rules! pins {
     ($($(#[$doc:meta])* $name:ident = $label:literal, $meaning:literal;)+) => {

@@ -7,8 +7,6 @@
 //!
 //! A request that is queued in a transaction takes effect within the reply to `EXEC`, which is not
 //! inspected: the parts of the state that it may change are unknown from then on.
-//!
-//! Deliberately absent: which reply belongs to which request. The matcher knows that.
 
 use std::collections::VecDeque;
 use std::fmt;

@@ -9,8 +9,6 @@
 //!
 //! It contains passwords. All texts share one allocation, which is overwritten with zeros when it
 //! is dropped.
-//!
-//! Deliberately absent: how the state is recorded (`recorder`) and replayed (`replay`).
 
 use std::fmt;
 

@@ -3,8 +3,6 @@
 //! The scanners are at a frame boundary then, there are no marks, and the session is not pinned. So
 //! most of a ledger is as in a new one, and is not kept: only what the server was told, and what
 //! the client may rely on. A session that rests for hours needs a quarter of the memory.
-//!
-//! Deliberately absent: when a session rests.
 
 use crate::commands::refused::Refusals;
 use crate::commands::stateless::StatelessCommands;

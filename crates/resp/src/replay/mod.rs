@@ -18,8 +18,6 @@
 //! itself; at the end it shows what the connection lacks. If that is more than a name, the session
 //! is replayed on another connection [in the order](Replay::before_authentication) in which a
 //! client could have done it: with the credentials of the user before, if it had another one.
-//!
-//! Deliberately absent: I/O, and the reaction to a refusal.
 
 #[cfg(test)]
 mod resubscription_tests;

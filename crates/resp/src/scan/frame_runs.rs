@@ -6,9 +6,9 @@
 //! loop whose state is in a few local variables. The scanners continue where it ends: at a frame
 //! that is longer, rarer, or incomplete.
 //!
-//! Deliberately absent: other rules. Each frame read here would be read in the same way by
-//! [`request`](crate::scan::request) and [`reply`](crate::scan::reply); `run_tests.rs` and the fuzz
-//! targets compare the two.
+//! There are no rules of its own: [`request`](crate::scan::request) and
+//! [`reply`](crate::scan::reply) would find the same frames; `run_tests.rs` and the fuzz targets
+//! compare both.
 
 use crate::commands::class::Class;
 use crate::commands::refused::RefusalRules;
@@ -124,8 +124,8 @@ fn mask(n: usize) -> Option<u64> {
 }
 
 impl Beginning<REQUEST> {
-    /// Of a request whose first argument begins at `arguments`; `None` if what comes before is too
-    /// short or too long to be compared.
+    /// The beginning of a request whose first argument begins at `arguments`; `None` if what comes
+    /// before is too short or too long to be compared.
     #[inline]
     fn of_request(request: &[u8], arguments: &[u8]) -> Option<Self> {
         let bytes = *request.first_chunk()?;
@@ -149,7 +149,7 @@ impl Beginning<REQUEST> {
 }
 
 impl Beginning<REPLY> {
-    /// Of a reply of `len` bytes that is a string.
+    /// The beginning of a reply of `len` bytes that is a string.
     #[inline]
     fn of_reply(reply: &[u8], len: usize) -> Option<Self> {
         let bytes: [u8; REPLY] = *reply.first_chunk()?;

@@ -5,8 +5,8 @@
 //! the script it executes, for any connection of a user with that permission. And no user is needed
 //! to authenticate.
 //!
-//! Deliberately absent: `CLIENT UNBLOCK`, which a server that runs a script refuses, and
-//! `FUNCTION STATS`, which ends nothing.
+//! `CLIENT UNBLOCK` is not among them, since a server that runs a script refuses it, and `FUNCTION
+//! STATS` ends nothing.
 
 use crate::commands::request_words::words;
 use crate::scan::limits::{Bounds, Limits};

@@ -7,8 +7,6 @@
 //!
 //! Bytes that are no request are not forwarded: the server gets other bytes that are none, answers
 //! with its error and closes. Nothing is read from the client after that.
-//!
-//! Deliberately absent: which commands are refused ([`refused`](crate::commands::refused)).
 
 use crate::commands::refused::{Decision, RefusalRules, RefusedCommand};
 use crate::scan::bulk::MAX_BULK_LEN;

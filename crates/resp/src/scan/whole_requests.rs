@@ -4,8 +4,6 @@
 //! answers anything else by closing the connection, and the rest of a request that its client never
 //! sends would hold up all other clients. The caller buffers the bytes; this code says where the
 //! next request ends and [how it is handled](Sharing), and scans no byte twice.
-//!
-//! Deliberately absent: the effect of requests on their session, which the ledger records.
 
 use crate::commands::sharing::{PromotionReason, Sharing, is_shared, sharing};
 use crate::scan::bulk::{short_array, short_string, size};
@@ -18,7 +16,7 @@ use crate::scan::request::{RequestScan, RequestScanner};
 pub enum NextRequest {
     /// It is incomplete, and more bytes are needed.
     Incomplete,
-    /// An array without elements, which is not answered, in so many bytes. It need not be sent.
+    /// An array without elements and its length in bytes. It is not answered and need not be sent.
     Empty(usize),
     /// A whole request.
     Whole {
@@ -88,7 +86,7 @@ impl WholeRequests {
         self.next_corrected(buffer, |_name, built_in| built_in)
     }
 
-    /// The same, where `correct` has the last word on how a command of that name is handled.
+    /// The next request in `buffer`; `correct` has the last word on how its command is handled.
     pub fn next_corrected(
         &mut self,
         buffer: &[u8],

@@ -3,8 +3,7 @@
 //! Everything shown is real: servers, clients, kill and times. The clients record acknowledged
 //! writes, and at the end each of them is looked up, so the summary is a measurement.
 //!
-//! Deliberately absent: anything staged. If the failover is not followed, the demo says so and
-//! exits with 1.
+//! Nothing is staged: if the failover is not followed, the demo says so and exits with 1.
 
 mod explain;
 mod screen;

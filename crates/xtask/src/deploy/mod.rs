@@ -3,7 +3,7 @@
 //! manifests and the kustomize base against the chart, the alerts by their unit tests, and the
 //! names that have to stay beside the redis-ha chart.
 //!
-//! Deliberately absent: a cluster. What only a running Kubernetes can show is not claimed here.
+//! No cluster is started: what only a running Kubernetes can show is not claimed here.
 #![allow(
     clippy::indexing_slicing,
     reason = "JSON indexed by what it lacks gives null and no panic"

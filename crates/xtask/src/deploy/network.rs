@@ -2,8 +2,7 @@
 //!
 //! The rules are Kubernetes' own: policies add up, a pod that no policy selects for a direction is
 //! open in it, and a connection needs the egress of one side and the ingress of the other.
-//! Deliberately absent: addresses (an ipBlock admits no pod here), named ports, and other
-//! namespaces.
+//! Only pods of one namespace are compared, without addresses and named ports.
 
 use serde_json::{Map, Value, json};
 

@@ -12,7 +12,7 @@ use super::tools::Tools;
 enum Fate {
     /// It shows as this text.
     Mapped(&'static str),
-    /// The same, where it excludes others of them: tested in a separate rendering.
+    /// Translated, but excludes other values: tested in a separate rendering.
     Instead(&'static str),
     /// It concerns the Service or the monitor, which stay in that release. With haproxy off the
     /// Service is ours, and shows this text.

@@ -2,7 +2,7 @@
 //! scripts, checks the result, and purges it. That Debian's systemd, which is older than most,
 //! reads the units.
 //!
-//! Deliberately absent: a booted systemd. The end-to-end tests check what the units do at run time.
+//! No systemd is booted; the end-to-end tests check what the units do at run time.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -7,7 +7,7 @@
 //! program, which needs nothing from the system. File times are those of the last commit, and build
 //! paths are removed, so that two builds of one commit by one toolchain are equal.
 //!
-//! Deliberately absent: signing and uploading, which need keys of the workflow.
+//! Signing and uploading need keys of the workflow, and are done there.
 #![allow(
     clippy::indexing_slicing,
     reason = "JSON indexed by what it lacks gives null and no panic"

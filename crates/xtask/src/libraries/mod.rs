@@ -6,8 +6,8 @@
 //! reason ([`catalogue`]). [`redis_py`], [`go_redis`] and [`redis_units`] fetch tests and run them,
 //! [`stage`] starts the servers, and [`outcomes`] compares.
 //!
-//! Deliberately absent: a second attempt for tests that differ. A test whose outcome depends on
-//! chance is left out, by the list.
+//! A test that differs is not tried again. One whose outcome depends on chance is left out, by the
+//! list.
 
 mod catalogue;
 mod go_redis;

@@ -5,8 +5,7 @@
 //! master. The plot shows both runs on one time axis. The screenshot of the status page is taken at
 //! the end of the second run, while the writers still write.
 //!
-//! Deliberately absent: retouching. The numbers in the plot are counted from the writes that it
-//! shows.
+//! The numbers in the plot are counted from the writes that it shows.
 
 mod page;
 mod plot;

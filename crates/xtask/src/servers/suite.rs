@@ -143,7 +143,7 @@ fn output_of(mut command: Command) -> Result<String, String> {
     Ok(text)
 }
 
-/// The name of a test and what became of it.
+/// The name of a test and its result.
 fn verdict(line: &str) -> Option<(&str, &str)> {
     line.strip_prefix("test ")?.rsplit_once(" ... ")
 }

@@ -53,12 +53,12 @@ impl Node {
         }
     }
 
-    /// The same node, with connections from this source address.
+    /// Connects from this source address.
     pub(super) fn reached_from(self, source: Ipv4Addr) -> Self {
         Self { source: Some(source), ..self }
     }
 
-    /// The same node, with connections over TLS.
+    /// Connects over TLS.
     pub(super) fn over_tls(self, tls: Option<Arc<rustls::ClientConfig>>) -> Self {
         Self { tls, ..self }
     }

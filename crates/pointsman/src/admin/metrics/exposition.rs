@@ -10,8 +10,7 @@
 //! type), and write OpenMetrics, where the family of a counter is named without `_total` and the
 //! text has an end marker.
 //!
-//! Deliberately absent: metrics that the catalogue does not contain. They are omitted, and a debug
-//! build panics.
+//! Metrics that the catalogue lacks are omitted, and a debug build panics.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

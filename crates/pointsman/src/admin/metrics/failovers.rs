@@ -102,7 +102,7 @@ impl DurationHistogram {
 pub(super) struct FailoverHistograms {
     /// Every failover up to this generation is in the histograms.
     commit: u64,
-    /// The same for the first session.
+    /// The first sessions up to this generation are in the histograms.
     first_session: u64,
     phases: [DurationHistogram; PHASES.len()],
     first_sessions: DurationHistogram,

@@ -3,8 +3,8 @@
 //! Workers count in a hundred fine buckets, of which a few are exported: powers of two of
 //! microseconds, because those are exact, in steps of four where commands are slow.
 //!
-//! Deliberately absent: quantiles in metrics. Prometheus computes them from buckets, over any time
-//! range and all instances; the status document contains them.
+//! Quantiles are not exported: Prometheus computes them from buckets, over any time range and all
+//! instances; the status document contains them.
 
 use std::time::Duration;
 

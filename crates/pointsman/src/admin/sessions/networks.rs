@@ -1,7 +1,7 @@
 //! How many sessions come from which network, for the status page. Pure.
 //!
-//! Deliberately absent: addresses of single clients, names and users: every reader of the status
-//! page can read this.
+//! Every reader of the status page can read this, so it contains no address of a single client, no
+//! name and no user.
 
 use std::collections::BTreeMap;
 

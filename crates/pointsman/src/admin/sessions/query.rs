@@ -1,6 +1,6 @@
 //! Which sessions are listed, in which order, and how many. Pure.
 //!
-//! Deliberately absent: percent-decoding. No value needs it.
+//! Nothing is percent-decoded: no value needs it.
 
 use std::cmp::Reverse;
 

@@ -23,7 +23,7 @@ const MAX_LINES: usize = 64;
 /// What a conversation came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
-    /// The new process received so many sockets, and the old one leaves.
+    /// The new process received this number of sockets, and the old one leaves.
     Taken(usize),
     /// The old process handed its sockets over.
     HandedOver,

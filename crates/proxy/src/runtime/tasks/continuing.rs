@@ -5,7 +5,7 @@
 //! plus that of the current one. So each phase is a future of its own, and takes the place of the
 //! former, which is freed.
 //!
-//! Deliberately absent: what a task has registered, which stays until it registers something else.
+//! What a task has registered stays until it registers something else.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -8,8 +8,6 @@
 //! **No event is lost.** What the event is about has changed before [`wake`] is called. A task that
 //! registers before the turn of the key is woken; one that registers later begins with its flag
 //! set, and looks then.
-//!
-//! Deliberately absent: what the event is, which a task finds out by itself.
 
 use std::num::NonZeroU32;
 

@@ -5,7 +5,7 @@
 //! few milliseconds. So a task asks for a visit when it begins, and gets it [`SETTLING_TIME`]
 //! later, or up to three times that, if it still runs.
 //!
-//! Deliberately absent: timers, which would cost as much as the system calls.
+//! A timer per task would cost as much as the system calls that this saves.
 
 use std::collections::VecDeque;
 use std::time::Duration;

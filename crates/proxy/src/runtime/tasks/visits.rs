@@ -14,8 +14,6 @@
 //! The visitor visits a few tasks and is queued again, so all ready tasks and the event loop run in
 //! between. A visit that only asks leaves the queue alone: a task that is due is polled as if there
 //! had been none.
-//!
-//! Deliberately absent: what is asked, and who asks ([`workers`](crate::workers)).
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;

@@ -2,8 +2,8 @@
 //! discovery, objects with labels, server-side apply, and watches that report the present state.
 //!
 //! Ownership is helm's own affair: it writes labels and annotations, and reads them back.
-//! Deliberately absent: schemas, defaults, admission, field managers other than helm, and every
-//! controller but that of Deployments (`pods`).
+//! It has no schemas, defaults, admission or field managers other than helm, and no controller but
+//! that of Deployments (`pods`).
 
 use std::collections::BTreeMap;
 
