@@ -155,7 +155,7 @@ impl TakenFiles {
 fn adopted(path: &Path) -> Option<SocketFile> {
     let failed = |error| {
         let path = path.display();
-        warn!(%error, %path, "cannot adopt the file of a unix socket that is taken over");
+        warn!(%error, %path, "cannot take over the unix socket file");
     };
     SocketFile::adopt(path).map_err(failed).ok()
 }

@@ -6,10 +6,10 @@
 //!
 //! - A session looks for a visit only where it looks for other rare events: when its
 //!   [flag](crate::runtime::wake_flag) is set. So the worker sets that flag first. It knows it
-//!   because the session [registers](register) it when it begins to pump, and that is passed on
-//!   through the path of polls that have moved much, which is checked after each poll anyway.
-//! - The visitor itself runs as the task with a [key](VISITOR) that no slot has. The worker finds
-//!   that out where it finds out that a task has ended meanwhile.
+//!   because the session [registers](register) it when it begins to pump; the registration
+//!   piggybacks on the weight check after each poll.
+//! - The visitor itself runs as the task with a [key](VISITOR) that no slot has, and is recognised
+//!   where the worker notices tasks that have ended.
 //!
 //! The visitor visits a few tasks and is queued again, so all ready tasks and the event loop run in
 //! between. A visit that only asks leaves the queue alone: a task that is due is polled as if there
