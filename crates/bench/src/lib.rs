@@ -6,7 +6,6 @@
 
 mod clients;
 mod failover;
-mod fleet;
 mod instructions;
 mod junk;
 pub mod load;
@@ -15,13 +14,10 @@ mod paired;
 mod peers;
 mod priority;
 mod raw;
-mod scrapes;
 mod shared_crowd;
 pub mod soak;
 pub mod space;
 mod stats;
-mod swap;
-mod switchover;
 mod traffic;
 pub mod verify;
 
@@ -29,7 +25,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 /// The benchmark to run; without a name, the traffic benchmark.
@@ -63,21 +59,6 @@ enum What {
     /// the libraries into a temporary folder. go-redis needs Go 1.24 and its modules, or a program
     /// built before; otherwise it is left out. Takes about four minutes.
     Clients(clients::ClientsOptions),
-    /// Repeated `pointsman switchover` under writers: lost writes, errors and duration.
-    Switchover(switchover::SwitchoverBenchOptions),
-    /// Time from the deciding `+switch-master` to the switch, over many real failovers.
-    ///
-    /// Several masters under the same three sentinels fail over one after the other. The figures
-    /// are those that pointsman records in its log and in its histogram. Takes about three seconds
-    /// per failover.
-    Swap(swap::SwapOptions),
-    /// Load of 1, 10 and 100 proxies on each sentinel and each Redis node.
-    ///
-    /// In a calm period, during a planned failover and after a sentinel's restart; with 1 and with
-    /// 50 services. Takes about ten minutes.
-    Fleet(fleet::FleetOptions),
-    /// Effect of continuous `/metrics` scrapes on clients: p99 of a fixed load with and without.
-    Scrapes(scrapes::ScrapesOptions),
     /// Effect of junk at every port on clients: p99 of a fixed load with and without.
     ///
     /// Random bytes, half hellos, slow headers, floods. At the end nothing but counters may have
@@ -105,14 +86,15 @@ pub fn run(bench: &Bench) -> Result<ExitCode, String> {
         Some(What::Alternate(options)) => traffic::alternate::run(options),
         Some(What::Failover(options)) => failover::run(options),
         Some(What::Clients(options)) => clients::run(options),
-        Some(What::Switchover(options)) => switchover::run(options),
-        Some(What::Swap(options)) => swap::run(options),
-        Some(What::Fleet(options)) => fleet::run(options),
-        Some(What::Scrapes(options)) => scrapes::run(options),
         Some(What::Junk(options)) => junk::run(options),
         Some(What::SharedCrowd(options)) => shared_crowd::run(options),
         Some(What::Instructions(options)) => instructions::run(options),
     }
+}
+
+/// The name of a value on the command line, which is also that in the raw data.
+fn name_of(value: &impl ValueEnum) -> String {
+    value.to_possible_value().map(|it| it.get_name().to_owned()).unwrap_or_default()
 }
 
 fn words(panic: &(dyn std::any::Any + Send)) -> String {

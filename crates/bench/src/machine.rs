@@ -12,10 +12,10 @@ use serde_json::{Map, Value, json};
 pub(super) fn describe(
     program: &Path,
     namespaced: bool,
-    others: &[(&str, Option<String>)],
+    others: &[(String, Option<String>)],
 ) -> Value {
     let others: Map<String, Value> =
-        others.iter().map(|(name, said)| ((*name).to_owned(), json!(said))).collect();
+        others.iter().map(|(name, said)| (name.clone(), json!(said))).collect();
     json!({
         "cpu": cpu(&read("/proc/cpuinfo")),
         "cores": std::thread::available_parallelism().map_or(0, usize::from),

@@ -21,19 +21,13 @@ impl Raw {
             .map_err(|error| format!("{name}: {error}"))
     }
 
-    /// `runs/KIND-NUMBER.jsonl` with the first free number.
+    /// `benches/runs/KIND.jsonl`, instead of that of the last run: git has those before.
     pub(super) fn create(kind: &str) -> Result<Self, String> {
-        let folder = benches().join("runs");
-        fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-        for number in 1..10_000 {
-            let name = format!("{kind}-{number}.jsonl");
-            match File::options().write(true).create_new(true).open(folder.join(&name)) {
-                Ok(file) => return Ok(Self { name, file }),
-                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-                Err(error) => return Err(format!("{name}: {error}")),
-            }
-        }
-        Err(format!("{} is full", folder.display()))
+        let (folder, name) = (benches().join("runs"), format!("{kind}.jsonl"));
+        fs::create_dir_all(&folder)
+            .and_then(|()| File::create(folder.join(&name)))
+            .map(|file| Self { name: name.clone(), file })
+            .map_err(|error| format!("{name}: {error}"))
     }
 
     /// Appends a line.

@@ -23,12 +23,12 @@ use std::process::{Command, ExitCode};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use clap::Args;
+use clap::{Args, ValueEnum as _};
 use harness::{Partition, find_in_path, in_private_namespace, loopback_up};
 
 use super::raw::{Raw, benches};
 use super::stats::short;
-use super::{machine, space, stop_on_signals, words};
+use super::{machine, name_of, space, stop_on_signals, words};
 use record::{Measure, Proxy, Record, Scenario};
 use scene::{RATE, Stage, WRITERS};
 use setup::{build, install};
@@ -73,7 +73,7 @@ impl FailoverOptions {
     fn playlist(&self, partitions: bool) -> Vec<(u32, Scenario, Proxy)> {
         let wanted =
             |scenario: &Scenario| self.scenario.is_empty() || self.scenario.contains(scenario);
-        let scenarios = Scenario::ALL.into_iter().filter(wanted);
+        let scenarios = Scenario::value_variants().iter().copied().filter(wanted);
         let scenarios: Vec<_> =
             scenarios.filter(|it| partitions || *it != Scenario::Partition).collect();
         let proxies = if self.proxy.is_empty() { Proxy::ALL.to_vec() } else { self.proxy.clone() };
@@ -111,7 +111,7 @@ pub(crate) fn run(options: &FailoverOptions) -> Result<ExitCode, String> {
         println!("The partition scenario is skipped: {why}. It needs root, nftables and iproute2.");
     }
     let haproxy = find_in_path("haproxy").unwrap_or_else(|| PathBuf::from("/usr/sbin/haproxy"));
-    let versions = [("haproxy", machine::said(Command::new(&haproxy).arg("-v")))];
+    let versions = [("haproxy".to_owned(), machine::said(Command::new(&haproxy).arg("-v")))];
     let described = machine::describe(&program, options.namespaced, &versions);
     let sentence = machine::sentence(&described);
     println!("{sentence}");
@@ -157,7 +157,7 @@ fn play_all(
         if stage.stop.load(Ordering::Acquire) {
             break;
         }
-        let what = format!("{:<9} through {:<9} run {run}", scenario.name(), proxy.name());
+        let what = format!("{:<9} through {:<9} run {run}", name_of(scenario), name_of(proxy));
         let start = Instant::now();
         // In a separate thread: the harness panics if something is missing, and the other runs
         // should continue.
@@ -202,7 +202,7 @@ fn progress(record: &Record) -> String {
 }
 
 fn conclude(records: &[Record], targets: &[Target]) {
-    for scenario in Scenario::ALL {
+    for scenario in Scenario::value_variants().iter().copied() {
         if let Some(rows) = table::rows(records, scenario) {
             println!("\n{}\n\n{}", scenario.title(), table::plain(&rows));
         }

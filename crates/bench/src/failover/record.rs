@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use clap::ValueEnum;
 use serde_json::{Value, json};
 
-/// The fault of the master.
+use crate::name_of;
+
+/// The fault of the master, in the order of the tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(super) enum Scenario {
     /// SENTINEL FAILOVER.
@@ -19,20 +21,6 @@ pub(super) enum Scenario {
 }
 
 impl Scenario {
-    /// In the order of the tables.
-    pub(super) const ALL: [Self; 4] =
-        [Self::Planned, Self::Sigkill, Self::Sigstop, Self::Partition];
-
-    /// The name in the raw data.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Planned => "planned",
-            Self::Sigkill => "sigkill",
-            Self::Sigstop => "sigstop",
-            Self::Partition => "partition",
-        }
-    }
-
     /// The name in the tables.
     pub(super) fn title(self) -> &'static str {
         match self {
@@ -58,15 +46,6 @@ pub(super) enum Proxy {
 impl Proxy {
     /// The proxies that are compared, in the order of the tables.
     pub(super) const ALL: [Self; 2] = [Self::Haproxy, Self::Pointsman];
-
-    /// The name in the raw data and the tables.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Direct => "direct",
-            Self::Haproxy => "haproxy",
-            Self::Pointsman => "pointsman",
-        }
-    }
 }
 
 /// A measured value. Times are in milliseconds.
@@ -162,8 +141,8 @@ impl Record {
     /// One line of JSON.
     pub(super) fn line(&self) -> String {
         let mut object = json!({
-            "scenario": self.scenario.name(),
-            "proxy": self.proxy.name(),
+            "scenario": name_of(&self.scenario),
+            "proxy": name_of(&self.proxy),
             "run": self.run,
             "more": self.more,
         });

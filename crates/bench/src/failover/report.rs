@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use clap::ValueEnum as _;
+
 use super::record::{Record, Scenario};
 use super::table::{markdown, rows};
 use super::targets::Target;
@@ -32,7 +34,7 @@ pub(super) fn document(records: &[Record], targets: &[Target], about: &About<'_>
          until the old master is back and follows the new one; then every acknowledged key is looked for on the new master.\n\
          {runs} runs of each, in turns; median (smallest to largest).\n\n{machine}\n"
     );
-    for scenario in Scenario::ALL {
+    for scenario in Scenario::value_variants().iter().copied() {
         if let Some(rows) = rows(records, scenario) {
             let _ = write!(text, "\n## {}\n\n{}", scenario.title(), markdown(&rows));
         }

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use super::record::{Measure, Proxy, Record, Scenario};
+use crate::name_of;
 use crate::stats::{short, spread};
 
 /// The rows of one scenario's table, if it was run.
@@ -29,8 +30,7 @@ pub(super) fn rows(records: &[Record], scenario: Scenario) -> Option<Vec<[String
             short(spread.median)
         }
     };
-    let header =
-        [String::new(), Proxy::Haproxy.name().to_owned(), Proxy::Pointsman.name().to_owned()];
+    let header = [String::new(), name_of(&Proxy::Haproxy), name_of(&Proxy::Pointsman)];
     let line = |measure: Measure| {
         [measure.title().to_owned(), cell(measure, Proxy::Haproxy), cell(measure, Proxy::Pointsman)]
     };

@@ -75,23 +75,6 @@ impl Peer {
         Self::PointsmanShared,
     ];
 
-    /// The name in the raw data and on the command line.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Direct => "direct",
-            Self::Pointsman => "pointsman",
-            Self::PointsmanShared => "pointsman-shared",
-            Self::Baseline => "baseline",
-            Self::Haproxy2 => "haproxy-2",
-            Self::Haproxy3 => "haproxy-3",
-            Self::Haproxy3Buffers => "haproxy-3-64k",
-            Self::Haproxy3Splice => "haproxy-3-splice",
-            Self::Nginx => "nginx",
-            Self::Twemproxy => "twemproxy",
-            Self::Envoy => "envoy",
-        }
-    }
-
     /// The name in the tables.
     pub(super) fn title(self) -> &'static str {
         match self {

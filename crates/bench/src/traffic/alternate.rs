@@ -28,7 +28,7 @@ use crate::load::Cost;
 use crate::peers::{self, Peer};
 use crate::raw::Raw;
 use crate::stats::{Likely, figure, likely_median, spread};
-use crate::{machine, space, stop_on_signals};
+use crate::{machine, name_of, space, stop_on_signals};
 
 /// The length of a window.
 const WINDOW: Duration = Duration::from_millis(200);
@@ -105,10 +105,10 @@ pub(crate) fn run(options: &AlternateOptions) -> Result<ExitCode, String> {
             if let Some(raw) = &mut raw {
                 record(raw, (row, number), &pairs)?;
             }
-            println!("{:>11}  {number:>3}/{}  {}", row.name(), options.series, line(&pairs));
+            println!("{:>11}  {number:>3}/{}  {}", name_of(&row), options.series, line(&pairs));
             series.push(pairs);
         }
-        println!("{:>11}  {}", row.name(), result(&series));
+        println!("{:>11}  {}", name_of(&row), result(&series));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -116,7 +116,7 @@ pub(crate) fn run(options: &AlternateOptions) -> Result<ExitCode, String> {
 fn flow(row: Row) -> Result<(Row, Flow), String> {
     match Flow::of(row).filter(|_| !row.is_tls()) {
         Some(flow) => Ok((row, flow)),
-        None => Err(format!("`{}` has no lasting connections without TLS", row.name())),
+        None => Err(format!("`{}` has no lasting connections without TLS", name_of(&row))),
     }
 }
 
@@ -154,7 +154,7 @@ fn until(
 fn record(raw: &mut Raw, (row, series): (Row, u32), pairs: &[[Cost; 2]]) -> Result<(), String> {
     for pair in pairs {
         let [one, other] = pair.map(|it| json!([it.requests, it.cpu]));
-        let line = json!({"row": row.name(), "series": series, "one": one, "other": other});
+        let line = json!({"row": name_of(&row), "series": series, "one": one, "other": other});
         raw.line(&line.to_string())?;
     }
     Ok(())

@@ -11,7 +11,6 @@
 pub(crate) mod alternate;
 mod environment;
 mod flow;
-mod plot;
 mod record;
 mod report;
 mod scene;
@@ -24,12 +23,12 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use super::peers::{self, Peer};
 use super::raw::{Raw, benches};
 use super::stats::figure;
-use super::{machine, space, stop_on_signals, words};
+use super::{machine, name_of, space, stop_on_signals, words};
 use record::{Record, Row};
 use scene::{Built, Pace, Scene};
 use setup::{build, install};
@@ -109,9 +108,8 @@ impl TrafficOptions {
             )
         };
         let mut list = Vec::new();
-        for row in
-            Row::ALL.into_iter().filter(|row| self.only.is_empty() || self.only.contains(row))
-        {
+        let wanted = |row: &&Row| self.only.is_empty() || self.only.contains(row);
+        for row in Row::value_variants().iter().copied().filter(|row| wanted(&row)) {
             let plays = |peer: &Peer| row.includes(*peer) && (round % 2 == 1 || !aside(*peer));
             let mut turn: Vec<Peer> = admitted.iter().copied().filter(plays).collect();
             let first = (round - 1) as usize % turn.len().max(1);
@@ -179,7 +177,6 @@ pub(crate) fn run(options: &TrafficOptions) -> Result<ExitCode, String> {
             seconds: options.pace().time.as_secs_f64(),
             raw: &raw.name,
             missing: &missing,
-            plots: &plot::draw(&played, &benches())?,
         };
         write_report(&played, &verdicts, &about)?;
     }
@@ -211,8 +208,7 @@ fn write_report(
     let file = benches().join("RESULTS.md");
     fs::write(&file, report::document(played, verdicts, about))
         .map_err(|error| format!("{}: {error}", file.display()))?;
-    let (raw, plots) = (about.raw, about.plots.join(", "));
-    println!("Written to benches/RESULTS.md, benches/runs/{raw} and {plots}.");
+    println!("Written to benches/RESULTS.md and benches/runs/{}.", about.raw);
     Ok(())
 }
 
@@ -225,8 +221,8 @@ fn those_that(
     peers.retain(|peer| match pass(*peer) {
         Ok(()) => true,
         Err(why) => {
-            println!("SKIPPED {}: {why}", peer.name());
-            missing.push(format!("{}: {why}", peer.name()));
+            println!("SKIPPED {}: {why}", name_of(peer));
+            missing.push(format!("{}: {why}", name_of(peer)));
             false
         }
     });
@@ -234,11 +230,11 @@ fn those_that(
 }
 
 /// The versions of the peers; tuned variants are the same program as another peer.
-fn versions(peers: &[Peer]) -> Vec<(&'static str, Option<String>)> {
+fn versions(peers: &[Peer]) -> Vec<(String, Option<String>)> {
     let variant = |peer: &Peer| matches!(peer, Peer::Haproxy3Buffers | Peer::Haproxy3Splice);
     let programs = peers.iter().filter(|peer| !variant(peer));
     programs
-        .filter_map(|peer| Some((peer.name(), peers::version(*peer, &peers::find(*peer).ok()??))))
+        .filter_map(|peer| Some((name_of(peer), peers::version(*peer, &peers::find(*peer).ok()??))))
         .collect()
 }
 
@@ -279,14 +275,14 @@ fn play(
                 Err(why) => {
                     missing.push(format!(
                         "{} of {} in round {round}: {why}",
-                        row.name(),
-                        peer.name()
+                        name_of(&row),
+                        name_of(&peer)
                     ));
                     format!("FAILED: {why}")
                 }
             };
-            let (at, of, row) = (start.elapsed().as_secs(), options.rounds(), row.name());
-            println!("{at:>4} s  round {round}/{of}  {row:<11} {:<17} {said}", peer.name());
+            let (at, of, row) = (start.elapsed().as_secs(), options.rounds(), name_of(&row));
+            println!("{at:>4} s  round {round}/{of}  {row:<11} {:<17} {said}", name_of(&peer));
         }
         longest = longest.max(began.elapsed());
     }

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use clap::ValueEnum;
 use serde_json::{Value, json};
 
+use crate::name_of;
 use crate::peers::Peer;
 
-/// A kind of load.
+/// A kind of load, in the order of the tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(super) enum Row {
     /// GET of 64 B, 50 clients, the built-in backend: the proxy is the bottleneck.
@@ -55,52 +56,6 @@ pub(super) enum Row {
 }
 
 impl Row {
-    /// In the order of the tables.
-    pub(super) const ALL: [Self; 18] = [
-        Self::Small,
-        Self::Redis,
-        Self::Pipeline,
-        Self::Latency,
-        Self::Get64,
-        Self::Set64,
-        Self::Get1m,
-        Self::Set1m,
-        Self::Fairness,
-        Self::Idle,
-        Self::Connections,
-        Self::First,
-        Self::TlsSmall,
-        Self::TlsGet1m,
-        Self::TlsSet1m,
-        Self::TlsFull,
-        Self::TlsResumed,
-        Self::TlsIdle,
-    ];
-
-    /// The name in the raw data.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Small => "small",
-            Self::Redis => "redis",
-            Self::Pipeline => "pipeline",
-            Self::Latency => "latency",
-            Self::Get64 => "get-64k",
-            Self::Set64 => "set-64k",
-            Self::Get1m => "get-1m",
-            Self::Set1m => "set-1m",
-            Self::Fairness => "fairness",
-            Self::Idle => "idle",
-            Self::Connections => "connections",
-            Self::First => "first",
-            Self::TlsSmall => "tls-small",
-            Self::TlsGet1m => "tls-get-1m",
-            Self::TlsSet1m => "tls-set-1m",
-            Self::TlsFull => "tls-full",
-            Self::TlsResumed => "tls-resumed",
-            Self::TlsIdle => "tls-idle",
-        }
-    }
-
     /// The name in the tables.
     pub(super) fn title(self) -> &'static str {
         match self {
@@ -268,8 +223,8 @@ impl Record {
     /// One line of JSON.
     pub(super) fn line(&self) -> String {
         let mut object = json!({
-            "row": self.row.name(),
-            "peer": self.peer.name(),
+            "row": name_of(&self.row),
+            "peer": name_of(&self.peer),
             "round": self.round,
             "foreign_cores": round(self.foreign, 3),
             "disturbed": self.disturbed,
@@ -312,7 +267,7 @@ mod tests {
 
     #[test]
     fn compares_tuned_variants_only_where_relevant() {
-        let rows = |peer| Row::ALL.into_iter().filter(|row| row.includes(peer)).count();
+        let rows = |peer| Row::value_variants().iter().filter(|row| row.includes(peer)).count();
         assert_eq!([Peer::Haproxy3Buffers, Peer::Direct, Peer::Pointsman].map(rows), [7, 8, 18]);
     }
 }

@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use clap::ValueEnum as _;
+
 use super::record::{Measure, Record, Row};
 use super::targets::Verdict;
 use crate::peers::Peer;
@@ -19,13 +21,11 @@ pub(super) struct About<'a> {
     pub(super) raw: &'a str,
     /// A message for each omission or failure.
     pub(super) missing: &'a [String],
-    /// The plots, by their names.
-    pub(super) plots: &'a [&'a str],
 }
 
 /// The report as Markdown.
 pub(super) fn document(records: &[Record], verdicts: &[Verdict], about: &About<'_>) -> String {
-    let About { machine, command, rounds, seconds, raw, missing, plots } = about;
+    let About { machine, command, rounds, seconds, raw, missing } = about;
     let disturbed = records.iter().filter(|record| record.disturbed).count();
     let mut text = format!(
         "# Traffic, measured\n\nWritten by `{command}`; every measurement is a line of `benches/runs/{raw}`.\n\n{machine}\n\n\
@@ -48,10 +48,7 @@ pub(super) fn document(records: &[Record], verdicts: &[Verdict], about: &About<'
             verdict.baseline()
         );
     }
-    for plot in *plots {
-        let _ = write!(text, "\n![{plot}]({plot})\n");
-    }
-    for row in Row::ALL {
+    for row in Row::value_variants().iter().copied() {
         if let Some(table) = table(records, row) {
             let _ = write!(text, "\n## {}\n\n{table}", row.title());
         }
@@ -151,7 +148,6 @@ mod tests {
             seconds: 1.0,
             raw: "traffic-1.jsonl",
             missing: &missing,
-            plots: &["cpu.svg"],
         };
         let text = document(&records, &judge(&records), &about);
         for part in [
@@ -160,7 +156,6 @@ mod tests {
             "| **pointsman** | – | – | 9.00 (9.00 to 9.00) | 0.75 |",
             "2 of 2 measurements were disturbed",
             "benches/runs/traffic-1.jsonl",
-            "![cpu.svg](cpu.svg)",
             "- envoy: no network\n",
         ] {
             assert!(text.contains(part), "{part} in\n{text}");

@@ -21,6 +21,7 @@ use harness::{Authority, Cluster, Launch, Process, find_in_path};
 use super::flow::{BULK_CLIENTS, Flow};
 use super::record::{Measure, Row};
 use super::single_request::{tell, wait_ready};
+use crate::name_of;
 use crate::peers::{self, Around, Peer, Program, Route, configuration};
 
 /// Large values that each client requests at once in the row with small requests beside them.
@@ -125,7 +126,7 @@ impl Scene {
 
     fn launch_program(&mut self, peer: Peer, program: &Program) -> Result<Running, String> {
         self.started += 1;
-        let name = format!("{}-{}", peer.name(), self.started);
+        let name = format!("{}-{}", name_of(&peer), self.started);
         let folder = self.cluster.folder().join(&name);
         fs::create_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
         let port = || self.cluster.address().port();

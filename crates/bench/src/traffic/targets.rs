@@ -15,8 +15,6 @@ use crate::stats::{Spread, figure, spread};
 enum Against {
     Direct,
     Stock,
-    /// The better of the tuned variants.
-    Tuned,
     /// The proxy that shares one server connection.
     Sharing,
 }
@@ -26,17 +24,15 @@ impl Against {
         match self {
             Self::Direct => "no proxy",
             Self::Stock => "haproxy 3",
-            Self::Tuned => "haproxy 3, the better of 64 KiB buffers and splice-auto",
             Self::Sharing => "twemproxy",
         }
     }
 
-    fn peers(self) -> &'static [Peer] {
+    fn peer(self) -> Peer {
         match self {
-            Self::Direct => &[Peer::Direct],
-            Self::Stock => &[Peer::Haproxy3],
-            Self::Tuned => &[Peer::Haproxy3Buffers, Peer::Haproxy3Splice],
-            Self::Sharing => &[Peer::Twemproxy],
+            Self::Direct => Peer::Direct,
+            Self::Stock => Peer::Haproxy3,
+            Self::Sharing => Peer::Twemproxy,
         }
     }
 }
@@ -94,31 +90,19 @@ const fn shared(
     Target { ours: Peer::PointsmanShared, ..target(title, row, measure, against, bound) }
 }
 
-const TARGETS: [Target; 37] = {
-    use Against::{Direct, Sharing, Stock, Tuned};
+const TARGETS: [Target; 25] = {
+    use Against::{Direct, Sharing, Stock};
     use Bound::{Least, Most};
     use Measure::{Bulk, Conns, CpuBulk, CpuConn, CpuRequest, Memory, P50, P99, Rps};
     use Row::{
-        Connections, Fairness, First, Get1m, Get64, Idle, Latency, Pipeline, Redis, Set1m, Set64,
-        Small, TlsFull, TlsGet1m, TlsIdle, TlsResumed, TlsSet1m, TlsSmall,
+        Connections, Fairness, First, Idle, Latency, Pipeline, Redis, Small, TlsFull, TlsGet1m,
+        TlsIdle, TlsResumed, TlsSet1m, TlsSmall,
     };
     [
         target("CPU a small request", Small, CpuRequest, Stock, Most(0.86)),
-        target("Throughput, the proxy being the limit", Small, Rps, Stock, Least(1.18)),
-        target("Throughput to a Redis", Redis, Rps, Direct, Least(0.95)),
         target("CPU in pipelines of 16", Pipeline, CpuRequest, Stock, Most(0.90)),
         target("p50 at 20,000/s", Latency, P50, Stock, Most(1.00)),
         target("p99 at 20,000/s", Latency, P99, Stock, Most(1.05)),
-        target("CPU a GiB, GET of 64 KiB", Get64, CpuBulk, Stock, Most(0.42)),
-        target("CPU a GiB, SET of 64 KiB", Set64, CpuBulk, Stock, Most(0.42)),
-        target("CPU a GiB, GET of 1 MiB", Get1m, CpuBulk, Stock, Most(0.25)),
-        target("CPU a GiB, SET of 1 MiB", Set1m, CpuBulk, Stock, Most(0.25)),
-        target("CPU a GiB, GET of 64 KiB", Get64, CpuBulk, Tuned, Most(0.80)),
-        target("CPU a GiB, SET of 64 KiB", Set64, CpuBulk, Tuned, Most(0.80)),
-        target("CPU a GiB, GET of 1 MiB", Get1m, CpuBulk, Tuned, Most(0.80)),
-        target("CPU a GiB, SET of 1 MiB", Set1m, CpuBulk, Tuned, Most(0.80)),
-        target("Bulk throughput, GET of 1 MiB", Get1m, Bulk, Direct, Least(0.85)),
-        target("Bulk throughput, SET of 1 MiB", Set1m, Bulk, Direct, Least(0.85)),
         target("p99 of PING beside bulk", Fairness, P99, Stock, Most(1.00)),
         target("Bulk throughput beside PING", Fairness, Bulk, Stock, Least(1.00)),
         target("Memory of an idle pair", Idle, Memory, Stock, Most(0.30)),
@@ -156,17 +140,10 @@ fn ratios(target: &Target, ours: Peer, records: &[Record]) -> Option<Spread> {
             records.iter().find(|it| it.row == target.row && it.peer == peer && it.round == round);
         found.and_then(|record| Some((record.value(target.measure)?, record.disturbed)))
     };
-    let better = |one: (f64, bool), other: (f64, bool)| match target.bound {
-        Bound::Most(_) if other.0 < one.0 => other,
-        Bound::Least(_) if other.0 > one.0 => other,
-        _ => one,
-    };
     let rounds = 1..=records.iter().map(|record| record.round).max()?;
     let all: Vec<(f64, bool)> = rounds
         .filter_map(|round| {
-            let theirs =
-                target.against.peers().iter().filter_map(|peer| of(*peer, round)).reduce(better)?;
-            let own = of(ours, round)?;
+            let (theirs, own) = (of(target.against.peer(), round)?, of(ours, round)?);
             Some((own.0 / theirs.0, own.1 || theirs.1))
         })
         .collect();
@@ -308,18 +285,5 @@ mod tests {
         assert_eq!(met(&records), [("haproxy 3", true), ("twemproxy", false)]);
         records[0] = cpu(Peer::Pointsman, 4.0);
         assert_eq!(met(&records), [("haproxy 3", true)]);
-    }
-
-    #[test]
-    fn takes_the_better_tuned_variant() {
-        let cpu = |peer, value| record(Row::Get1m, peer, 1, Measure::CpuBulk, value);
-        let records = [
-            cpu(Peer::Pointsman, 0.2),
-            cpu(Peer::Haproxy3Buffers, 0.4),
-            cpu(Peer::Haproxy3Splice, 0.25),
-        ];
-        let [verdict] = &judge(&records)[..] else { panic!("one target has values") };
-        assert!((verdict.ratio.median - 0.8).abs() < 1e-9 && verdict.met);
-        assert!(judge(&[]).is_empty());
     }
 }
