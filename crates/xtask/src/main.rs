@@ -48,7 +48,9 @@ enum Command {
     Demo(demo::DemoOptions),
     /// Run every test with real servers, count instructions, and check deploy/.
     ///
-    /// With arguments: only `cargo test` with them. `--servers [NAME...]` runs the tests that
+    /// With arguments: only `cargo test` with them. `--quick` checks format and lints and runs the
+    /// unit tests, the tests of documents and deploy/, and some end-to-end tests: at most four
+    /// minutes on two cores once built. `--servers [NAME...]` runs the tests that
     /// depend on the server with every version of Redis and Valkey; `--libraries [NAME...]` runs
     /// the own tests of client libraries through Pointsman. `--servers --help` and `--libraries
     /// --help` say how.
@@ -132,6 +134,9 @@ fn test(args: &[OsString]) -> Result<ExitCode, String> {
         return libraries::run(args);
     }
     install_for_tests()?;
+    if args.first().is_some_and(|arg| arg == "--quick") {
+        return Ok(finish(&steps::run(&steps::quick())));
+    }
     let given = steps::with_separator(std::env::args_os(), "test", args);
     let mut all = vec![steps::test(&given)];
     if given.is_empty() {
@@ -140,6 +145,13 @@ fn test(args: &[OsString]) -> Result<ExitCode, String> {
     let outcome = steps::run(&all);
     println!("{}", steps::closing(&outcome));
     Ok(steps::code(&outcome))
+}
+
+/// Prints the time of each step and the result.
+fn finish(outcome: &[steps::Outcome]) -> ExitCode {
+    println!("{}", steps::table(outcome));
+    println!("{}", steps::closing(outcome));
+    steps::code(outcome)
 }
 
 fn install_for_tests() -> Result<(), String> {
@@ -154,10 +166,8 @@ fn ci(offline: bool) -> Result<ExitCode, String> {
     install_for_tests()?;
     let has_deny = harness::find_in_path("cargo-deny").is_some();
     let outcome = steps::run(&steps::ci(offline, has_deny));
-    println!("{}", steps::table(&outcome));
     for line in steps::left_out(offline, has_deny) {
         println!("{line}");
     }
-    println!("{}", steps::closing(&outcome));
-    Ok(steps::code(&outcome))
+    Ok(finish(&outcome))
 }

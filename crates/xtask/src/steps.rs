@@ -46,11 +46,33 @@ pub(crate) fn test(given: &[OsString]) -> Step {
     };
     let mut step = step("test", if ours.iter().any(names) { "test" } else { "test --workspace" });
     step.args.extend(given.iter().cloned());
+    in_parallel(step)
+}
+
+/// With two tests per core, unless the environment has a number.
+fn in_parallel(mut step: Step) -> Step {
     if std::env::var_os(THREADS).is_none() {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         step.env = Some((THREADS, cores.saturating_mul(2).to_string()));
     }
     step
+}
+
+/// What a developer runs between two changes: at most four minutes on two cores once it is built.
+/// The end-to-end tests are those of the promises that most changes can break.
+pub(crate) fn quick() -> Vec<Step> {
+    vec![
+        step("format", "fmt --all --check"),
+        step("lint", "clippy --workspace --all-targets -- -D warnings"),
+        in_parallel(step(
+            "units",
+            "test --workspace --lib --bins --test tidy --test docs --test deploy",
+        )),
+        in_parallel(step(
+            "e2e",
+            "test --workspace --test e2e -- failover:: carry:: drain:: shared_upstreams:: tls_clients::",
+        )),
+    ]
 }
 
 /// Instructions per request, compared with the budget.
