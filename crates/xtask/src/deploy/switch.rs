@@ -146,7 +146,7 @@ mod tests {
             .map(|it| format!("{it}\n\ntext\n\n```sh ignore\nrun {it}\n```\n"))
             .collect();
         let found = commands(&page).unwrap();
-        assert_eq!(found[1], "run ### Check\n");
+        assert_eq!(found[1], "run ## Check\n");
         assert!(commands("nothing").unwrap_err().contains("Install beside"));
     }
 }
