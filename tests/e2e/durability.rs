@@ -15,10 +15,11 @@ const PATIENCE: Duration = Duration::from_secs(40);
 const BOTH: [&str; 2] = ["upstream = \"dedicated\"", "upstream = \"shared\""];
 const WRITERS: usize = 16;
 
-fn durable(cluster: &Cluster, mode: &str, replicas: u8) -> Pointsman {
+/// While replicas may still have to connect, writes wait for `hold_timeout`.
+fn durable(cluster: &Cluster, mode: &str, (replicas, hold): (u8, &str)) -> Pointsman {
     builder(cluster)
         .service_line(mode)
-        .service_line("hold_timeout = \"30s\"")
+        .service_line(&format!("hold_timeout = \"{hold}\""))
         .service_line(&format!("durability.replicas = {replicas}"))
         .service_line("durability.timeout = \"300ms\"")
         .start()
@@ -114,7 +115,7 @@ impl Writers {
 /// many acknowledged writes are lost.
 fn lost_with_master(mode: &str, replicas: u8) -> usize {
     let cluster = cluster();
-    let pointsman = durable(&cluster, mode, replicas);
+    let pointsman = durable(&cluster, mode, (replicas, "30s"));
     let writers = Writers::start(&pointsman);
     writers.wait_for(20);
     let (old, others) = (cluster.master(), cluster.replicas());
@@ -148,12 +149,12 @@ fn loses_writes_without_confirmation() {
 fn keeps_writes_through_a_planned_failover() {
     for mode in BOTH {
         let cluster = cluster();
-        let pointsman = durable(&cluster, mode, 1);
+        let pointsman = durable(&cluster, mode, (1, "30s"));
         let writers = Writers::start(&pointsman);
         writers.wait_for(20);
         cluster.failover();
         writers.wait_for(20);
-        assert_eq!(writers.end(&cluster), 0, "{mode}");
+        assert_eq!((writers.end(&cluster), not_confirmed(&pointsman)), (0, 0.0), "{mode}");
     }
 }
 
@@ -161,7 +162,7 @@ fn keeps_writes_through_a_planned_failover() {
 fn answers_with_an_error_without_enough_replicas() {
     for mode in BOTH {
         let cluster = cluster();
-        let pointsman = durable(&cluster, mode, 1);
+        let pointsman = durable(&cluster, mode, (1, "300ms"));
         let mut client = pointsman.client();
         assert!(client.cmd(&["SET", "k", "1"]).expect("a reply").is_ok());
         let replicas = cluster.replicas();
@@ -183,6 +184,7 @@ fn answers_with_an_error_without_enough_replicas() {
 fn closes_instead_of_an_error_if_configured() {
     let cluster = cluster();
     let pointsman = builder(&cluster)
+        .service_line("hold_timeout = \"200ms\"")
         .service_line("durability.replicas = 2")
         .service_line("durability.timeout = \"200ms\"")
         .service_line("durability.on_timeout = \"close\"")
@@ -202,7 +204,7 @@ fn closes_instead_of_an_error_if_configured() {
 #[test]
 fn confirms_what_a_blocked_client_was_given() {
     let cluster = cluster();
-    let pointsman = durable(&cluster, BOTH[0], 1);
+    let pointsman = durable(&cluster, BOTH[0], (1, "300ms"));
     let mut blocked = pointsman.client();
     assert!(blocked.cmd(&["SET", "k", "v"]).expect("a reply").is_ok());
     blocked.send(&harness::encode(&["BLPOP", "q", "5"])).expect("sent");
@@ -219,7 +221,7 @@ fn confirms_what_a_blocked_client_was_given() {
 fn serves_every_kind_of_request_with_confirmation() {
     for mode in BOTH {
         let cluster = cluster();
-        let pointsman = durable(&cluster, mode, 2);
+        let pointsman = durable(&cluster, mode, (2, "10s"));
         let mut client = pointsman.client();
         let mut other = pointsman.client();
         let ok = |value: Value| assert!(value.is_ok(), "{mode}: {value:?}");

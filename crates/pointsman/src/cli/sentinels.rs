@@ -149,6 +149,7 @@ async fn examine(
         verify: patient.verify,
         sentinels_need_login: patient.sentinel_auth.is_some(),
         nodes_need_login: patient.auth.is_some(),
+        durability_replicas: service.durability.replicas,
         zones: zones.clone(),
         host: if is_own { host_facts(service) } else { HostFacts::default() },
         now,

@@ -10,11 +10,15 @@
 //! write. If a reply to a write turns up that no `WAIT` follows (the transaction was not opened), a
 //! `WAIT` is sent as soon as the client is between two requests.
 //!
+//! A new master has no replicas yet: those of the former one connect within seconds. So for a while
+//! after a failover the server waits longer for them, as clients do for a master.
+//!
 //! The ledger of the session counts what its client sends and receives, and sees neither `WAIT` nor
 //! its answer. This type has a ledger of its own, which follows the connection.
 
 use std::collections::VecDeque;
 use std::io;
+use std::time::Duration;
 
 use resp::{Class, Direction, Ledger, NAME_WITHIN, SessionState, may_write};
 
@@ -37,9 +41,9 @@ const NOT_CONFIRMED: &[u8] =
     b"-NOREPLICAS The write is not confirmed by enough replicas, its outcome is unknown\r\n";
 
 /// The requests that are sent after writes: [`AFTER_BLOCKING`] and the one that is always sent.
-fn requests(rule: Durability) -> Box<[u8]> {
+fn requests(rule: Durability, timeout: Duration) -> Box<[u8]> {
     // Zero would wait for ever.
-    let (replicas, timeout) = (rule.replicas.to_string(), rule.timeout.as_millis().max(1));
+    let (replicas, timeout) = (rule.replicas.to_string(), timeout.as_millis().max(1));
     let timeout = timeout.to_string();
     let (replicas_len, timeout_len) = (replicas.len(), timeout.len());
     let request = format!(
@@ -116,7 +120,10 @@ struct Wait {
 #[derive(Debug)]
 pub(crate) struct Confirmations {
     rule: Durability,
-    requests: Box<[u8]>,
+    /// What is sent after writes, and what is sent while replicas may still have to connect.
+    requests: [Box<[u8]>; 2],
+    /// Replicas may still have to connect.
+    is_patient: bool,
     /// The next `WAIT` follows a blocking command.
     after_blocking: bool,
     ledger: Ledger,
@@ -149,10 +156,12 @@ pub(crate) struct Confirmations {
 }
 
 impl Confirmations {
-    /// Follows a connection on which nothing is in flight. `ledger` has its state.
-    pub(crate) fn new(rule: Durability, ledger: Ledger) -> Self {
+    /// Follows a connection on which nothing is in flight. `ledger` has its state; `patience` is
+    /// how long the server waits while replicas may still have to connect.
+    pub(crate) fn new(rule: Durability, patience: Duration, ledger: Ledger) -> Self {
         Self {
-            requests: requests(rule),
+            requests: [rule.timeout, patience.max(rule.timeout)].map(|it| requests(rule, it)),
+            is_patient: true,
             after_blocking: false,
             rule,
             ledger,
@@ -177,7 +186,20 @@ impl Confirmations {
     /// The bytes of the next `WAIT`.
     pub(crate) fn request(&self) -> &[u8] {
         let skipped = if self.after_blocking { 0 } else { AFTER_BLOCKING.len() };
-        self.requests.get(skipped..).unwrap_or_default()
+        let [usual, patient] = &self.requests;
+        let requests = if self.is_patient { patient } else { usual };
+        requests.get(skipped..).unwrap_or_default()
+    }
+
+    /// Whether replicas may still have to connect.
+    pub(crate) fn is_patient(&self) -> bool {
+        self.is_patient
+    }
+
+    /// Replicas have had the time to connect. No `WAIT` may be half written.
+    pub(crate) fn end_patience(&mut self) {
+        // One that was examined is sent as it was.
+        self.is_patient &= self.before_wait.is_some();
     }
 
     /// How many of `bytes`, which are the next ones that the client has sent, may be written at

@@ -14,7 +14,24 @@ const NOT_CONFIRMED: &str =
 
 fn confirmations(on_timeout: OnTimeout) -> Confirmations {
     let rule = Durability { replicas: 1, timeout: Duration::from_millis(250), on_timeout };
-    Confirmations::new(rule, Ledger::of_protocol(true))
+    let mut it = Confirmations::new(rule, Duration::from_secs(10), Ledger::of_protocol(true));
+    it.end_patience();
+    it
+}
+
+#[test]
+fn waits_longer_while_replicas_have_to_connect() {
+    let (replicas, timeout) = (1, Duration::from_millis(250));
+    let rule = Durability { replicas, timeout, on_timeout: OnTimeout::Error };
+    let mut it = Confirmations::new(rule, Duration::from_secs(10), Ledger::of_protocol(true));
+    assert_eq!(requests(&mut it, &["SET k v"]), "*3 SET k v *3 WAIT 1 10000 ");
+    // What was begun stays as it is.
+    let bytes = request("SET k v");
+    let (most, wait_follows) = it.next_write(&bytes).expect("it can be confirmed");
+    it.end_patience();
+    assert!(wait_follows && it.written(most) && shown(it.request()) == "*3 WAIT 1 10000 ");
+    it.end_patience();
+    assert_eq!(requests(&mut it, &["SET k v"]), format!("*3 SET k v {WAIT}"));
 }
 
 /// A request of these words.

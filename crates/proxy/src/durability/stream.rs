@@ -6,6 +6,7 @@
 use std::io;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use resp::Ledger;
 use target::Target;
@@ -28,6 +29,8 @@ pub(crate) struct ConfirmedStream<S> {
     context: Arc<WorkerContext>,
     target: Arc<Target>,
     confirmations: Box<Confirmations>,
+    /// How long after the target was first used its replicas may still have to connect.
+    patience: Duration,
     /// Bytes of a `WAIT` that are not written yet.
     unwritten: usize,
     /// Replies that may pass, and how many of their bytes were read.
@@ -45,11 +48,13 @@ impl<S: ByteStream> ConfirmedStream<S> {
         context: &Arc<WorkerContext>,
         target: &Arc<Target>,
     ) -> Self {
+        let patience = context.shared.service.options.peek().hold_timeout;
         Self {
             stream,
             context: Arc::clone(context),
             target: Arc::clone(target),
-            confirmations: Box::new(Confirmations::new(rule, ledger)),
+            confirmations: Box::new(Confirmations::new(rule, patience, ledger)),
+            patience,
             unwritten: 0,
             ready: Vec::new(),
             read: 0,
@@ -152,6 +157,11 @@ impl<S: ByteStream> ByteStream for ConfirmedStream<S> {
 
     fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         ready!(self.poll_write_wait(cx))?;
+        if self.confirmations.is_patient()
+            && self.target.first_use().is_some_and(|since| since.elapsed() >= self.patience)
+        {
+            self.confirmations.end_patience();
+        }
         let (most, wait_follows) = self.confirmations.next_write(bytes)?;
         let own = bytes.get(..most).unwrap_or(bytes);
         let written = if wait_follows && own.len() <= JOINED {

@@ -13,7 +13,9 @@ use super::observed::{
     ExamineError, MasterAnswer, Observed, ObservedMaster, ObservedSentinel, SentinelAnswer,
     describe_error,
 };
-use super::{acl, cures, electorate, nodes, placement, priorities, settings, transport};
+use super::{
+    acl, cures, durability, electorate, nodes, placement, priorities, settings, transport,
+};
 use crate::net::resolve::is_usable;
 use crate::{Denied, NodeAddr, Verify};
 
@@ -77,6 +79,8 @@ pub struct Context {
     pub sentinels_need_login: bool,
     /// The same for Redis.
     pub nodes_need_login: bool,
+    /// How many replicas must confirm each write; 0 for none.
+    pub durability_replicas: usize,
     /// The zone of each host, as far as the operator named it.
     pub zones: BTreeMap<String, String>,
     /// Facts of the host on which the doctor runs.
@@ -175,6 +179,7 @@ pub fn diagnose(observed: &Observed, context: &Context) -> Vec<Finding> {
     settings::diagnose(&mut findings, observed, context);
     nodes::diagnose(&mut findings, observed, context);
     priorities::diagnose(&mut findings, observed);
+    durability::diagnose(&mut findings, observed, context);
     acl::diagnose(&mut findings, observed);
     transport::diagnose(&mut findings, observed, context);
     findings.finish()

@@ -15,6 +15,7 @@ mod ask;
 mod cause_tests;
 mod cures;
 mod diagnose;
+mod durability;
 mod electorate;
 mod nodes;
 mod observed;

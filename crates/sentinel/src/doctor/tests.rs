@@ -459,6 +459,34 @@ fn reports_unreachable_announced_address_unless_mapped() {
 }
 
 #[test]
+fn reports_writes_that_replicas_cannot_confirm() {
+    // With confirmed writes, the replica that is promoted has to be one that has them.
+    let durable = |replicas, change: &dyn Fn(&mut Observed)| {
+        let mut observed = healthy();
+        change(&mut observed);
+        let context = Context { durability_replicas: replicas, ..context() };
+        let found = diagnose(&observed, &context);
+        let found = found.iter().filter(|it| it.code.starts_with("durability"));
+        found.map(|it| (it.severity, it.code)).collect::<Vec<_>>()
+    };
+    let set = |values: [u64; 2]| {
+        move |it: &mut Observed| {
+            for sentinel in 0..3 {
+                let replicas = view(it, sentinel).replicas.iter_mut().zip(values);
+                replicas.for_each(|(replica, value)| replica.priority = Some(value));
+            }
+        }
+    };
+    assert_eq!(durable(0, &set([1, 0])), []);
+    assert_eq!((durable(1, &|_| {}), durable(2, &|_| {})), (vec![], vec![]));
+    assert_eq!(durable(3, &|_| {}), [(Severity::Fault, "durability-replicas")]);
+    for values in [[1, 100], [0, 100]] {
+        assert_eq!(durable(1, &set(values)), [(Severity::Warning, "durability-promotion")]);
+        assert_eq!(durable(2, &set(values)), []);
+    }
+}
+
+#[test]
 fn reports_nodes_in_wrong_role_or_state() {
     let role = |it: &mut Observed, number: usize, role: Role| {
         it.nodes[number].answer.as_mut().expect("a report").role = role;
