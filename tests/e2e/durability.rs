@@ -9,19 +9,30 @@ use std::time::Duration;
 
 use harness::{Client, Cluster, Pointsman, Value, pause, wait_until};
 
-use crate::{builder, metric};
+use crate::{builder, metric, tls_redis};
 
 const PATIENCE: Duration = Duration::from_secs(40);
 const BOTH: [&str; 2] = ["upstream = \"dedicated\"", "upstream = \"shared\""];
 const WRITERS: usize = 16;
 
 /// While replicas may still have to connect, writes wait for `hold_timeout`.
-fn durable(cluster: &Cluster, mode: &str, (replicas, hold): (u8, &str)) -> Pointsman {
+fn durable(cluster: &Cluster, mode: &str, confirmed: (u8, &str)) -> Pointsman {
+    durable_with(cluster, mode, confirmed, "")
+}
+
+/// With these sections besides.
+fn durable_with(
+    cluster: &Cluster,
+    mode: &str,
+    (replicas, hold): (u8, &str),
+    sections: &str,
+) -> Pointsman {
     builder(cluster)
         .service_line(mode)
         .service_line(&format!("hold_timeout = \"{hold}\""))
         .service_line(&format!("durability.replicas = {replicas}"))
         .service_line("durability.timeout = \"300ms\"")
+        .lines(sections)
         .start()
 }
 
@@ -217,13 +228,12 @@ fn confirms_what_a_blocked_client_was_given() {
 }
 
 /// Everything that clients do beside plain writes works as without confirmation.
-#[test]
-fn serves_every_kind_of_request_with_confirmation() {
+fn serve_every_kind_of_request(cluster: &Cluster, sections: &str) {
     for mode in BOTH {
-        let cluster = cluster();
-        let pointsman = durable(&cluster, mode, (2, "10s"));
+        let pointsman = durable_with(cluster, mode, (2, "10s"), sections);
         let mut client = pointsman.client();
         let mut other = pointsman.client();
+        cluster.master().ask(&["FLUSHALL"]).expect("a reply");
         let ok = |value: Value| assert!(value.is_ok(), "{mode}: {value:?}");
         ok(client.cmd(&["MULTI"]).expect("a reply"));
         let queued = client.cmd(&["INCR", "n"]).expect("a reply");
@@ -234,7 +244,7 @@ fn serves_every_kind_of_request_with_confirmation() {
         assert_eq!(client.cmd(&["WAIT", "2", "1000"]).expect("a reply").int(), Some(2), "{mode}");
         // A blocked client gets what another one writes.
         client.send(&harness::encode(&["BLPOP", "q", "5"])).expect("sent");
-        wait_blocked(&cluster);
+        wait_blocked(cluster);
         assert_eq!(other.cmd(&["RPUSH", "q", "x"]).expect("a reply").int(), Some(1));
         assert_eq!(client.read_value().expect("a reply").items()[1].text(), Some("x"));
         assert_eq!(
@@ -256,4 +266,15 @@ fn serves_every_kind_of_request_with_confirmation() {
         assert_eq!(other.read_value().expect("a message").items()[2].text(), Some("hi"));
         assert_eq!(not_confirmed(&pointsman), 0.0);
     }
+}
+
+#[test]
+fn serves_every_kind_of_request_with_confirmation() {
+    serve_every_kind_of_request(&cluster(), "");
+}
+
+#[test]
+fn serves_every_kind_of_request_over_tls() {
+    let cluster = Cluster::builder().replicas(2).sentinels(1).tls().start();
+    serve_every_kind_of_request(&cluster, &tls_redis::sections(&cluster, "client"));
 }
