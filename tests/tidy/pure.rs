@@ -56,6 +56,7 @@ const PURE: &[(&str, &str)] = &[
     ("crates/sentinel/src/switchover/participants.rs", "whether a switchover may begin"),
     ("crates/sentinel/src/doctor/electorate.rs", "what is wrong with the electorate"),
     ("crates/sentinel/src/types.rs", "the vocabulary of discovery"),
+    ("crates/proxy/src/durability/confirmations.rs", "which replies wait for replicas"),
     ("crates/proxy/src/shared/commands.rs", "which commands are shared"),
     ("crates/proxy/src/shared/group_key.rs", "which client shares which connection"),
     ("crates/proxy/src/shared/reply_window.rs", "how many requests of a client are in flight"),

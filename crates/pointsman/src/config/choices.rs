@@ -2,49 +2,13 @@
 
 use super::option_spec::choice;
 
-choice! {
-    /// What a candidate must prove before traffic is sent to it.
-    Verify {
-        /// `ROLE` reports a master, and `PING` is answered.
-        Role = "role",
-        /// `PING` is answered; for users without the permission to run `ROLE`.
-        Ping = "ping",
-        /// A TCP connection opens; relies on the sentinels alone.
-        Tcp = "tcp",
-    }
-}
-
-choice! {
-    /// What to do while only a minority of the sentinels is reachable.
-    Minority {
-        /// Traffic continues to the master that was verified before.
-        Keep = "keep",
-        /// New requests wait, for at most `hold_timeout`.
-        Hold = "hold",
-        /// Sessions are closed, and new clients wait.
-        Cut = "cut",
-    }
-}
-
-choice! {
-    /// What happens to sessions when the master is replaced.
-    Sessions {
-        /// Idle sessions move to the new master; all other sessions are closed.
-        Carry = "carry",
-        /// All sessions are closed.
-        Close = "close",
-    }
-}
-
-choice! {
-    /// What happens to subscribed sessions when the master is replaced.
-    Subscriptions {
-        /// They are closed, so that their clients know that messages may be lost.
-        Close = "close",
-        /// They are subscribed again on the new master.
-        Replay = "replay",
-    }
-}
+choice!(sentinel::Verify { Role = "role", Ping = "ping", Tcp = "tcp", });
+choice!(sentinel::Minority { Keep = "keep", Hold = "hold", Cut = "cut", });
+choice!(proxy::Sessions { Carry = "carry", Close = "close", });
+choice!(proxy::Subscriptions { Close = "close", Replay = "replay", });
+choice!(proxy::OnTimeout { Error = "error", Close = "close", });
+choice!(proxy::Splice { On = "on", Off = "off", });
+choice!(proxy::LoggedSessions { Off = "off", Failed = "failed", All = "all", });
 
 choice! {
     /// Whether sessions share connections to Redis.
@@ -53,26 +17,6 @@ choice! {
         Dedicated = "dedicated",
         /// Sessions that the server treats alike share few.
         Shared = "shared",
-    }
-}
-
-choice! {
-    /// What a client receives whose write too few replicas have confirmed in time.
-    OnTimeout {
-        /// An error in place of each reply to such a write.
-        Error = "error",
-        /// Nothing: its connection is closed.
-        Close = "close",
-    }
-}
-
-choice! {
-    /// Whether large values are moved between sockets inside the kernel, by `splice`.
-    Splice {
-        /// If the system supports it.
-        On = "on",
-        /// Never.
-        Off = "off",
     }
 }
 
@@ -147,17 +91,5 @@ choice! {
         Json = "json",
         /// Entries of the systemd journal, with fields.
         Journald = "journald",
-    }
-}
-
-choice! {
-    /// Which sessions are logged when they end.
-    SessionLines {
-        /// No session.
-        Off = "off",
-        /// Sessions that were ended neither by their client nor by an operator.
-        Failed = "failed",
-        /// All sessions.
-        All = "all",
     }
 }

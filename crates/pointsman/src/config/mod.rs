@@ -53,8 +53,7 @@ mod value;
 mod value_parsers;
 
 pub use choices::{
-    ClientCertificates, LogFormat, LogLevel, Minority, NoReplica, OnTimeout, SessionLines,
-    Sessions, Splice, Subscriptions, TlsVerification, TlsVersion, Upstream, Verify,
+    ClientCertificates, LogFormat, LogLevel, NoReplica, TlsVerification, TlsVersion, Upstream,
 };
 pub use connection_limits::{ConnectionLimits, DEFAULT_CONNECTIONS};
 pub use credentials::{Credentials, HIDDEN, Secret, Token};

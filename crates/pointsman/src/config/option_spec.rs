@@ -126,6 +126,20 @@ macro_rules! section {
 pub(super) use section;
 
 macro_rules! choice {
+    // The words of an enumeration that belongs to the crate that uses it.
+    ($name:path { $( $variant:ident = $text:literal, )* }) => {
+        impl $crate::config::value::ChoiceValue for $name {
+            const NAMES: &'static [&'static str] = &[$($text),*];
+
+            fn all() -> &'static [Self] { &[$(<$name>::$variant),*] }
+
+            fn spelling(self) -> &'static str {
+                match self { $( <$name>::$variant => $text, )* }
+            }
+
+            fn fallback() -> Self { $crate::config::option_spec::first!($(<$name>::$variant),*) }
+        }
+    };
     (
         $(#[doc = $about:literal])*
         $name:ident { $( $(#[doc = $doc:literal])* $variant:ident = $text:literal, )* }
@@ -135,14 +149,10 @@ macro_rules! choice {
         pub enum $name { $( $(#[doc = $doc])* $variant, )* }
 
         impl $name {
-            /// The words, in the order of the variants.
-            pub const NAMES: &'static [&'static str] = &[$($text),*];
-            const ALL: &'static [Self] = &[$(Self::$variant),*];
-
             /// The word in the configuration.
             #[must_use]
             pub fn as_str(self) -> &'static str {
-                match self { $( Self::$variant => $text, )* }
+                $crate::config::value::ChoiceValue::spelling(self)
             }
         }
 
@@ -152,11 +162,7 @@ macro_rules! choice {
             }
         }
 
-        impl $crate::config::value::ChoiceValue for $name {
-            fn all() -> &'static [Self] { Self::ALL }
-            fn spelling(self) -> &'static str { self.as_str() }
-            fn fallback() -> Self { $crate::config::option_spec::first!($(Self::$variant),*) }
-        }
+        $crate::config::option_spec::choice!($name { $( $variant = $text, )* });
     };
 }
 pub(super) use choice;

@@ -10,17 +10,15 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use proxy::{ListenAddr, Network};
+use proxy::{ListenAddr, LoggedSessions, Network, OnTimeout, Sessions, Splice, Subscriptions};
+use sentinel::{Minority, Verify};
 
-use super::choices::{
-    LogFormat, LogLevel, Minority, NoReplica, OnTimeout, SessionLines, Sessions, Splice,
-    Subscriptions, Upstream, Verify,
-};
+use super::choices::{LogFormat, LogLevel, NoReplica, Upstream};
 use super::credentials::{Credentials, Secret, Token};
 use super::endpoint::Endpoint;
 use super::option_spec::section;
 use super::tls_options::{AdminTlsConfig, ClientTlsConfig, ServerTlsConfig};
-use super::value::ValueKind;
+use super::value::{ChoiceValue, ValueKind};
 
 section! {
     /// One master, the sentinels that monitor it, and the addresses where its clients connect.
@@ -592,7 +590,7 @@ section! {
         /// The line has the client, the target, the duration, bytes, commands, and the reason for
         /// the end. A session has failed if it was ended neither by its client nor by an operator.
         /// At level debug, every session is logged.
-        sessions: SessionLines = ValueKind::Choice(SessionLines::NAMES), Some("failed"), Live;
+        sessions: LoggedSessions = ValueKind::Choice(LoggedSessions::NAMES), Some("failed"), Live;
         /// Level of the lines about sessions: error, warn, info, debug or trace.
         sessions_level: LogLevel = ValueKind::Choice(LogLevel::NAMES), Some("info"), Live;
         /// With sessions = "all", one in this many successful sessions is logged. Failed sessions

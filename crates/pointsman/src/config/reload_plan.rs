@@ -187,7 +187,7 @@ mod tests {
         assert!(change.pending.is_empty(), "{:?}", change.pending);
         let names: Vec<&str> = change.config.services.iter().map(|it| it.name.as_str()).collect();
         assert_eq!(names, ["c", "b"]);
-        assert_eq!(change.config.services[0].verify.as_str(), "ping");
+        assert_eq!(change.config.services[0].verify, sentinel::Verify::Ping);
     }
 
     /// Otherwise the new sentinels would be asked for the old name until the restart.

@@ -52,7 +52,7 @@ fn configures_one_service_by_flags_alone() {
         ["a:26379", "[::1]:5"]
     );
     assert_eq!(service.timers.poll, Duration::from_secs(1));
-    assert_eq!(service.verify, Verify::Role);
+    assert_eq!(service.verify, sentinel::Verify::Role);
     assert!(
         service.learn_sentinels && config.log.level == LogLevel::Info && config.warnings.is_empty()
     );

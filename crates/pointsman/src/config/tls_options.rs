@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::choices::{ClientCertificates, TlsVerification, TlsVersion};
 use super::option_spec::section;
 use super::pem_files::PemTexts;
-use super::value::ValueKind;
+use super::value::{ChoiceValue, ValueKind};
 
 section! {
     /// How the clients of tls_listen, replica_tls_listen and sentinel_tls_listen are served.

@@ -252,7 +252,10 @@ pub(super) trait FieldType {
 }
 
 /// An enumeration whose values are given by a [`ValueKind::Choice`].
-pub(super) trait ChoiceValue: Copy + Sized + 'static {
+pub(crate) trait ChoiceValue: Copy + Sized + 'static {
+    /// The words, in the order of the variants.
+    const NAMES: &'static [&'static str];
+
     fn all() -> &'static [Self];
     fn spelling(self) -> &'static str;
     fn fallback() -> Self;

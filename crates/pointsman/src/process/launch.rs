@@ -26,7 +26,7 @@ use crate::admin::metrics::Scraper;
 use crate::admin::report::ProcessReport;
 use crate::admin::service_registry::ServiceRegistry;
 use crate::admin::sessions::SessionsApi;
-use crate::config::{Config, Splice};
+use crate::config::Config;
 use crate::logging;
 use crate::process::admin_tls::AdminCertificates;
 use crate::process::config_reader::ConfigReader;
@@ -258,7 +258,7 @@ fn record_history(
 fn warn_of_copying(config: &Config, splices: Result<(), &std::io::Error>) {
     match splices {
         Ok(()) => debug!("large values are moved with splice"),
-        Err(error) if config.services.iter().any(|service| service.splice == Splice::On) => {
+        Err(error) if config.services.iter().any(|service| service.splice == proxy::Splice::On) => {
             warn!(%error, "splice is not available, copying large values");
         }
         Err(_) => {}

@@ -8,10 +8,7 @@ use proxy::{
     Durability, Network, Networks, Options, Refusals, StatelessCommands, TlsListening, UpstreamMode,
 };
 
-use crate::config::{
-    Endpoint, LogConfig, OnTimeout, ServiceConfig, SessionLines, Sessions, Splice, Subscriptions,
-    Upstream,
-};
+use crate::config::{Endpoint, LogConfig, ServiceConfig, Upstream};
 use crate::process::listener_set::Destinations;
 use crate::process::settings::node;
 
@@ -39,14 +36,8 @@ fn options(service: &ServiceConfig, max_connections: usize, log: &LogConfig) -> 
         first_byte_timeout: service.first_byte_timeout,
         half_close_timeout: service.half_close_timeout,
         silent_timeout: service.silent_timeout,
-        sessions: match service.sessions {
-            Sessions::Carry => proxy::Sessions::Carry,
-            Sessions::Close => proxy::Sessions::Close,
-        },
-        subscriptions: match service.subscriptions {
-            Subscriptions::Close => proxy::Subscriptions::Close,
-            Subscriptions::Replay => proxy::Subscriptions::Replay,
-        },
+        sessions: service.sessions,
+        subscriptions: service.subscriptions,
         upstream: match service.upstream {
             Upstream::Dedicated => UpstreamMode::Dedicated,
             Upstream::Shared => UpstreamMode::Shared(
@@ -67,10 +58,7 @@ fn options(service: &ServiceConfig, max_connections: usize, log: &LogConfig) -> 
         moving_to: service.moving_to.as_deref().map(Arc::from),
         keepalive: service.tcp_keepalive,
         user_timeout: service.tcp_user_timeout,
-        splice: match service.splice {
-            Splice::On => proxy::Splice::On,
-            Splice::Off => proxy::Splice::Off,
-        },
+        splice: service.splice,
         max_held: max_connections,
         max_connections,
         allow: service.allow.iter().copied().collect(),
@@ -88,11 +76,7 @@ fn options(service: &ServiceConfig, max_connections: usize, log: &LogConfig) -> 
 fn durability(service: &ServiceConfig) -> Option<Durability> {
     let options = &service.durability;
     let replicas = u8::try_from(options.replicas).ok().filter(|replicas| *replicas > 0)?;
-    let on_timeout = match options.on_timeout {
-        OnTimeout::Error => proxy::OnTimeout::Error,
-        OnTimeout::Close => proxy::OnTimeout::Close,
-    };
-    Some(Durability { replicas, timeout: options.timeout, on_timeout })
+    Some(Durability { replicas, timeout: options.timeout, on_timeout: options.on_timeout })
 }
 
 /// Returns the hosts of the address map, by the announced address.
@@ -104,11 +88,7 @@ fn target_names(service: &ServiceConfig) -> Arc<BTreeMap<Box<str>, Box<str>>> {
 /// Returns which session ends are logged.
 fn access_log(log: &LogConfig) -> proxy::AccessLog {
     proxy::AccessLog {
-        which: match log.sessions {
-            SessionLines::Off => proxy::LoggedSessions::Off,
-            SessionLines::Failed => proxy::LoggedSessions::Failed,
-            SessionLines::All => proxy::LoggedSessions::All,
-        },
+        which: log.sessions,
         level: log.sessions_level.into(),
         one_in: u32::try_from(log.sessions_one_in).unwrap_or(u32::MAX),
     }

@@ -74,7 +74,7 @@ pub fn examination(service: &config::ServiceConfig, own: Vec<SocketAddr>) -> Exa
         sentinel_tls: service.sentinel_tls.client(),
         redis_tls: service.redis_tls.client(),
         auth: credentials(&service.auth),
-        verify: verify(service),
+        verify: service.verify,
         learn: service.learn_sentinels,
         address_map: address_map(service),
         nodes: nodes(service),
@@ -89,14 +89,6 @@ fn address_map(service: &config::ServiceConfig) -> BTreeMap<NodeAddr, NodeAddr> 
 /// `check` has parsed every entry.
 fn nodes(service: &config::ServiceConfig) -> Allowlist {
     service.nodes.iter().filter_map(|entry| AllowedHost::parse(entry)).collect()
-}
-
-fn verify(service: &config::ServiceConfig) -> sentinel::Verify {
-    match service.verify {
-        config::Verify::Role => sentinel::Verify::Role,
-        config::Verify::Ping => sentinel::Verify::Ping,
-        config::Verify::Tcp => sentinel::Verify::Tcp,
-    }
 }
 
 /// All services share the connections to sentinels, and therefore the timeouts: the longest timeout
@@ -118,12 +110,8 @@ pub fn sentinel_timeouts(services: &[config::ServiceConfig]) -> Timeouts {
 fn rules(service: &config::ServiceConfig) -> MachineRules {
     let timers = &service.timers;
     MachineRules {
-        verify: verify(service),
-        minority: match service.minority {
-            config::Minority::Keep => sentinel::Minority::Keep,
-            config::Minority::Hold => sentinel::Minority::Hold,
-            config::Minority::Cut => sentinel::Minority::Cut,
-        },
+        verify: service.verify,
+        minority: service.minority,
         poll: timers.poll,
         poll_suspect: timers.poll_suspect,
         probe_master: timers.probe_master,
