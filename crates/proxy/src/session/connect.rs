@@ -211,7 +211,7 @@ impl<'a, C: ClientStream> Connecting<'a, C> {
             }
             Mode::Resume(migration) => {
                 self.base.stage.set(Stage::Moving);
-                let opening = migration.open((target, context), self.unsent, self.until);
+                let opening = migration.open(target, context, self.unsent, self.until);
                 tokio::select! {
                     biased;
                     resumed = Box::pin(opening) => resumed?,

@@ -47,7 +47,7 @@ impl Session {
     /// connection to the target is closed here, before the client's.
     pub(super) fn next(&mut self, stopped: Stopped, mut upstream: Upstream) -> Next {
         let Stopped { stop, undelivered, left, bytes, commands, is_answered, uncarried } = stopped;
-        self.base.add(bytes, commands);
+        self.base.add(bytes.0, bytes.1, commands);
         if stop != Stop::Rest {
             self.base.count_as(None);
         }

@@ -78,7 +78,7 @@ impl SessionBase {
     }
 
     /// Adds what was forwarded on a connection that it leaves.
-    pub(crate) fn add(&mut self, (bytes_in, bytes_out): (u64, u64), commands: u32) {
+    pub(crate) fn add(&mut self, bytes_in: u64, bytes_out: u64, commands: u32) {
         self.bytes = (self.bytes.0 + bytes_in, self.bytes.1 + bytes_out);
         self.commands = self.commands.saturating_add(commands);
         self.stage.set(Stage::Moving);

@@ -65,7 +65,8 @@ impl Access {
     pub(super) fn admission(
         self: &Rc<Self>,
         member: &mut Member,
-        (context, target): (&Arc<WorkerContext>, &Arc<Target>),
+        context: &Arc<WorkerContext>,
+        target: &Arc<Target>,
     ) -> Admission {
         let mut state = self.0.borrow_mut();
         let now = Instant::now();
@@ -151,19 +152,18 @@ impl Drop for Asking {
 /// Asks the server whether it admits clients without credentials.
 async fn ask(context: &Arc<WorkerContext>, target: &Arc<Target>) -> Result<bool, Failed> {
     let until = Instant::now() + context.shared.service.options.now().connect_timeout;
-    let to = (&**target, &**context);
     // A server that runs a script has decided before it says so.
     let replay = || Replay::of_new().on_same_server();
     if let Some(mut upstream) = verifiers::take(target, context) {
         let mut replay = replay().on_used_connection();
         // Whatever is wrong with it is not wrong with a new one.
-        if replay::exchange_on(&mut upstream, to, &mut replay, until).await.is_ok() {
+        if replay::exchange_on(&mut upstream, target, context, &mut replay, until).await.is_ok() {
             verifiers::put_back(upstream, target, context);
             return Ok(!replay.is_unauthenticated());
         }
     }
     let mut replay = replay();
-    let upstream = replay::exchange(to, &mut replay, until).await?;
+    let upstream = replay::exchange(target, context, &mut replay, until).await?;
     context.counters.dials.increment();
     verifiers::keep(upstream, target, context);
     Ok(!replay.is_unauthenticated())

@@ -47,10 +47,11 @@ impl CommandTable {
     pub(super) async fn corrected(
         &self,
         upstream: &mut Upstream,
-        to: (&Target, &WorkerContext),
+        target: &Target,
+        context: &WorkerContext,
         until: Instant,
     ) -> Result<(TableSource, Option<Rc<Commands>>), Failed> {
-        match self.0.get_or_try_init(|| read(upstream, to, until)).await {
+        match self.0.get_or_try_init(|| read(upstream, target, context, until)).await {
             Ok(corrected) => Ok((TableSource::Server, corrected.clone())),
             Err(NotRead::Refused) => Ok((TableSource::BuiltIn, None)),
             Err(NotRead::Failed(failed)) => Err(failed),
@@ -60,15 +61,14 @@ impl CommandTable {
 
 async fn read(
     upstream: &mut Upstream,
-    (target, context): (&Target, &WorkerContext),
+    target: &Target,
+    context: &WorkerContext,
     until: Instant,
 ) -> Result<Option<Rc<Commands>>, NotRead> {
-    let reply =
-        replay::ask(upstream, (target, context), (&ask_table(), LARGEST_TABLE), until).await;
+    let reply = replay::ask(upstream, target, context, &ask_table(), LARGEST_TABLE, until).await;
     let reply = reply.map_err(NotRead::Failed)?;
     let (service, addr) = (&*context.shared.service.name, target.addr());
-    let limits = (ASK_LIMITS, LARGEST_LIMITS);
-    let limits = replay::ask(upstream, (target, context), limits, until).await;
+    let limits = replay::ask(upstream, target, context, ASK_LIMITS, LARGEST_LIMITS, until).await;
     if limits_clients(&limits.map_err(NotRead::Failed)?) {
         context.shared.limited_clients.record(service, target);
         return Err(NotRead::Failed(Failed::Refused));

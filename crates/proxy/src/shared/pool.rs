@@ -69,17 +69,19 @@ struct Entry {
 }
 
 impl Entry {
-    /// A connection that is being opened by a task of its own, in the state of `replay`, of which
-    /// is also said whether it succeeds a silent connection.
+    /// A connection that is being opened by a task of its own, in the state of `replay`, in place of a
+    /// silent connection if it `succeeds` one.
     fn open(
         entries: &mut Vec<Self>,
         key: GroupKey,
-        (context, target): (&Arc<WorkerContext>, &Arc<Target>),
-        (replay, succeeds): (Replay, bool),
+        context: &Arc<WorkerContext>,
+        target: &Arc<Target>,
+        replay: Replay,
+        succeeds: bool,
     ) -> Rc<Connection> {
         let connection = Rc::new(Connection::new());
         let is_known = |it: &&Self| {
-            it.is_to((&context.shared, target)) && (succeeds || !it.connection.is_closed())
+            it.is_to(&context.shared, target) && (succeeds || !it.connection.is_closed())
         };
         let server = entries.iter().find(is_known);
         let table = server.map_or_else(Rc::default, |entry| Rc::clone(&entry.table));
@@ -100,14 +102,14 @@ impl Entry {
         opened
     }
 
-    fn is_to(&self, (service, target): (&Arc<ServiceContext>, &Arc<Target>)) -> bool {
+    fn is_to(&self, service: &Arc<ServiceContext>, target: &Arc<Target>) -> bool {
         Arc::ptr_eq(&self.service, service) && Arc::ptr_eq(&self.target, target)
     }
 
     /// Whether it is another connection of the group, to the same server.
     fn is_like(&self, other: &Self) -> bool {
         !Rc::ptr_eq(&self.connection, &other.connection)
-            && self.is_to((&other.service, &other.target))
+            && self.is_to(&other.service, &other.target)
             && self.key == other.key
             && (self.connection.admits_anyone() == other.connection.admits_anyone()
                 || !self.connection.is_open())
@@ -126,20 +128,25 @@ thread_local! {
 }
 
 /// Offers what a session has written. Joins a connection if it needs one.
-pub(crate) fn offer(member: &mut Member, ledger: &Ledger, to: (&Arc<WorkerContext>, &Arc<Target>)) {
+pub(crate) fn offer(
+    member: &mut Member,
+    ledger: &Ledger,
+    context: &Arc<WorkerContext>,
+    target: &Arc<Target>,
+) {
     match member.offer() {
         Offer::Nothing => {}
-        Offer::Join => match connection(member, ledger, to) {
+        Offer::Join => match connection(member, ledger, context, target) {
             Some(Found::Connection(connection)) => {
                 member.join(&connection);
                 if connection.is_silent() {
-                    succeed(&connection, ledger, to);
+                    succeed(&connection, ledger, context, target);
                 }
             }
             Some(Found::Later) => {}
             None => member.promote(Promotion::NotConnected),
         },
-        Offer::Silent(connection) => succeed(&connection, ledger, to),
+        Offer::Silent(connection) => succeed(&connection, ledger, context, target),
     }
 }
 
@@ -155,7 +162,8 @@ enum Found {
 fn connection(
     member: &mut Member,
     ledger: &Ledger,
-    (context, target): (&Arc<WorkerContext>, &Arc<Target>),
+    context: &Arc<WorkerContext>,
+    target: &Arc<Target>,
 ) -> Option<Found> {
     let UpstreamMode::Shared(most) = context.shared.service.options.now().upstream else {
         return None;
@@ -166,8 +174,8 @@ fn connection(
             None => pool.insert(Pool::new()?),
         };
         let key = GroupKey::new(&ledger.shared_state()?, |secret| digest(digest_key, secret));
-        let admission = |access: &Rc<Access>| access.admission(member, (context, target));
-        let fitting = match Fitting::of(entries, &key, (context, target), admission) {
+        let admission = |access: &Rc<Access>| access.admission(member, context, target);
+        let fitting = match Fitting::of(entries, &key, context, target, admission) {
             Ok(fitting) => fitting,
             Err(Admission::Later) => return Some(Found::Later),
             Err(_) => return None,
@@ -183,7 +191,7 @@ fn connection(
             return None;
         }
         let replay = Replay::of_shared(ledger, false)?;
-        let opened = Entry::open(entries, key, (context, target), (replay, false));
+        let opened = Entry::open(entries, key, context, target, replay, false);
         Some(Found::Connection(opened))
     })
 }
@@ -194,7 +202,8 @@ fn connection(
 fn succeed(
     silent: &Rc<Connection>,
     ledger: &Ledger,
-    (context, target): (&Arc<WorkerContext>, &Arc<Target>),
+    context: &Arc<WorkerContext>,
+    target: &Arc<Target>,
 ) {
     if !target.accepts_requests() {
         return;
@@ -213,7 +222,7 @@ fn succeed(
             return None;
         }
         let (key, replay) = (entry.key.clone(), Replay::of_shared(ledger, false)?.on_same_server());
-        Some(Entry::open(entries, key, (context, target), (replay, true)))
+        Some(Entry::open(entries, key, context, target, replay, true))
     });
 }
 
@@ -233,13 +242,14 @@ impl<'a> Fitting<'a> {
     fn of(
         entries: &'a [Entry],
         key: &GroupKey,
-        (context, target): (&Arc<WorkerContext>, &Arc<Target>),
+        context: &Arc<WorkerContext>,
+        target: &Arc<Target>,
         mut admission: impl FnMut(&Rc<Access>) -> Admission,
     ) -> Result<Self, Admission> {
         let (mut found, mut known) = (Self { count: 0, least: None }, None);
         // All are compared, so that the time does not depend on which is equal.
         for entry in entries {
-            let is_usable = entry.is_to((&context.shared, target))
+            let is_usable = entry.is_to(&context.shared, target)
                 && !entry.connection.is_closed()
                 && (!entry.succeeds || entry.connection.is_open());
             if entry.key != *key || !is_usable {
@@ -363,9 +373,9 @@ impl Driver {
     async fn open(&self, mut replay: Replay) -> Result<(Upstream, Table), Failed> {
         let options = &self.context.shared.service.options;
         let until = Instant::now() + options.now().connect_timeout;
-        let target = (&*self.target, &*self.context);
+        let (target, context) = (&*self.target, &*self.context);
         let begin = Instant::now();
-        let mut upstream = replay::exchange(target, &mut replay, until).await?;
+        let mut upstream = replay::exchange(target, context, &mut replay, until).await?;
         self.context.counters.dialled_in.record(begin.elapsed());
         // While a script runs, nothing but the user and the protocol version can be set.
         let has_state = replay.has_shared_state() && (!self.succeeds || self.has_state_of(&replay));
@@ -380,7 +390,7 @@ impl Driver {
         }
         // A server closes a connection on which nobody has authenticated at a request that long.
         let table = match admits {
-            true => self.table.corrected(&mut upstream, target, until).await?,
+            true => self.table.corrected(&mut upstream, target, context, until).await?,
             false => (TableSource::BuiltIn, None),
         };
         if !dial::may_be_used(&self.target) || (self.succeeds && !self.has_silent()) {

@@ -93,8 +93,8 @@ async fn reset(
     target: Arc<Target>,
     context: Arc<WorkerContext>,
 ) {
-    let (request, until) = ((RESET, WAS_RESET.len()), Instant::now() + CONFIRMED_WITHIN);
-    let reply = replay::ask(&mut upstream, (&target, &context), request, until).await;
+    let (most, until) = (WAS_RESET.len(), Instant::now() + CONFIRMED_WITHIN);
+    let reply = replay::ask(&mut upstream, &target, &context, RESET, most, until).await;
     if reply.is_ok_and(|reply| reply == WAS_RESET) {
         put_back(upstream, &target, &context);
     }

@@ -40,7 +40,8 @@ impl Migration<'_> {
     pub(super) async fn interrupt(
         &mut self,
         upstream: Upstream,
-        to: (&Target, &WorkerContext),
+        target: &Target,
+        context: &WorkerContext,
         unsent: &mut Vec<u8>,
         until: Instant,
     ) -> Opened {
@@ -49,14 +50,15 @@ impl Migration<'_> {
         };
         let (request, rest) = (request.to_vec(), rest.to_vec());
         *unsent = rest;
-        self.send_ahead(upstream, to, request, until).await
+        self.send_ahead(upstream, target, context, request, until).await
     }
 
     /// Sends the first of the `unsent` requests on a new connection, and takes the reply, if it
     /// authenticates: the server refuses the state of the session.
     pub(super) async fn authenticate(
         &mut self,
-        (target, context): (&Target, &WorkerContext),
+        target: &Target,
+        context: &WorkerContext,
         unsent: &mut Vec<u8>,
         until: Instant,
     ) -> Opened {
@@ -66,14 +68,15 @@ impl Migration<'_> {
         let (request, rest) = (request.to_vec(), rest.to_vec());
         let upstream = dial::connect(target, context, until).await.map_err(Failed::Dial)?;
         *unsent = rest;
-        self.send_ahead(upstream, (target, context), request, until).await
+        self.send_ahead(upstream, target, context, request, until).await
     }
 
     /// Sends a request that was taken from those unsent, and takes the reply.
     async fn send_ahead(
         &mut self,
         mut upstream: Upstream,
-        (target, context): (&Target, &WorkerContext),
+        target: &Target,
+        context: &WorkerContext,
         request: Vec<u8>,
         until: Instant,
     ) -> Opened {
@@ -81,8 +84,7 @@ impl Migration<'_> {
         self.is_interrupt = true;
         // The kernel would send it again to a partitioned server that comes back.
         upstream.reset_on_close();
-        let asked = (&*request, MAX_REPLY);
-        let reply = replay::ask(&mut upstream, (target, context), asked, until).await?;
+        let reply = replay::ask(&mut upstream, target, context, &request, MAX_REPLY, until).await?;
         context.counters.dials.increment();
         context.counters.bytes_in.add(request.len() as u64);
         let mut replayed = self.take_ledger(target);
@@ -110,7 +112,7 @@ impl Session {
             let (counts, counters) = (replayed.ledger.take_counts(), &self.base.context.counters);
             counters.commands.add(counts.requests.into());
             counters.replies.add(counts.replies.into());
-            self.base.add((0, 0), counts.requests);
+            self.base.add(0, 0, counts.requests);
         }
         self.base.context.counters.shared.returned.increment();
         self.linger.get_or_insert_default().returned(Instant::now());

@@ -108,7 +108,8 @@ impl Migration<'_> {
     /// The end reason of the session, if the target is alive and so ended it on purpose.
     pub(crate) async fn open(
         &mut self,
-        (target, context): (&Target, &WorkerContext),
+        target: &Target,
+        context: &WorkerContext,
         unsent: &mut Vec<u8>,
         until: Instant,
     ) -> Result<Opened, EndReason> {
@@ -116,7 +117,7 @@ impl Migration<'_> {
             return Ok(Ok((Upstream::sharing(), None)));
         }
         if self.is_promotion_to(target) {
-            return Ok(self.promote((target, context), unsent, until).await);
+            return Ok(self.promote(target, context, unsent, until).await);
         }
         let lost = self.lost.filter(|(generation, _)| *generation == target.generation());
         let Some((_, reason)) = lost else {
@@ -135,7 +136,8 @@ impl Migration<'_> {
     /// Opens a connection to the same target, with the state of the session.
     async fn promote(
         &mut self,
-        (target, context): (&Target, &WorkerContext),
+        target: &Target,
+        context: &WorkerContext,
         unsent: &mut Vec<u8>,
         until: Instant,
     ) -> Opened {
@@ -148,8 +150,9 @@ impl Migration<'_> {
         if self.purpose == Purpose::Verify
             && let Some(mut upstream) = verifiers::take(target, context)
         {
-            let (mut replay, to) = (replay()?.on_used_connection(), (target, context));
-            let replayed = replay::exchange_on(&mut upstream, to, &mut replay, until).await;
+            let mut replay = replay()?.on_used_connection();
+            let replayed =
+                replay::exchange_on(&mut upstream, target, context, &mut replay, until).await;
             // Whatever is wrong with it is not wrong with a new one.
             if replayed.is_ok() && replay.has_shared_state_of(&self.ledger) {
                 self.reused.set(true);
@@ -157,22 +160,22 @@ impl Migration<'_> {
             }
         }
         let mut replay = replay()?;
-        let mut upstream = match replay::exchange((target, context), &mut replay, until).await {
+        let mut upstream = match replay::exchange(target, context, &mut replay, until).await {
             Err(Failed::Refused) => {
-                return Box::pin(self.authenticate((target, context), unsent, until)).await;
+                return Box::pin(self.authenticate(target, context, unsent, until)).await;
             }
             upstream => upstream?,
         };
         if let Some(other_order) = replay.before_authentication(&self.ledger) {
             replay = other_order;
-            upstream = replay::exchange((target, context), &mut replay, until).await?;
+            upstream = replay::exchange(target, context, &mut replay, until).await?;
         }
         match replay.has_shared_state_of(&self.ledger) {
             true => Ok((upstream, None)),
             false if !replay.met_script() => Err(Failed::Refused),
             // Another user might be allowed what this one is not.
             false if !replay.has_user_of(&self.ledger) => Err(Failed::Unavailable),
-            false => self.interrupt(upstream, (target, context), unsent, until).await,
+            false => self.interrupt(upstream, target, context, unsent, until).await,
         }
     }
 
@@ -192,7 +195,7 @@ impl Migration<'_> {
         let from = self.from?;
         let target = route.usable_target().filter(|it| it.generation() == from.generation())?;
         let until = Instant::now() + options.now().connect_timeout;
-        let (upstream, replayed) = self.promote((&target, context), unsent, until).await.ok()?;
+        let (upstream, replayed) = self.promote(&target, context, unsent, until).await.ok()?;
         if self.is_interrupt {
             return Some(Connected { target, upstream, replayed });
         }

@@ -93,12 +93,12 @@ pub(crate) async fn replay(
     deadline: Instant,
 ) -> Result<(Upstream, Box<Replayed>), Failed> {
     let Some(mut replay) = Replay::of(ledger) else { return Err(Failed::Refused) };
-    let mut upstream = exchange((target, context), &mut replay, deadline).await;
+    let mut upstream = exchange(target, context, &mut replay, deadline).await;
     if upstream.is_ok()
         && let Some(other_order) = replay.before_authentication(ledger)
     {
         replay = other_order;
-        upstream = exchange((target, context), &mut replay, deadline).await;
+        upstream = exchange(target, context, &mut replay, deadline).await;
     }
     let (refusal, lacks_names) = (replay.refusal().to_vec(), replay.lacks_names(ledger));
     let replayed = upstream.and_then(|upstream| {
@@ -121,12 +121,13 @@ pub(crate) async fn replay(
 ///
 /// Why the attempt failed.
 pub(crate) async fn exchange(
-    (target, context): (&Target, &WorkerContext),
+    target: &Target,
+    context: &WorkerContext,
     replay: &mut Replay,
     deadline: Instant,
 ) -> Result<Upstream, Failed> {
     let mut upstream = dial::connect(target, context, deadline).await.map_err(Failed::Dial)?;
-    exchange_on(&mut upstream, (target, context), replay, deadline).await?;
+    exchange_on(&mut upstream, target, context, replay, deadline).await?;
     Ok(upstream)
 }
 
@@ -137,12 +138,13 @@ pub(crate) async fn exchange(
 /// Why the attempt failed. The connection is of no use then.
 pub(crate) async fn exchange_on(
     upstream: &mut Upstream,
-    (target, context): (&Target, &WorkerContext),
+    target: &Target,
+    context: &WorkerContext,
     replay: &mut Replay,
     deadline: Instant,
 ) -> Result<(), Failed> {
     let answered = async {
-        send(upstream, (target, context), replay.requests()).await?;
+        send(upstream, target, context, replay.requests()).await?;
         while !replay.is_answered() {
             let answered = |bytes: &[u8]| {
                 let taken = replay.answer(bytes)?;
@@ -151,7 +153,7 @@ pub(crate) async fn exchange_on(
                 replay.follow(after)?;
                 Ok(!after.is_empty())
             };
-            match read(upstream, (target, context), answered).await? {
+            match read(upstream, target, context, answered).await? {
                 Ok(false) => {}
                 // The server has answered everything: what follows the answers was sent after them.
                 Ok(true) => break,
@@ -178,9 +180,9 @@ pub(crate) async fn answers(
     let mut ledger = Ledger::new(&Limits::default());
     ledger.request(PING);
     let asked = async {
-        send(&mut upstream, (target, context), PING).await?;
+        send(&mut upstream, target, context, PING).await?;
         while ledger.owed() > 0 {
-            read(&mut upstream, (target, context), |bytes| ledger.reply(bytes)).await?;
+            read(&mut upstream, target, context, |bytes| ledger.reply(bytes)).await?;
             if let Some(hint) = ledger.take_hint() {
                 return Err(Failed::NotReady(hint));
             }
@@ -201,26 +203,28 @@ pub(crate) async fn answers(
 /// Why that failed. The connection is of no use then.
 pub(crate) async fn ask(
     upstream: &mut Upstream,
-    to: (&Target, &WorkerContext),
-    (request, most): (&[u8], usize),
+    target: &Target,
+    context: &WorkerContext,
+    request: &[u8],
+    most: usize,
     deadline: Instant,
 ) -> Result<Vec<u8>, Failed> {
     let (mut reply, mut frames) = (Vec::new(), Frames::new(Limits::default()));
     let answered = async {
-        send(upstream, to, request).await?;
+        send(upstream, target, context, request).await?;
         loop {
             let end = |bytes: &[u8]| {
                 reply.extend_from_slice(bytes);
                 (frames.end(bytes), bytes.len())
             };
-            match read(upstream, to, end).await? {
+            match read(upstream, target, context, end).await? {
                 (Ok(None), _) if reply.len() <= most => {}
                 (Ok(Some(end)), len) if end == len => return Ok(()),
                 _ => return Err(Failed::Broken),
             }
         }
     };
-    within(to.1, deadline, answered).await?;
+    within(context, deadline, answered).await?;
     Ok(reply)
 }
 
@@ -238,7 +242,8 @@ async fn within(
 /// Writes all bytes, as long as the target may be sent anything.
 async fn send(
     upstream: &mut Upstream,
-    (target, context): (&Target, &WorkerContext),
+    target: &Target,
+    context: &WorkerContext,
     bytes: &[u8],
 ) -> Result<(), Failed> {
     let mut rest = bytes;
@@ -257,7 +262,8 @@ async fn send(
 /// Reads once and parses the received bytes.
 async fn read<T>(
     upstream: &mut Upstream,
-    (target, context): (&Target, &WorkerContext),
+    target: &Target,
+    context: &WorkerContext,
     mut parse: impl FnMut(&[u8]) -> T,
 ) -> Result<T, Failed> {
     poll_fn(|cx| {

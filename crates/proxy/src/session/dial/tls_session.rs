@@ -49,8 +49,7 @@ pub(super) async fn open(
     deadline: Instant,
 ) -> Result<Upstream, DialFailure> {
     let opened =
-        match tokio::time::timeout_at(deadline.into(), shake(socket, tls, (target, context))).await
-        {
+        match tokio::time::timeout_at(deadline.into(), shake(socket, tls, target, context)).await {
             Ok(opened) => opened,
             Err(_elapsed) => {
                 Err((TargetTlsFailure::TimedOut, "it was not complete in time".to_owned()))
@@ -77,7 +76,8 @@ pub(super) async fn open(
 async fn shake(
     socket: SocketStream,
     tls: &ClientTls,
-    (target, context): (&Target, &WorkerContext),
+    target: &Target,
+    context: &WorkerContext,
 ) -> Result<Box<TlsStream<tls::ClientSide>>, Failed> {
     let (config, name) = server_of(tls, target, context)?;
     let connection = TlsConnection::connect(config, name)

@@ -60,7 +60,7 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
             && !self.target.fence().is_raised()
             && let Some(member) = self.upstream.as_member()
         {
-            pool::offer(member, &self.ledger, (&self.context, &self.target));
+            pool::offer(member, &self.ledger, &self.context, &self.target);
         }
     }
 
