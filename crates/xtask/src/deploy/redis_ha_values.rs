@@ -6,189 +6,110 @@
 use serde_json::{Map, Value, json};
 
 use super::chart::template;
+use super::redis_ha_chart::facts;
 use super::tools::Tools;
 
-/// What becomes of a value.
-enum Fate {
-    /// It shows as this text.
-    Mapped(&'static str),
-    /// Translated, but excludes other values: tested in a separate rendering.
-    Instead(&'static str),
-    /// It concerns the Service or the monitor, which stay in that release. With haproxy off the
-    /// Service is ours, and shows this text.
-    OfService(&'static str),
-    /// It has no effect, and why.
-    LeftOut(&'static str),
-    /// It is refused with these words.
-    Refused(&'static str),
+/// A value below `haproxy`, and what becomes of it. A path stands for what is below it, too.
+struct Row {
+    path: String,
+    /// A value to try.
+    value: Value,
+    fate: Fate,
+    /// What shows it in what is rendered, why it has no effect, or the refusal.
+    text: String,
 }
 
-use Fate::{Instead, LeftOut, Mapped, OfService, Refused};
+/// What becomes of a value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Translated,
+    /// Translated, and tested alone because it excludes other values.
+    Alone,
+    /// It concerns the Service or the monitor, which stay in that release. With haproxy off the
+    /// Service is ours.
+    Service,
+    None,
+    Refused,
+}
 
-/// Paths below `haproxy`, each with a value to try, in JSON. A path stands for what is below it,
-/// too.
-static VALUES: &[(&str, &str, Fate)] = &[
-    ("servicePort", "6400", OfService("port: 6400")),
-    ("containerPort", "6401", Mapped("containerPort: 6401")),
-    (
-        "tls",
-        r#"{"enabled": true, "secretName": "redis-tls", "keyName": "redis.pem"}"#,
-        Instead("tls_listen = [\"0.0.0.0:6379\""),
-    ),
-    ("readOnly.enabled", "true", Mapped("name: readonlyport")),
-    ("readOnly.port", "6402", Mapped("containerPort: 6402")),
-    ("additionalPorts", r#"[{"name": "x", "containerPort": 1}]"#, Refused("additionalPorts")),
-    ("replicas", "7", Mapped("replicas: 7")),
-    (
-        "deploymentStrategy",
-        r#"{"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "77%"}}"#,
-        Mapped("maxSurge: 77%"),
-    ),
-    ("image", r#"{"repository": "haproxy", "tag": "x"}"#, LeftOut("the image of haproxy")),
-    ("labels", r#"{"label": "of-the-pod"}"#, Mapped("label: of-the-pod")),
-    ("imagePullSecrets", r#"[{"name": "pull"}]"#, Mapped("- name: pull")),
-    ("annotations", r#"{"note": "nowhere"}"#, LeftOut("that chart does not read it either")),
-    (
-        "deploymentAnnotations",
-        r#"{"note": "of-the-deployment"}"#,
-        Mapped("note: of-the-deployment"),
-    ),
-    ("podAnnotations", r#"{"note": "of-the-pod"}"#, Mapped("note: of-the-pod")),
-    ("resources", r#"{"limits": {"memory": "777Mi"}}"#, Mapped("memory: 777Mi")),
-    ("emptyDir", r#"{"sizeLimit": "1Mi"}"#, LeftOut("no files are written")),
-    ("podDisruptionBudget", r#"{"minAvailable": 2}"#, Mapped("minAvailable: 2")),
-    ("stickyBalancing", "true", LeftOut("the sentinels decide where connections go")),
-    ("priorityClassName", r#""high""#, Mapped("priorityClassName: high")),
-    ("service.type", r#""LoadBalancer""#, OfService("type: LoadBalancer")),
-    ("service.clusterIP", r#""10.9.8.7""#, OfService("clusterIP: 10.9.8.7")),
-    ("service.nodePort", "30777", OfService("nodePort: 30777")),
-    ("service.loadBalancerIP", r#""10.9.8.6""#, OfService("loadBalancerIP: 10.9.8.6")),
-    ("service.externalTrafficPolicy", r#""Local""#, OfService("externalTrafficPolicy: Local")),
-    ("service.externalIPs", r#"["10.9.8.5"]"#, OfService("- 10.9.8.5")),
-    ("service.labels", r#"{"label": "of-the-service"}"#, OfService("label: of-the-service")),
-    ("service.annotations", r#"{"note": "of-the-service"}"#, OfService("note: of-the-service")),
-    ("service.loadBalancerSourceRanges", r#"["10.9.0.0/16"]"#, OfService("- 10.9.0.0/16")),
-    (
-        "service.ipFamilyPolicy",
-        r#""PreferDualStack""#,
-        OfService("ipFamilyPolicy: PreferDualStack"),
-    ),
-    ("service.ipFamilies", r#"["IPv6"]"#, OfService("- IPv6")),
-    ("serviceAccountName", r#""account""#, Instead("serviceAccountName: account")),
-    ("serviceAccount.create", "false", Instead("serviceAccountName: account")),
-    ("serviceAccount.automountToken", "true", LeftOut("the Kubernetes API is not used")),
-    ("metrics.enabled", "true", Mapped("metrics-port")),
-    ("metrics.port", "9109", Mapped("containerPort: 9109")),
-    ("metrics.portName", r#""numbers""#, OfService("name: numbers")),
-    ("metrics.scrapePath", r#""/other""#, LeftOut("the path is /metrics")),
-    (
-        "metrics.serviceMonitor",
-        r#"{"enabled": true}"#,
-        LeftOut("that release's monitor scrapes the Service and so these pods"),
-    ),
-    ("init", r#"{"resources": {"limits": {"cpu": "1"}}}"#, LeftOut("there is no init container")),
-    ("timeout.connect", r#""7s""#, Mapped(r#"connect_timeout = "7s""#)),
-    ("timeout.server", r#""1s""#, LeftOut("idle clients are kept; see client_idle_timeout")),
-    ("timeout.client", r#""1s""#, LeftOut("idle clients are kept; see client_idle_timeout")),
-    ("timeout.check", r#""1s""#, LeftOut("no health checks: the sentinels decide")),
-    ("timeout.tunnel", r#""1s""#, LeftOut("idle clients are kept; see client_idle_timeout")),
-    ("checkInterval", r#""9s""#, LeftOut("no health checks: the sentinels decide")),
-    ("checkFall", "9", LeftOut("no health checks: the sentinels decide")),
-    ("securityContext", r#"{"runAsUser": 77}"#, Mapped("runAsUser: 77")),
-    (
-        "containerSecurityContext",
-        r#"{"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}, "runAsGroup": 76}"#,
-        Mapped("runAsGroup: 76"),
-    ),
-    (
-        "hardAntiAffinity",
-        "false",
-        LeftOut("pods are spread where possible; for a hard rule set topologySpreadConstraints"),
-    ),
-    ("additionalAffinities", r#"{"podAffinity": {}}"#, Mapped("podAffinity: {}")),
-    ("affinity", r#""podAntiAffinity: {}""#, Instead("podAntiAffinity: {}")),
-    ("customConfig", r#""x""#, Refused("pointsman import haproxy")),
-    ("extraConfig", r#""listen x""#, Refused("only `maxconn`")),
-    (
-        "lifecycle",
-        r#"{"preStop": {"exec": {"command": ["sleep", "1"]}}}"#,
-        LeftOut("SIGTERM starts the drain; no hook is needed"),
-    ),
-    (
-        "tests",
-        r#"{"resources": {"limits": {"cpu": "1"}}}"#,
-        LeftOut("the pod of the test has fixed resources"),
-    ),
-    ("IPv6.enabled", "false", Instead(r#"listen = ["0.0.0.0:6379"]"#)),
-    ("networkPolicy.enabled", "true", Mapped("kind: NetworkPolicy")),
-    ("networkPolicy.annotations", r#"{"note": "of-the-policy"}"#, Mapped("note: of-the-policy")),
-    ("networkPolicy.labels", r#"{"label": "of-the-policy"}"#, Mapped("label: of-the-policy")),
-    (
-        "networkPolicy.ingressRules",
-        r#"[{"selectors": [{"podSelector": {"matchLabels": {"who": "a-client"}}}], "ports": []}]"#,
-        Mapped("who: a-client"),
-    ),
-    (
-        "networkPolicy.egressRules",
-        r#"[{"selectors": [{"podSelector": {"matchLabels": {"who": "a-server"}}}], "ports": [{"port": 1}]}]"#,
-        Mapped("who: a-server"),
-    ),
-];
+fn table_of_values() -> Result<Vec<Row>, String> {
+    let facts = facts()?;
+    let row = |row: &Value| {
+        let text = |key: &str| row[key].as_str().unwrap_or_default().to_owned();
+        let fate = match row["fate"].as_str() {
+            Some("translated") => Fate::Translated,
+            Some("alone") => Fate::Alone,
+            Some("service") => Fate::Service,
+            Some("none") => Fate::None,
+            Some("refused") => Fate::Refused,
+            _ => return Err(format!("redis_ha_facts.json: {row} has no fate")),
+        };
+        Ok(Row { path: text("path"), value: row["try"].clone(), fate, text: text("text") })
+    };
+    facts["haproxyValues"].as_array().into_iter().flatten().map(row).collect()
+}
 
 /// Tests every row with our chart.
 pub(super) fn check(tools: &Tools) -> Result<String, String> {
-    let plain = rendered(tools, true, |_, _| false)?;
-    let plain_off = rendered(tools, false, |_, _| false)?;
+    let all = table_of_values()?;
+    let rendered = |is_on, is_meant: &dyn Fn(&Row) -> bool| {
+        rendered(tools, is_on, all.iter().filter(|row| is_meant(row)))
+    };
+    let plain = rendered(true, &|_| false)?;
+    let plain_off = rendered(false, &|_| false)?;
     // A port of the node needs a type of its own, so it is tested apart from the other values of
     // the Service.
-    let is_node = |path: &str| path == "service.nodePort";
-    let mapped = rendered(tools, true, |_, fate| matches!(fate, Mapped(_)))?;
-    let instead = rendered(tools, true, |_, fate| matches!(fate, Instead(_)))?;
-    let is_metrics = |path: &str| path == "metrics.enabled";
-    let service = rendered(tools, false, |path, fate| {
-        is_metrics(path) || matches!(fate, OfService(_)) && !is_node(path)
+    let is_node = |row: &Row| row.path == "service.nodePort";
+    let mapped = rendered(true, &|row| row.fate == Fate::Translated)?;
+    let alone = rendered(true, &|row| row.fate == Fate::Alone)?;
+    let service = rendered(false, &|row| {
+        row.path == "metrics.enabled" || row.fate == Fate::Service && !is_node(row)
     })?;
-    let node = rendered(tools, false, |path, _| is_node(path))?;
-    for (path, _, fate) in VALUES {
-        let (text, with, without) = match fate {
-            Mapped(text) => (text, &mapped, &plain),
-            Instead(text) => (text, &instead, &plain),
-            OfService(text) if is_node(path) => (text, &node, &plain_off),
-            OfService(text) => (text, &service, &plain_off),
-            _ => continue,
+    let node = rendered(false, &is_node)?;
+    for row in &all {
+        let (with, without) = match row.fate {
+            Fate::Translated => (&mapped, &plain),
+            Fate::Alone => (&alone, &plain),
+            Fate::Service if is_node(row) => (&node, &plain_off),
+            Fate::Service => (&service, &plain_off),
+            Fate::None => continue,
+            Fate::Refused => {
+                refused(row, rendered(true, &|it| std::ptr::eq(it, row)))?;
+                continue;
+            }
         };
-        if !with.contains(text) || without.contains(text) {
-            let (with, without) = (with.contains(text), without.contains(text));
+        let (with, without) = (with.contains(&row.text), without.contains(&row.text));
+        if !with || without {
             return Err(format!(
-                "haproxy.{path}: {text:?} does not show it (with it {with}, without {without})"
+                "haproxy.{}: {:?} does not show it (with it {with}, without {without})",
+                row.path, row.text
             ));
         }
     }
-    if rendered(tools, true, |_, fate| matches!(fate, LeftOut(_) | OfService(_)))? != plain {
+    if rendered(true, &|row| matches!(row.fate, Fate::None | Fate::Service))? != plain {
         return Err("a value that should have no effect has one".to_owned());
     }
-    for (path, _, fate) in VALUES {
-        let Refused(words) = fate else { continue };
-        match rendered(tools, true, |_, it| std::ptr::eq(it, fate)) {
-            Ok(_) => return Err(format!("haproxy.{path} was accepted")),
-            Err(why) if why.contains(words) => {}
-            Err(why) => return Err(format!("haproxy.{path} was refused without {words:?}: {why}")),
-        }
+    Ok(format!("{} values", all.len()))
+}
+
+fn refused(row: &Row, outcome: Result<String, String>) -> Result<(), String> {
+    let Row { path, text, .. } = row;
+    match outcome {
+        Ok(_) => Err(format!("haproxy.{path} was accepted")),
+        Err(why) if why.contains(text) => Ok(()),
+        Err(why) => Err(format!("haproxy.{path} was refused without {text:?}: {why}")),
     }
-    Ok(format!("{} values", VALUES.len()))
 }
 
 /// Our chart with some of the values, and haproxy on or off in that release.
-fn rendered(
+fn rendered<'a>(
     tools: &Tools,
     is_on: bool,
-    is_meant: impl Fn(&str, &Fate) -> bool,
+    rows: impl Iterator<Item = &'a Row>,
 ) -> Result<String, String> {
     let mut haproxy = json!({"enabled": is_on});
-    for (path, value, _) in VALUES.iter().filter(|(path, _, fate)| is_meant(path, fate)) {
-        let value =
-            serde_json::from_str(value).map_err(|error| format!("haproxy.{path}: {error}"))?;
-        put(&mut haproxy, path, value);
+    for row in rows {
+        put(&mut haproxy, &row.path, row.value.clone());
     }
     if !is_on && haproxy["service"]["nodePort"].is_number() {
         put(&mut haproxy, "service.type", json!("NodePort"));
@@ -218,16 +139,16 @@ fn put(object: &mut Value, path: &str, value: Value) {
 /// Holds the table against the values that the real chart has: neither may know one that the other
 /// does not.
 pub(super) fn compare(theirs: &Value) -> Result<String, String> {
-    let mut leaves = Vec::new();
+    let (mut leaves, all) = (Vec::new(), table_of_values()?);
     leaves_of(&theirs["haproxy"], "", &mut leaves);
     let covers = |path: &str, leaf: &str| leaf == path || leaf.starts_with(&format!("{path}."));
     let unknown: Vec<&String> = leaves
         .iter()
-        .filter(|leaf| *leaf != "enabled" && !VALUES.iter().any(|(path, _, _)| covers(path, leaf)))
+        .filter(|leaf| *leaf != "enabled" && !all.iter().any(|row| covers(&row.path, leaf)))
         .collect();
-    let gone: Vec<&str> = VALUES
+    let gone: Vec<&str> = all
         .iter()
-        .map(|(path, _, _)| *path)
+        .map(|row| row.path.as_str())
         .filter(|path| !leaves.iter().any(|leaf| covers(path, leaf)))
         .collect();
     if unknown.is_empty() && gone.is_empty() {
@@ -255,21 +176,21 @@ fn leaves_of(value: &Value, path: &str, leaves: &mut Vec<String>) {
 }
 
 /// The table, for people.
-pub(super) fn table() -> String {
+pub(super) fn table() -> Result<String, String> {
     let mut text = "| Value of `haproxy` | Effect |\n|---|---|\n".to_owned();
-    for (path, _, fate) in VALUES {
-        let fate = match fate {
-            Mapped(_) | Instead(_) => "translated".to_owned(),
-            OfService(_) => {
+    for row in table_of_values()? {
+        let fate = match row.fate {
+            Fate::Translated | Fate::Alone => "translated".to_owned(),
+            Fate::Service => {
                 "stays with the Service in that release; translated if haproxy is off there"
                     .to_owned()
             }
-            LeftOut(why) => format!("none: {why}"),
-            Refused(_) => "refused".to_owned(),
+            Fate::None => format!("none: {}", row.text),
+            Fate::Refused => "refused".to_owned(),
         };
-        text.push_str(&format!("| `{path}` | {fate} |\n"));
+        text.push_str(&format!("| `{}` | {fate} |\n", row.path));
     }
-    text
+    Ok(text)
 }
 
 #[cfg(test)]
@@ -288,8 +209,8 @@ mod tests {
     #[test]
     fn a_value_that_one_of_the_two_lacks_is_told() {
         let mut theirs = json!({"haproxy": {"enabled": true}});
-        for (path, _, _) in VALUES {
-            put(&mut theirs["haproxy"], path, json!({}));
+        for row in table_of_values().unwrap() {
+            put(&mut theirs["haproxy"], &row.path, json!({}));
         }
         assert!(compare(&theirs).is_ok());
         put(&mut theirs["haproxy"], "service.brandNew", Value::Null);

@@ -99,8 +99,10 @@ impl Tools {
 
     /// The documents of a YAML text.
     pub(super) fn documents(&self, yaml: &str) -> Result<Vec<serde_json::Value>, String> {
+        // The loader in C, where the package has it, is several times as fast.
         const TO_JSON: &str = "import json,sys,yaml
-print(json.dumps([d for d in yaml.safe_load_all(sys.stdin) if d]))";
+loader = getattr(yaml, 'CSafeLoader', yaml.SafeLoader)
+print(json.dumps([d for d in yaml.load_all(sys.stdin, Loader=loader) if d]))";
         let file = tempfile::NamedTempFile::new().map_err(|error| error.to_string())?;
         std::fs::write(file.path(), yaml).map_err(|error| error.to_string())?;
         let input = std::fs::File::open(file.path()).map_err(|error| error.to_string())?;
