@@ -256,6 +256,7 @@ fn closes_old_sessions_if_configured() {
 #[test]
 fn follows_failovers_back_and_forth() {
     let cluster = Cluster::builder().start();
+    cluster.look_often();
     let pointsman = pointsman(&cluster);
     for round in 1..=3 {
         let failover = cluster.failover();

@@ -81,6 +81,7 @@ fn closes_idle_sessions_when_another_cluster_is_adopted() {
 #[test]
 fn carries_over_two_failovers_that_were_not_seen() {
     let cluster = Cluster::builder().start();
+    cluster.look_often();
     with_accounts(&cluster);
     let pointsman = builder(&cluster).without_logins().lines(SERVICE_AUTH).start();
     let mut idle = log_in(&pointsman);

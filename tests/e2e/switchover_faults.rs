@@ -157,6 +157,7 @@ fn ends_pause_soon_after_the_proxy_is_killed() {
 #[test]
 fn loses_no_request_through_two_proxies() {
     let cluster = Cluster::builder().start();
+    cluster.look_often();
     let (one, other) = (controlled(&cluster), controlled(&cluster));
     let absences = Absences::watch();
     let mut loads = loads(&[&one, &other], WRITERS);

@@ -34,7 +34,7 @@ const CRATES: &[(&str, usize, usize)] = &[
     ("simulator", 5_650, 3_700),
     ("target", 1_100, 1_100),
     ("tls", 1_650, 1_650),
-    ("xtask", 6_700, 3_200),
+    ("xtask", 6_600, 3_200),
 ];
 
 /// A cap this far above the size of its crate is lowered.
@@ -156,10 +156,24 @@ impl<'ast> Visit<'ast> for Functions<'_> {
     }
 }
 
+/// Whether a function may be too long, by the indentation of formatted code: parsing every file
+/// takes half a minute.
+fn may_have_breaches(text: &str) -> bool {
+    let lines: Vec<&str> = text.lines().collect();
+    lines.iter().enumerate().any(|(at, line)| {
+        let Some((before, name)) = line.split_once("fn ") else { return false };
+        let indent = before.len() - before.trim_start().len();
+        let end = format!("{}}}", " ".repeat(indent));
+        let length = lines.iter().skip(at).position(|line| *line == end);
+        name.find('(').is_some_and(|length| length > LONGEST_TEST_NAME)
+            || length.is_some_and(|length| length >= LONGEST_FUNCTION)
+    })
+}
+
 #[test]
 fn keeps_functions_and_test_names_short() {
     let mut breaches = Vec::new();
-    for (name, text) in sources() {
+    for (name, text) in sources().into_iter().filter(|(_, text)| may_have_breaches(text)) {
         let file = syn::parse_file(&text).unwrap_or_else(|error| panic!("{name}: {error}"));
         Functions { file: &name, breaches: &mut breaches }.visit_file(&file);
     }
@@ -185,7 +199,9 @@ fn keeps_lines_within_100_columns() {
     let mut breaches = Vec::new();
     for (name, text) in sources() {
         let mut covered = BTreeSet::new();
-        literal_lines(text.parse().expect("Rust"), &mut covered);
+        if text.lines().any(|line| line.chars().count() > LONGEST_LINE) {
+            literal_lines(text.parse().expect("Rust"), &mut covered);
+        }
         for (number, line) in (1..).zip(text.lines()) {
             let start = line.trim_start();
             let is_comment = start.starts_with("//");

@@ -13,8 +13,15 @@ pub(crate) struct Step {
     pub(crate) title: &'static str,
     /// Arguments for cargo.
     pub(crate) args: Vec<OsString>,
-    /// An environment variable to set.
-    pub(crate) env: Option<(&'static str, String)>,
+    /// Environment variables to set.
+    pub(crate) env: Vec<(&'static str, String)>,
+}
+
+impl Step {
+    fn with(mut self, name: &'static str, value: String) -> Self {
+        self.env.push((name, value));
+        self
+    }
 }
 
 /// The result of a step.
@@ -28,8 +35,12 @@ pub(crate) struct Outcome {
 /// How many tests of one binary run at once.
 const THREADS: &str = "RUST_TEST_THREADS";
 
+/// The properties and the model of the machine take a seventh of the time. The build takes longer,
+/// so it is not what every build does.
+const FAST_PROPERTIES: &str = "profile.dev.package.pointsman-sentinel.opt-level=1";
+
 fn step(title: &'static str, args: &str) -> Step {
-    Step { title, args: args.split(' ').map(OsString::from).collect(), env: None }
+    Step { title, args: args.split(' ').map(OsString::from).collect(), env: Vec::new() }
 }
 
 /// All tests of all crates, unless the arguments name a package.
@@ -45,17 +56,20 @@ pub(crate) fn test(given: &[OsString]) -> Step {
             || (arg.starts_with("-p") && !arg.starts_with("--"))
     };
     let mut step = step("test", if ours.iter().any(names) { "test" } else { "test --workspace" });
+    if given.is_empty() {
+        step.args.extend(["--config", FAST_PROPERTIES].map(OsString::from));
+    }
     step.args.extend(given.iter().cloned());
     in_parallel(step)
 }
 
 /// With two tests per core, unless the environment has a number.
-fn in_parallel(mut step: Step) -> Step {
-    if std::env::var_os(THREADS).is_none() {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        step.env = Some((THREADS, cores.saturating_mul(2).to_string()));
+fn in_parallel(step: Step) -> Step {
+    if std::env::var_os(THREADS).is_some() {
+        return step;
     }
-    step
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    step.with(THREADS, cores.saturating_mul(2).to_string())
 }
 
 /// What a developer runs between two changes: at most four minutes on two cores once it is built.
@@ -67,7 +81,8 @@ pub(crate) fn quick() -> Vec<Step> {
         in_parallel(step(
             "units",
             "test --workspace --lib --bins --test tidy --test docs --test deploy",
-        )),
+        ))
+        .with("PROPTEST_CASES", "32".to_owned()),
         in_parallel(step(
             "e2e",
             "test --workspace --test e2e -- failover:: carry:: drain:: shared_upstreams:: tls_clients::",
@@ -100,10 +115,7 @@ pub(crate) fn ci(offline: bool, has_deny: bool) -> Vec<Step> {
         simulate(),
         instructions(),
         deploy(),
-        Step {
-            env: Some(("RUSTDOCFLAGS", "-D warnings".to_owned())),
-            ..step("doc", "doc --workspace --no-deps")
-        },
+        step("doc", "doc --workspace --no-deps").with("RUSTDOCFLAGS", "-D warnings".to_owned()),
     ];
     if has_deny || !offline {
         steps.push(step("deny", "deny check bans licenses sources"));
@@ -214,7 +226,7 @@ mod tests {
 
     #[test]
     fn tests_the_workspace_by_default() {
-        assert_eq!(test(&[]).args, words("test --workspace"));
+        assert_eq!(test(&[]).args, words(&format!("test --workspace --config {FAST_PROPERTIES}")));
         assert_eq!(test(&words("-- --nocapture")).args, words("test --workspace -- --nocapture"));
         assert_eq!(test(&words("-- -p")).args, words("test --workspace -- -p"));
         assert_eq!(test(&words("-p route fence")).args, words("test -p route fence"));

@@ -147,6 +147,13 @@ impl Cluster {
         &self.sentinels
     }
 
+    /// Makes the running sentinels look at the servers every second instead of every ten, so that
+    /// they notice completed role changes earlier and the next failover is possible sooner. What
+    /// makes them find a master down is not affected.
+    pub fn look_often(&self) {
+        self.sentinels.iter().for_each(Node::look_often);
+    }
+
     /// Where the sentinels listen.
     #[must_use]
     pub fn sentinel_addrs(&self) -> Vec<SocketAddr> {

@@ -180,6 +180,12 @@ impl Node {
         self.ask_within(GIVE_UP, args)
     }
 
+    /// See [`Cluster::look_often`](super::Cluster::look_often). Servers before 7.0 do not have the
+    /// command, and take longer.
+    pub fn look_often(&self) {
+        drop(self.ask(&["SENTINEL", "DEBUG", "info-period", "1000"]));
+    }
+
     /// Like [`ask`](Self::ask) with a short timeout, for repeated queries to servers that may be
     /// stopped.
     ///
