@@ -43,12 +43,9 @@ const NOT_CONFIRMED: &[u8] =
 /// The requests that are sent after writes: [`AFTER_BLOCKING`] and the one that is always sent.
 fn requests(rule: Durability, timeout: Duration) -> Box<[u8]> {
     // Zero would wait for ever.
-    let (replicas, timeout) = (rule.replicas.to_string(), timeout.as_millis().max(1));
-    let timeout = timeout.to_string();
-    let (replicas_len, timeout_len) = (replicas.len(), timeout.len());
-    let request = format!(
-        "*3\r\n$4\r\nWAIT\r\n${replicas_len}\r\n{replicas}\r\n${timeout_len}\r\n{timeout}\r\n"
-    );
+    let words = ["WAIT".into(), rule.replicas.to_string(), timeout.as_millis().max(1).to_string()];
+    let words = words.map(|word| format!("${}\r\n{word}\r\n", word.len())).concat();
+    let request = format!("*3\r\n{words}");
     [AFTER_BLOCKING, request.as_bytes()].concat().into()
 }
 
@@ -65,20 +62,12 @@ pub(crate) enum Fault {
 
 impl From<Fault> for io::Error {
     fn from(fault: Fault) -> Self {
-        match fault {
-            Fault::NotConfirmed => Self::new(
-                io::ErrorKind::ConnectionAborted,
-                "a write was not confirmed by enough replicas",
-            ),
-            Fault::Untracked => Self::new(
-                io::ErrorKind::ConnectionAborted,
-                "writes cannot be confirmed on a connection whose replies are not known",
-            ),
-            Fault::TooMuchHeld => Self::new(
-                io::ErrorKind::ConnectionAborted,
-                "too many bytes of replies stand behind a write that is not confirmed",
-            ),
-        }
+        let why = match fault {
+            Fault::NotConfirmed => "a write was not confirmed by enough replicas",
+            Fault::Untracked => "writes cannot be confirmed without knowing which reply is whose",
+            Fault::TooMuchHeld => "too many bytes of replies stand behind an unconfirmed write",
+        };
+        Self::new(io::ErrorKind::ConnectionAborted, why)
     }
 }
 

@@ -80,8 +80,8 @@ impl<S: ByteStream> ConfirmedStream<S> {
                 return Poll::Pending;
             }
             let request = self.confirmations.request();
-            let begin = request.len().saturating_sub(self.unwritten);
-            let rest = request.get(begin..).unwrap_or_default();
+            let rest =
+                request.get(request.len().saturating_sub(self.unwritten)..).unwrap_or_default();
             let written = ready!(self.stream.poll_write(cx, rest))?;
             invariant::rest_after(rest, written)?;
             self.unwritten -= written;

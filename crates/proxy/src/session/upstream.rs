@@ -37,12 +37,6 @@ impl TargetStream for SocketStream {}
 
 impl TargetStream for TargetTls {}
 
-#[cfg(test)]
-impl<S: TargetStream> TargetStream for &mut S {}
-
-#[cfg(test)]
-impl TargetStream for TlsStream<ClientSide> {}
-
 impl TargetStream for Member {
     const SHARED: bool = true;
 

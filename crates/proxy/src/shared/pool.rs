@@ -69,8 +69,8 @@ struct Entry {
 }
 
 impl Entry {
-    /// A connection that is being opened by a task of its own, in the state of `replay`, in place of
-    /// a silent connection if it `succeeds` one.
+    /// A connection that a task of its own opens, in the state of `replay`. It takes the place of a
+    /// silent one if it `succeeds` that.
     fn open(
         entries: &mut Vec<Self>,
         key: GroupKey,

@@ -4,7 +4,10 @@ use std::collections::VecDeque;
 use std::io;
 use std::task::{Context, Poll};
 
+use tls::ClientSide;
+
 use crate::io::stream::ByteStream;
+use crate::io::tls_stream::TlsStream;
 use crate::session::upstream::TargetStream;
 
 /// One side of a session without a socket.
@@ -32,6 +35,10 @@ impl FakeStream {
 }
 
 impl TargetStream for FakeStream {}
+
+impl<S: TargetStream> TargetStream for &mut S {}
+
+impl TargetStream for TlsStream<ClientSide> {}
 
 impl ByteStream for FakeStream {
     fn update_readiness(&mut self, _cx: &mut Context<'_>) {}
