@@ -117,6 +117,8 @@ struct SentinelRecord {
     endorsed: Option<Vote>,
     /// The connection to it ended after its last answer.
     lost: bool,
+    /// Another sentinel has answered at its address since then: its process is gone.
+    displaced: bool,
     /// When it answered last that it does not know the master's name.
     abstained_at: Option<Instant>,
     /// Since when members answer, but neither it does nor do enough of them list it.
@@ -180,7 +182,8 @@ impl Electorate {
         if let Some((why, _)) = &mut sentinel.member {
             *why = if received.configured { Admission::Configured } else { Admission::Learned };
         }
-        (sentinel.endorsed, sentinel.abstained_at, sentinel.lost) = (None, None, false);
+        (sentinel.endorsed, sentinel.abstained_at) = (None, None);
+        (sentinel.lost, sentinel.displaced) = (false, false);
         sentinel.received = Some(received);
     }
 
@@ -197,8 +200,13 @@ impl Electorate {
     /// are void. Otherwise a single address could vote under many identities.
     pub(super) fn displace(&mut self, id: &MyId) {
         if let Some(sentinel) = self.by_id.get_mut(id) {
-            (sentinel.received, sentinel.endorsed) = (None, None);
+            (sentinel.received, sentinel.endorsed, sentinel.displaced) = (None, None, true);
         }
+    }
+
+    /// Whether the process of this member is gone: a failover that it led ended with it.
+    pub(super) fn is_displaced(&self, id: &MyId) -> bool {
+        self.by_id.get(id).is_some_and(|sentinel| sentinel.displaced)
     }
 
     /// A sentinel at a configured address does not know the name any more: its last view is void.

@@ -14,10 +14,11 @@
 //! - **E3, reinstatement.** The master is used again when the child follows it; or at once when
 //!   every voter, asked after E1, names the master and none has a failover in progress, since the
 //!   leader of a failover reports that flag from before the promotion until its switch. A voter
-//!   that was gone before the child was seen is not waited for. Or, if other voters do not answer,
-//!   after a majority of such views, and none other, for [`DEMOTION`]; or when an operator orders
-//!   it. The child is a stray from then on: it closes nothing until a voter names it at an epoch
-//!   above the master's, since no hello passes on any other word.
+//!   that was gone before the child was seen, or at whose address another sentinel answers, is not
+//!   waited for. Or, if other voters do not answer, after a majority of such views, and none other,
+//!   for [`DEMOTION`]; or when an operator orders it. The child is a stray from then on: it closes
+//!   nothing until a voter names it at an epoch above the master's, since no hello passes on any
+//!   other word.
 //!
 //! If a history cannot be read, a listed replica that reports `role:master` counts as a child,
 //! unless it was the master itself before.
@@ -318,7 +319,9 @@ impl Machine {
         }
         let absent = &self.succession.absent & &self.electorate.absent();
         let every = self.electorate.is_root_majority(&standing)
-            && self.electorate.members().all(|(id, ..)| asked.contains(id) || absent.contains(id));
+            && self.electorate.members().all(|(id, ..)| {
+                asked.contains(id) || absent.contains(id) || self.electorate.is_displaced(id)
+            });
         let favoured = *self.succession.favoured_since.get_or_insert(now);
         if every || now >= favoured + DEMOTION {
             self.actions.push(MachineAction::Warning(Warning::HoldExpired));

@@ -212,6 +212,15 @@ fn waits_for_no_voter_that_was_gone_before() {
 }
 
 #[test]
+fn awaits_no_voter_that_was_replaced() {
+    let mut rig = Rig::booted();
+    promote(&mut rig);
+    rig.disconnects(3).step(MachineEvent::Displaced { id: id(3) });
+    rig.at(60_000);
+    assert_eq!(rig.outcomes(), ["1 hold", "2 release"]);
+}
+
+#[test]
 fn asks_all_replicas_before_a_start() {
     let mut rig = Rig::new();
     rig.nodes.insert('B', Answer::Lost);
