@@ -21,6 +21,9 @@ pub(crate) enum FaultEnd {
     Admit(usize),
     Dns,
     Fast(usize),
+    Reload(usize),
+    Priority,
+    Password,
     EndAttack,
 }
 
@@ -203,6 +206,12 @@ impl Cluster {
                 self.net.dns.left_out.clear();
             }
             FaultEnd::Fast(host) => self.net.slow(host, 0),
+            FaultEnd::Reload(at) => {
+                let names = self.proxies[at].config.names;
+                self.proxies[at].reload(names, None, &mut self.net);
+            }
+            FaultEnd::Priority => self.redis.iter_mut().for_each(|it| it.priority = 100),
+            FaultEnd::Password => self.redis.iter_mut().for_each(|it| it.has_password = false),
             FaultEnd::EndAttack => self.end_attack(),
         }
     }

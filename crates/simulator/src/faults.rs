@@ -57,6 +57,38 @@ impl Cluster {
                 self.undo_at(until, FaultEnd::Fast(host));
             }
             FaultKind::OrderFollow => self.order_follow(lasts),
+            FaultKind::Takeover => {
+                let at = self.net.rng.below(self.proxies.len());
+                if self.net.process(at).up && !self.net.process(at).stopped {
+                    self.crash(at, false);
+                    self.undo_at(now, FaultEnd::StartProxy(at));
+                }
+            }
+            FaultKind::ReloadSentinels => {
+                let at = self.net.rng.below(self.proxies.len());
+                let (names, many) = (self.proxies[at].config.names, self.sentinels.len());
+                if names == 1 || self.net.rng.percent(30) {
+                    let names = if names == 1 { many } else { 1 };
+                    self.proxies[at].reload(names, None, &mut self.net);
+                } else {
+                    let without = self.net.rng.below(many);
+                    self.proxies[at].reload(names, Some(without), &mut self.net);
+                    self.undo_at(until, FaultEnd::Reload(at));
+                }
+            }
+            FaultKind::ReplicaOf => self.replica_of(),
+            FaultKind::ZeroPriority => {
+                self.redis.iter_mut().for_each(|it| it.priority = 0);
+                self.undo_at(until, FaultEnd::Priority);
+            }
+            FaultKind::NewPassword => {
+                for at in 0..self.redis.len() {
+                    if self.net.rng.percent(50) {
+                        self.redis[at].set_password();
+                    }
+                }
+                self.undo_at(until, FaultEnd::Password);
+            }
             FaultKind::HostilePeers | FaultKind::HostileSentinels => self.attack(until),
             _ => self.fail_sentinels(kind, until),
         }
@@ -120,8 +152,47 @@ impl Cluster {
         }
     }
 
+    /// An operator promotes a replica by hand, or makes it follow another one.
+    fn replica_of(&mut self) {
+        let at = self.some_replica();
+        let (pid, other) = (self.redis[at].pid, self.some_replica());
+        if !self.net.process(pid).up {
+            return;
+        }
+        if other == at || self.net.rng.percent(70) {
+            self.net.trace_line(pid, || "REPLICAOF NO ONE".to_owned());
+            self.redis[at].promote_by_hand(&mut self.net);
+        } else {
+            let master = self.net.addr(self.redis[other].pid);
+            self.net.trace_line(pid, || format!("REPLICAOF {master}"));
+            self.redis[at].follow_by_hand(master, &mut self.net);
+        }
+    }
+
+    /// Orders to one sentinel, or to all that run.
+    fn order_sentinels(&mut self, kind: FaultKind) {
+        let one = self.net.rng.below(self.sentinels.len());
+        let only = self.net.rng.percent(40).then_some(one);
+        let quorum = self.net.rng.range(1, self.sentinels.len() as u64 + 1) as usize;
+        for at in (0..self.sentinels.len()).filter(|at| only.is_none_or(|it| it == *at)) {
+            let process = self.net.process(self.sentinels[at].pid);
+            if !process.up || process.stopped {
+                continue;
+            }
+            let sentinel = &mut self.sentinels[at];
+            match kind {
+                FaultKind::SetQuorum => sentinel.set_quorum(quorum, &mut self.net),
+                _ => sentinel.forget(kind == FaultKind::MonitorAnew, &mut self.net),
+            }
+        }
+    }
+
     fn fail_sentinels(&mut self, kind: FaultKind, until: Micros) {
         let now = self.net.now;
+        if matches!(kind, FaultKind::MonitorAnew | FaultKind::ResetSentinels | FaultKind::SetQuorum)
+        {
+            return self.order_sentinels(kind);
+        }
         let at = self.net.rng.below(self.sentinels.len());
         let pid = self.sentinels[at].pid;
         match kind {
@@ -151,6 +222,18 @@ impl Cluster {
                     self.crash(self.sentinels[at].pid, false);
                     let late = self.net.rng.range(0, 10 * SECOND);
                     self.undo_at(until + late, FaultEnd::StartSentinel(at, None));
+                }
+            }
+            FaultKind::OldFiles => {
+                let back = now + self.net.rng.range(300 * MS, 3 * SECOND);
+                let master = self.net.addr(self.redis[self.master()].pid);
+                let is_empty = self.net.rng.percent(50);
+                for at in 0..self.sentinels.len() {
+                    let empty = SentinelFile::fresh(self.sentinels[at].id, master);
+                    let old = self.sentinels[at].files.first().cloned();
+                    let file = if is_empty { Some(empty) } else { old };
+                    self.crash(self.sentinels[at].pid, false);
+                    self.undo_at(back, FaultEnd::StartSentinel(at, file));
                 }
             }
             FaultKind::LoseAllFiles => {

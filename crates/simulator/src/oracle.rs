@@ -53,6 +53,8 @@ struct ProxyRecord {
     silent_since: Option<Micros>,
     superseded_since: Option<Micros>,
     healthy_shut_since: Option<Micros>,
+    /// The gate is closed, and no majority was reachable at some time since.
+    is_blinded: bool,
     open_since: Option<Micros>,
     opened_at: Micros,
     awake_since: Option<Micros>,
@@ -84,6 +86,8 @@ pub(crate) struct Oracle {
     right: Option<Addr>,
     right_epoch: u64,
     proxies: Vec<ProxyRecord>,
+    /// Since when each sentinel can be reached by each proxy.
+    reached_since: Vec<Vec<Option<Micros>>>,
     acks: Vec<Ack>,
     agreed_since: Option<Micros>,
     calm_since: Option<Micros>,
@@ -182,6 +186,7 @@ impl Oracle {
                 let at = cluster.net.now;
                 self.acks.push(Ack { id, pid, node, at });
                 self.judge_ack(pid, node, executed, cluster);
+                self.judge_parent(pid, node, executed, cluster);
             }
             Observation::ForwardedUnproven { pid, node } => {
                 self.judge_forward(pid, node, cluster);
@@ -298,6 +303,55 @@ impl Oracle {
         }
     }
 
+    /// Judges an acknowledgement by what servers told this proxy, whatever discovery makes of it. A
+    /// sentinel that was out of reach when the child spoke has to name it: E3 does not wait for
+    /// its promotion.
+    fn judge_parent(&mut self, pid: Pid, node: Pid, executed: Micros, cluster: &mut Cluster) {
+        let parent = cluster.net.addr(node);
+        let observed = &cluster.proxies[pid].observed;
+        if observed.is_overridden() || observed.ordered || cluster.slowest() > 0 {
+            return;
+        }
+        let history = cluster.redis.iter().find(|it| it.pid == node).map(|it| it.replid);
+        let children = cluster.redis.iter().filter(|it| it.pid != node && it.is_master());
+        let children = children.filter(|it| Some(it.replid2) == history).filter_map(|it| {
+            let told = observed.masters.get(&it.replid).copied()?;
+            (told < executed).then_some((cluster.net.addr(it.pid), told))
+        });
+        let found = children.into_iter().find_map(|(child, told)| {
+            let supports = |at: &usize| {
+                let (it, reached) = (&cluster.sentinels[*at], self.reached_since[*at][pid]);
+                let view = observed.successors.get(&it.id).filter(|(addr, _)| *addr == child);
+                let names = it.current_master() == child;
+                it.successor() == child
+                    && view.is_some_and(|(_, at)| *at < executed)
+                    && (names || reached.is_some_and(|at| at < told))
+                    && cluster.prefers(pid, it, parent)
+            };
+            let by = (0..self.reached_since.len()).find(supports)?;
+            Some((child, told, cluster.net.process(cluster.sentinels[by].pid).name.clone()))
+        });
+        if let Some((child, told, by)) = found {
+            let text = format!(
+                "{parent} acknowledged what it executed at {} ms, although its child {child}, \
+                 which {by} names or promotes, said at {} ms that it is a master",
+                executed / MS,
+                told / MS
+            );
+            self.violate(Rule::AckAfterChild, pid, text, cluster);
+        }
+    }
+
+    fn watch_sentinels(&mut self, cluster: &Cluster) {
+        let proxies = self.proxies.len();
+        self.reached_since.resize_with(cluster.sentinels.len(), || vec![None; proxies]);
+        for (reached, sentinel) in self.reached_since.iter_mut().zip(&cluster.sentinels) {
+            for (pid, slot) in reached.iter_mut().enumerate() {
+                since(slot, cluster.can_hear(pid, sentinel.pid), cluster.net.now);
+            }
+        }
+    }
+
     /// A proxy that was stopped forwards a write before it received any view. Another node must not
     /// have been promoted meanwhile.
     fn judge_forward(&mut self, pid: Pid, node: Pid, cluster: &mut Cluster) {
@@ -404,6 +458,7 @@ impl Oracle {
             cluster.proxies[pid].observed.note_epoch();
             self.watch(pid, cluster);
         }
+        self.watch_sentinels(cluster);
         self.watch_end(cluster);
     }
 
@@ -420,7 +475,10 @@ impl Oracle {
         let (held_for, state) = (observed.held_for(mono(pid, &cluster.net)), observed.state());
         let superseded =
             target.as_ref().is_some_and(|it| right.is_some_and(|right| right != it.addr));
+        let it = &mut self.proxies[pid];
+        it.is_blinded = shut && (it.is_blinded || heard < majority);
         let healthy = self.is_healthy(pid, heard, cluster);
+        let served = self.is_verifiable(pid, cluster);
         let credible = cluster.is_credible(right);
         let leading = cluster.is_promoting();
         let overruled = observed.is_overridden()
@@ -433,8 +491,10 @@ impl Oracle {
         since(&mut it.heard_since, naming >= majority, now);
         since(&mut it.overruled_since, overruled, now);
         since(&mut it.most_since, heard >= majority && !leading, now);
-        // A voter that lost its identity never answers again.
-        let all = heard == cluster.sentinels.len() && cluster.identities_lost.0 == 0;
+        // A client that asks any sentinel is served. A voter that is lost with its machine never
+        // answers again, but may have led the failover, unless its peers saw it down before.
+        let all =
+            served && heard == cluster.sentinels.len() && !cluster.lost_voter_by(now - held_for);
         since(&mut it.all_since, all && !leading, now);
         let lasts = |at: Option<Micros>| at.map_or(0, |at| held_for.min(now - at));
         let endless = lasts(it.all_since) > HOLD + cluster.slowest()
@@ -496,16 +556,16 @@ impl Oracle {
         let alone = cluster.redis.iter().all(|it| it.pid == node.pid || it.master() == Some(addr));
         let quiet = cluster.sentinels.iter().all(|it| !it.failing_over);
         let naming = cluster.sentinels.iter().filter(|it| it.current_master() == addr).count();
-        // A master that was cleared is used again on votes only: strangers have none for half a
-        // minute, and sentinels with old files may all name a replica, from which they never
-        // recover. A client that asks them is not served either.
+        // A master that was cleared, or closed while no majority could be reached, is used again on
+        // votes only: strangers have none for half a minute, and sentinels with old files may all
+        // name a replica, from which they never recover. A client that asks them is not served.
         let voted = naming > cluster.sentinels.len() / 2 && !cluster.are_strangers();
         // With `hold` and `cut` views of strangers do not count yet, a majority has to name it, and
         // a master that was cut has to be verified anew.
         let strict = voted && !node.full;
         let strict = strict && cluster.slowest() == 0 && !cluster.reports_minority(pid);
         let quiet = quiet && !cluster.is_superseded(addr, epoch);
-        let published = observed.target().is_some() || voted;
+        let published = (observed.target().is_some() && !self.proxies[pid].is_blinded) || voted;
         let known = (self.minority == Minority::Keep && published) || strict;
         same && alive && alone && quiet && known && heard > cluster.sentinels.len() / 2
     }
@@ -603,6 +663,18 @@ impl Oracle {
 }
 
 impl Cluster {
+    /// Whether this sentinel's word counts against `parent`: it is promoting a replica of that
+    /// master, or names another at an epoch above those of all that name it. No hello passes on any
+    /// other word.
+    fn prefers(&self, proxy: Pid, sentinel: &Sentinel, parent: Addr) -> bool {
+        let naming = self.sentinels.iter().filter(|it| self.can_hear(proxy, it.pid));
+        let naming = naming.filter(|it| it.current_master() == parent).map(|it| it.config_epoch);
+        if sentinel.current_master() == parent {
+            return true;
+        }
+        naming.max().is_none_or(|epoch| sentinel.config_epoch > epoch)
+    }
+
     /// Whether all sentinels and Redis nodes agree.
     fn agree(&self, right: Option<Addr>) -> bool {
         let Some(right) = right else { return false };
@@ -646,6 +718,14 @@ impl Cluster {
     fn are_strangers(&self) -> bool {
         let (lost, at) = self.identities_lost;
         lost * 2 > self.sentinels.len() && self.net.now - at < 120 * SECOND
+    }
+
+    /// Whether the identity of a sentinel was lost so late that its peers did not see it down at
+    /// this time.
+    fn lost_voter_by(&self, at: Micros) -> bool {
+        let (lost, since) = self.identities_lost;
+        let seen = since + self.plan.cluster.down_after as Micros * MS + HEARD;
+        lost > 0 && at <= seen
     }
 
     /// Whether a sentinel has ordered a promotion, and its failover is not over.

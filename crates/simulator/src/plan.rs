@@ -11,6 +11,9 @@ use crate::wire::{Addr, MS, Micros, REDIS, SECOND, SENTINEL};
 /// The percentage of seeds with an attack.
 const ATTACKS: u64 = 15;
 
+/// The percentage of the other seeds with an order of an operator.
+const ORDERS: u64 = 30;
+
 /// The kinds of faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FaultKind {
@@ -77,6 +80,25 @@ pub enum FaultKind {
     /// An operator promotes a replica by hand while the sentinels are lost, or not, and orders the
     /// proxies to follow some node, rightly or wrongly.
     OrderFollow,
+    /// Another process replaces a proxy without a pause.
+    Takeover,
+    /// The configured list of sentinels changes: one is left out for a while, or one name stands
+    /// for all of them instead of one per sentinel, or the reverse.
+    ReloadSentinels,
+    /// `SENTINEL REMOVE` and `MONITOR`, on one sentinel or on all: the epoch is 0 again.
+    MonitorAnew,
+    /// `SENTINEL RESET`, on one sentinel or on all: peers and replicas are forgotten.
+    ResetSentinels,
+    /// `SENTINEL SET quorum`, on one sentinel or on all.
+    SetQuorum,
+    /// All sentinels restart from nothing or from old files, with their MYIDs.
+    OldFiles,
+    /// An operator types `REPLICAOF` on a replica: it becomes a master, or follows another replica.
+    ReplicaOf,
+    /// All replicas have priority 0: none can be promoted.
+    ZeroPriority,
+    /// Some nodes require a password that the proxies do not have. Connections stay.
+    NewPassword,
     /// Sentinels and servers that no configuration names join through hellos, and lie.
     HostilePeers,
     /// Configured sentinels lie, less than a majority or more.
@@ -85,7 +107,7 @@ pub enum FaultKind {
 
 impl FaultKind {
     /// All kinds.
-    pub const ALL: [Self; 33] = [
+    pub const ALL: [Self; 42] = [
         Self::KillMaster,
         Self::StopMaster,
         Self::KillReplica,
@@ -117,12 +139,22 @@ impl FaultKind {
         Self::SlowHost,
         Self::LoseSentinels,
         Self::OrderFollow,
+        Self::Takeover,
+        Self::ReloadSentinels,
+        Self::MonitorAnew,
+        Self::ResetSentinels,
+        Self::SetQuorum,
+        Self::OldFiles,
+        Self::ReplicaOf,
+        Self::ZeroPriority,
+        Self::NewPassword,
         Self::HostilePeers,
         Self::HostileSentinels,
     ];
 
-    /// Those that are drawn; the hostile ones, at the end, are drawn apart.
-    const DRAWN: usize = Self::ALL.len() - 2;
+    /// Those that are drawn; the orders of operators and the hostile ones are drawn apart.
+    const DRAWN: usize = Self::ALL.len() - 11;
+    const ORDERS: std::ops::Range<usize> = Self::DRAWN..Self::ALL.len() - 2;
 
     /// Faults that lead to another master, which make other faults interesting.
     const SWITCHES: [Self; 6] = [
@@ -255,7 +287,26 @@ impl FaultPlan {
         cluster.adapt(&faults, rng);
         let mut plan = Self { cluster, faults, hostile: None };
         plan.add_attack(&mut Rng::new(rng.clone().next()));
+        if plan.hostile.is_none() {
+            plan.add_order(&mut Rng::new(rng.clone().next() ^ 1));
+        }
         plan
+    }
+
+    /// Adds an order of an operator to some plans, near a failover or near their first fault. It
+    /// is drawn from a source of its own, so that all other seeds stay what they are.
+    fn add_order(&mut self, rng: &mut Rng) {
+        if !rng.percent(ORDERS) {
+            return;
+        }
+        if rng.percent(50) {
+            self.faults.truncate(1);
+            self.faults[0].kind = FaultKind::Failover;
+        }
+        let Fault { at, lasts, .. } = self.faults[0];
+        let kind = *rng.pick(&FaultKind::ALL[FaultKind::ORDERS]);
+        let at = near(rng, (at, at + lasts)).saturating_sub(rng.range(0, 12 * SECOND));
+        self.faults.push(Fault { kind, at: at.max(5 * SECOND), lasts: lasting(rng) });
     }
 
     /// Adds an attack to some plans. It is drawn from a source of its own, so that all other seeds

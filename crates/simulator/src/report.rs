@@ -30,6 +30,9 @@ pub enum Rule {
     /// After evidence of a promotion a reply of the old master is not passed on as an
     /// acknowledgement.
     AckAfterEvidence,
+    /// After a child of a master, promoted from its history, told the proxy that it is a master,
+    /// the parent acknowledges nothing while a reachable sentinel names or promotes the child.
+    AckAfterChild,
     /// A healthy master is not taken out of service.
     HealthyTaken,
     /// Every hold and every verification ends.
@@ -53,7 +56,7 @@ pub enum Rule {
 
 impl Rule {
     /// All rules.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Safety,
         Self::LateMajority,
         Self::OpenedUnheard,
@@ -62,6 +65,7 @@ impl Rule {
         Self::HoldOpened,
         Self::BlindWrites,
         Self::AckAfterEvidence,
+        Self::AckAfterChild,
         Self::HealthyTaken,
         Self::EndlessHold,
         Self::ReaderOnMaster,

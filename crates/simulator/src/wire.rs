@@ -169,12 +169,13 @@ pub(crate) enum Message {
 /// What a server tells a proxy, for the oracle.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Told {
-    /// A sentinel with this MYID names a master at an epoch.
-    View { id: u64, master: Addr, epoch: u64 },
+    /// A sentinel with this MYID names a master at an epoch, and has ordered the successor, or the
+    /// master itself, to be one.
+    View { id: u64, master: Addr, epoch: u64, successor: Addr },
     /// It publishes an event.
     Event { id: u64, channel: &'static str, payload: Rc<str> },
-    /// A Redis node says that it is a master, or not.
-    Master(bool),
+    /// A Redis node that writes this history says that it is a master, or not.
+    Role { is_master: bool, history: u64 },
 }
 
 /// The passwords of a cluster under attack.

@@ -142,7 +142,8 @@ impl Outsider {
                 if self.authenticated.contains(&connection) {
                     answer_as_node(words, &info, &mut out);
                     if *words == ["ROLE"] {
-                        told = Some(Told::Master(info.master.is_none()));
+                        let (is_master, history) = (info.master.is_none(), info.replid);
+                        told = Some(Told::Role { is_master, history });
                     }
                 } else {
                     put_error(&mut out, "NOAUTH Authentication required.");

@@ -15,8 +15,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sentinel::{
-    Allowlist, Credentials, Discovery, DiscoveryConfig, DiscoveryHandle, MachineRules, Minority,
-    NodeAddr, ReplicaRules, Replicas, Resolver, SwitchoverOptions, SwitchoverStep, Timeouts,
+    Allowlist, Credentials, Discovery, DiscoveryConfig, DiscoveryControl, DiscoveryHandle,
+    MachineRules, Minority, NodeAddr, ReplicaRules, Replicas, Resolver, SwitchoverOptions,
+    SwitchoverStep, Timeouts,
 };
 use target::{EmptyPool, PoolWriter, TargetWriter};
 use tokio::runtime::{Builder, Runtime};
@@ -91,6 +92,7 @@ pub(crate) struct Proxy {
     /// The runtime has nothing more to do at the present time.
     idle: Arc<Notify>,
     discovery: JoinHandle<()>,
+    control: DiscoveryControl,
     handle: DiscoveryHandle,
     host: Arc<SimulatedHost>,
     dials: BTreeMap<u64, (Addr, oneshot::Sender<Socket>)>,
@@ -118,13 +120,11 @@ fn start(config: &ProxyConfig, host: &Arc<SimulatedHost>, pid: Pid, now: Micros)
         .expect("a runtime");
     let (target_writer, reader) = TargetWriter::new();
     let (writer, pool) = PoolWriter::new(&reader, EmptyPool::Reject);
-    let name =
-        |number: usize| NodeAddr { host: format!("sentinel{number}").into(), port: SENTINEL };
     let secret = |secret| config.has_passwords.then(|| Credentials::new(None, secret));
     let discovery = DiscoveryConfig {
         name: "service".into(),
         master_name: NAME.into(),
-        sentinels: (0..config.names).map(name).collect(),
+        sentinels: (0..config.names).map(sentinel_name).collect(),
         sentinel_auth: secret(SENTINEL_SECRET),
         auth: secret(NODE_SECRET),
         sentinel_tls: None,
@@ -148,21 +148,26 @@ fn start(config: &ProxyConfig, host: &Arc<SimulatedHost>, pid: Pid, now: Micros)
     };
     let entered = runtime.enter();
     let resolver = Resolver::simulated(Arc::clone(host) as Arc<dyn sentinel::Host>);
-    let (discovery, _, mut handles) =
+    let (discovery, control, mut handles) =
         Discovery::with_resolver(vec![discovery], timeouts, &[], &resolver);
     let handle = handles.remove(0);
     let discovery = runtime.spawn(discovery.run());
     drop(entered);
     let observed = Observed::new(pid, now, reader, pool, &handle);
-    Started { runtime, idle, discovery, handle, observed }
+    Started { runtime, idle, discovery, control, handle, observed }
 }
 
 struct Started {
     runtime: Runtime,
     idle: Arc<Notify>,
     discovery: JoinHandle<()>,
+    control: DiscoveryControl,
     handle: DiscoveryHandle,
     observed: Observed,
+}
+
+fn sentinel_name(number: usize) -> NodeAddr {
+    NodeAddr { host: format!("sentinel{number}").into(), port: SENTINEL }
 }
 
 impl Proxy {
@@ -171,7 +176,7 @@ impl Proxy {
         let sessions = Sessions::new(pid, config.clients, config.think, starts << 20, net);
         let host = SimulatedHost::new();
         host.set_clocks(net.now, now);
-        let Started { runtime, idle, discovery, handle, observed } =
+        let Started { runtime, idle, discovery, control, handle, observed } =
             start(&config, &host, pid, now);
         net.timer(pid, net.now, WAKE);
         Self {
@@ -183,6 +188,7 @@ impl Proxy {
             runtime,
             idle,
             discovery,
+            control,
             handle,
             host,
             dials: BTreeMap::new(),
@@ -205,6 +211,18 @@ impl Proxy {
         self.observed.ordered_at = mono(self.pid, net);
         self.handle.follow(node.node(), Duration::from_micros(lasts), force);
         self.run(net);
+    }
+
+    /// The configured list of sentinels changes: this many names, but for one.
+    pub(crate) fn reload(&mut self, names: usize, without: Option<usize>, net: &mut Net) {
+        self.config.names = names;
+        let left = (0..names).filter(|number| Some(*number) != without);
+        self.control.set_sentinels(0, left.map(sentinel_name).collect());
+        self.control.apply();
+        net.trace_line(self.pid, || format!("RELOADS: {names} names, without {without:?}"));
+        if net.process(self.pid).up && !net.process(self.pid).stopped {
+            self.run(net);
+        }
     }
 
     pub(crate) fn restart(&mut self, net: &mut Net) {
@@ -304,6 +322,7 @@ impl Proxy {
         };
         self.host.receive(connection, Some(&bytes));
         if let (Some(told), Some(socket)) = (told, self.sockets.get(&connection)) {
+            self.observed.note(&told, net.now);
             self.observed.told(&told, socket.to, socket.asked, now);
         }
     }

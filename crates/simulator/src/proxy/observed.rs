@@ -66,6 +66,10 @@ pub(crate) struct Observed {
     pub(crate) evidence: Option<Micros>,
     /// Since when a candidate is known to be selected, which precedes its promotion.
     pub(crate) selected: Option<Micros>,
+    /// When a node that writes this history first said that it is a master, and the successor in
+    /// the last view of each sentinel, in virtual time.
+    pub(crate) masters: BTreeMap<u64, Micros>,
+    pub(crate) successors: BTreeMap<u64, (Addr, Micros)>,
     pub(crate) counts: Counts,
     last_epoch: u64,
     /// Numbers of the orders that were carried out.
@@ -102,6 +106,8 @@ impl Observed {
             verified: BTreeMap::new(),
             evidence: None,
             selected: None,
+            masters: BTreeMap::new(),
+            successors: BTreeMap::new(),
             counts: Counts::default(),
             last_epoch: 0,
             orders: BTreeSet::new(),
@@ -203,10 +209,26 @@ impl Observed {
         }
     }
 
+    /// What a server told, whatever discovery makes of it.
+    pub(super) fn note(&mut self, told: &Told, virtual_now: Micros) {
+        match told {
+            Told::View { id, successor, .. } => {
+                self.successors.insert(*id, (*successor, virtual_now));
+            }
+            Told::Event { .. } => {}
+            Told::Role { is_master: true, history } => {
+                self.masters.entry(*history).or_insert(virtual_now);
+            }
+            Told::Role { is_master: false, history } => {
+                self.masters.remove(history);
+            }
+        }
+    }
+
     /// A server told this in answer to what was asked at `asked`.
     pub(super) fn told(&mut self, told: &Told, from: Addr, asked: Micros, now: Micros) {
         match told {
-            Told::View { id, master, epoch } => {
+            Told::View { id, master, epoch, .. } => {
                 if now.saturating_sub(asked) > STALE_AFTER {
                     return;
                 }
@@ -218,13 +240,13 @@ impl Observed {
                 self.claims.entry((*master, *epoch)).or_insert(now);
             }
             Told::Event { id, channel, payload } => self.heard_event(*id, channel, payload, now),
-            Told::Master(true) => {
+            Told::Role { is_master: true, .. } => {
                 self.verified.insert(from, asked);
                 if self.snapshot.candidate.as_ref().and_then(Addr::of) == Some(from) {
                     self.note_evidence(now, from);
                 }
             }
-            Told::Master(false) => {}
+            Told::Role { is_master: false, .. } => {}
         }
     }
 

@@ -51,7 +51,7 @@ pub(crate) struct Redis {
     pub(crate) run_id: u64,
     pub(crate) writes: Rc<Vec<u32>>,
     pub(crate) replid: u64,
-    replid2: u64,
+    pub(crate) replid2: u64,
     second_offset: i64,
     offset: u64,
     /// The stream since `backlog_from`: the offset after each entry, and the write.
@@ -239,7 +239,8 @@ impl Redis {
                 continue;
             }
             if words == ["ROLE"] {
-                told = Some(Told::Master(info.master.is_none()));
+                let (is_master, history) = (info.master.is_none(), info.replid);
+                told = Some(Told::Role { is_master, history });
             }
             answer_as_node(&words, &info, &mut out);
         }
@@ -293,6 +294,17 @@ impl Redis {
         if !self.is_master() {
             self.slave_of(None, net);
         }
+    }
+
+    /// `REPLICAOF host port`, typed by an operator.
+    pub(crate) fn follow_by_hand(&mut self, master: Addr, net: &mut Net) {
+        self.slave_of(Some(master), net);
+    }
+
+    /// `CONFIG SET requirepass`: the present connections stay.
+    pub(crate) fn set_password(&mut self) {
+        self.has_password = true;
+        self.authenticated.extend(&self.clients);
     }
 
     fn slave_of(&mut self, master: Option<Addr>, net: &mut Net) {

@@ -89,6 +89,28 @@ impl Sentinel {
         self.flush();
     }
 
+    /// `SENTINEL RESET`: peers and replicas are found again. After `REMOVE` and `MONITOR` the
+    /// config-epoch is 0 as well.
+    pub(crate) fn forget(&mut self, monitored_anew: bool, net: &mut Net) {
+        let master = self.current_master();
+        for peer in std::mem::take(&mut self.peers) {
+            self.drop_links(&peer, net);
+        }
+        if monitored_anew {
+            self.config_epoch = 0;
+        }
+        self.reset_to(master, net);
+        self.replicas.clear();
+        self.flush();
+        self.event_on_master(if monitored_anew { "+monitor" } else { "+reset-master" }, net);
+    }
+
+    /// `SENTINEL SET quorum`.
+    pub(crate) fn set_quorum(&mut self, quorum: usize, net: &mut Net) {
+        self.config.quorum = quorum;
+        self.event_on_master("+set", net);
+    }
+
     /// The next tick sends a hello to all instances.
     pub(super) fn force_hello(&mut self) {
         self.instances().for_each(|it| it.last_pub -= PUBLISH_PERIOD + 1);

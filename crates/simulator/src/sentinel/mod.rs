@@ -248,6 +248,13 @@ impl Sentinel {
         promoted.unwrap_or(self.master.addr)
     }
 
+    /// The replica that it has ordered to become the master, or the address that clients are given.
+    pub(crate) fn successor(&self) -> Addr {
+        let ordered =
+            self.promoted.filter(|_| self.failing_over && self.step >= FailoverStep::WaitPromotion);
+        ordered.unwrap_or(self.current_master())
+    }
+
     /// Writes the configuration file.
     fn flush(&mut self) {
         let file = SentinelFile {

@@ -28,7 +28,8 @@ impl Sentinel {
         } else if SentinelSpeech::needs_round(&commands) {
             round = self.round();
             let (id, master, epoch) = (self.id, self.current_master(), self.config_epoch);
-            told = is_poll(&commands).then_some(Told::View { id, master, epoch });
+            let successor = self.successor();
+            told = is_poll(&commands).then_some(Told::View { id, master, epoch, successor });
         }
         let connections = self.config.connections;
         let speech = SentinelSpeech { id: self.id, tilt, connections, round };
