@@ -71,7 +71,6 @@ const LOOKED_UP: &[&str] = &[
     "pointsman_cgroup_cpu_throttled_seconds_total",
     "pointsman_worker_stalls_total",
     // While an operator's command runs, which reports its end itself.
-    "pointsman_fleet_pause",
     // A read that does not end becomes a refused reload, for which there is an alert.
     "pointsman_config_read_pending_seconds",
     // For both there is an alert on what follows: a partial reload, and refused credentials.

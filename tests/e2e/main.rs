@@ -42,7 +42,6 @@ mod faults_probe;
 mod faults_process;
 mod faults_replies;
 mod faults_takeover;
-mod fleet_pause;
 mod follow;
 mod history;
 mod hostile_replicas;

@@ -282,7 +282,7 @@ fn adds_service_again_while_it_drains() {
         "it is not being removed any more"
     );
     // A removed service takes no commands, and one that returned does.
-    let paused = order(&pointsman, &["pause", "beta", "--fleet", "--for", "1s"], TOKEN);
+    let paused = order(&pointsman, &["pause", "beta", "--for", "1s"], TOKEN);
     assert!(paused.status.success(), "{}", stderr(&paused));
     let resumed = order(&pointsman, &["resume", "beta"], TOKEN);
     assert!(resumed.status.success(), "{}", stderr(&resumed));

@@ -224,7 +224,7 @@ fn shows_orders_in_the_history() {
         history["services"][0]["orders"].clone()
     };
     assert_eq!(orders(), serde_json::json!([]));
-    let paused = order(&pointsman, &["pause", "--fleet", "--for", "1s"], TOKEN);
+    let paused = order(&pointsman, &["pause", "--for", "1s"], TOKEN);
     assert!(paused.status.success(), "{}", stderr(&paused));
     assert!(order(&pointsman, &["resume"], TOKEN).status.success());
     assert!(!order(&pointsman, &["resume"], "another token").status.success());
@@ -239,7 +239,7 @@ fn shows_orders_in_the_history() {
         orders.as_array().expect("orders").iter().map(|it| it[key].clone()).collect()
     };
     assert_eq!(column("command"), ["pause", "resume", "switchover", "switchover"], "{orders}");
-    assert_eq!(orders[0]["parameters"], serde_json::json!({ "fleet": true, "seconds": 1.0 }));
+    assert_eq!(orders[0]["parameters"], serde_json::json!({ "seconds": 1.0 }));
     assert_eq!(orders[2]["parameters"]["to"], to.to_string());
     assert_eq!(orders[2]["result"]["to"], to.to_string());
     let ok: Vec<_> = column("result").iter().map(|it| it["ok"].clone()).collect();

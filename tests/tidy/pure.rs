@@ -49,7 +49,6 @@ const PURE: &[(&str, &str)] = &[
     ("crates/sentinel/src/switchover/error.rs", "why a switchover is refused or ends"),
     ("crates/sentinel/src/switchover/steps.rs", "inputs and actions of a switchover"),
     ("crates/sentinel/src/switchover/catch_up.rs", "whether replicas have caught up"),
-    ("crates/sentinel/src/switchover/fleet_pause/state_machine.rs", "when the fleet is paused"),
     ("crates/sentinel/src/switchover/preference/plan.rs", "which priorities to change"),
     ("crates/sentinel/src/switchover/preference/choice.rs", "which replica would be promoted"),
     ("crates/sentinel/src/switchover/preference/changes.rs", "when priorities are restored"),

@@ -36,7 +36,7 @@ pub use discovery::alarms::{Alarm, AlarmRecord};
 pub use discovery::changes::DiscoveryControl;
 pub use discovery::config::{DiscoveryChange, DiscoveryConfig};
 pub use discovery::handle::{CommandId, DiscoveryHandle, Heartbeat};
-pub use discovery::operations::{FleetPauseStatus, OperationsSnapshot};
+pub use discovery::operations::OperationsSnapshot;
 pub use discovery::snapshot::{
     DiscoveryCounts, DiscoverySnapshot, FailoverRecord, MasterSnapshot, NodeSnapshot,
     OverrideSnapshot, OverridesSnapshot, SentinelSnapshot,
@@ -58,8 +58,8 @@ pub use replicas::eligibility::{Lag, ReplicaState};
 pub use replicas::publisher::Replicas;
 pub use replicas::snapshot::{ReplicaPoolSnapshot, ReplicaSnapshot};
 pub use switchover::{
-    FleetPauseError, PriorityChange, SwitchoverError, SwitchoverLimits, SwitchoverOptions,
-    SwitchoverOutcome, SwitchoverStep, pause_fleet, resume_fleet, switchover,
+    PriorityChange, SwitchoverError, SwitchoverLimits, SwitchoverOptions, SwitchoverOutcome,
+    SwitchoverStep, switchover,
 };
 pub use ticker::Ticker;
 pub use types::{

@@ -22,9 +22,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use admin_http::{Handler, Method, Reply, Request};
-use sentinel::{
-    DiscoveryHandle, NodeAddr, Pause, SwitchoverOptions, pause_fleet, resume_fleet, switchover,
-};
+use sentinel::{DiscoveryHandle, NodeAddr, Pause, SwitchoverOptions, switchover};
 use serde_json::json;
 use tokio::sync::mpsc;
 use tracing::{info, warn};
@@ -151,63 +149,11 @@ impl Control {
         Reply::stream("application/x-ndjson", body, permit)
     }
 
-    /// Responds once the writes of all clients are held, or with the reason why none are.
-    fn pause_fleet(
-        &self,
-        name: &str,
-        handle: &DiscoveryHandle,
-        duration: Option<Duration>,
-        responder: Responder,
-    ) -> Reply {
-        let (name, handle) = (name.to_owned(), handle.clone());
-        self.respond(responder, async move {
-            match pause_fleet(&handle, duration, DEFAULT_PAUSE).await {
-                Ok(duration) => {
-                    let seconds = duration.as_secs_f64();
-                    json!({ "ok": true, "service": name, "seconds": seconds, "fleet": true })
-                }
-                Err(reason) => {
-                    warn!(service = name, "pause of the fleet failed: {reason}");
-                    json!({ "ok": false, "error": reason.to_string() })
-                }
-            }
-        })
-    }
-
-    /// Opens the gate, and ends a pause of the fleet.
+    /// Opens the gate.
     fn resume(&self, name: &str, handle: &DiscoveryHandle, responder: Responder) -> Reply {
         let command = handle.resume();
         let done = json!({ "ok": true, "service": name });
-        if handle.operations_snapshot().fleet_pause.is_none() {
-            return self.respond_when_applied(handle, command, vec![done], responder);
-        }
-        let handle = handle.clone();
-        self.respond(responder, async move {
-            let is_applied = is_applied(&handle, command).await;
-            match resume_fleet(&handle).await {
-                Ok(()) if is_applied => done,
-                Ok(()) => json!({ "ok": false, "error": WITHDRAWN }),
-                Err(error) => json!({ "ok": false, "error": error }),
-            }
-        })
-    }
-
-    /// Responds with one line when `answer` completes.
-    fn respond(
-        &self,
-        responder: Responder,
-        answer: impl Future<Output = serde_json::Value> + Send + 'static,
-    ) -> Reply {
-        let (lines, body) = mpsc::channel(1);
-        let Responder { permit, command } = responder;
-        self.runtime.spawn(async move {
-            let answer = answer.await;
-            let line = format!("{answer}\n");
-            command.end(&answer);
-            // The client may be gone; the command has taken effect anyway.
-            let _ = lines.send(line.into()).await;
-        });
-        Reply::stream("application/x-ndjson", body, permit)
+        self.respond_when_applied(handle, command, vec![done], responder)
     }
 
     fn switch_over(
@@ -339,19 +285,8 @@ impl CommandHandler {
                 return Reply::text(400, "write the duration as 30s or 2m, up to 10m\n");
             }
         };
-        let parameters = |fleet: bool| {
-            let seconds = duration.map(|it| it.as_secs_f64());
-            json!({ "fleet": fleet, "seconds": seconds })
-        };
-        match parameter(request, "fleet") {
-            Some("true") => {
-                let responder = logged("pause", parameters(true));
-                return self.control.pause_fleet(name, handle, duration, responder);
-            }
-            None | Some("false") => {}
-            Some(_) => return Reply::text(400, "fleet must be true or false\n"),
-        }
-        let responder = logged("pause", parameters(false));
+        let seconds = duration.map(|it| it.as_secs_f64());
+        let responder = logged("pause", json!({ "seconds": seconds }));
         let (since, duration) = (Instant::now(), duration.unwrap_or(DEFAULT_PAUSE));
         let command =
             handle.pause(Pause { since, until: since + duration, ends_with_commit: false });

@@ -125,7 +125,6 @@ pub fn service(
         outage_s: seen.stopped_since.map(age),
         held_s: seen.held_since.map(age),
         pause: seen.pause.as_ref().map(|it| pause(it, now)),
-        fleet_pause: operations.fleet_pause.as_ref().map(|it| fleet_pause(it, now)),
         changed_priorities: operations.changed_priorities.iter().map(changed_priority).collect(),
         disagreement: seen.disagreement,
         minority: seen.minority,
@@ -160,15 +159,6 @@ fn override_status(seen: &sentinel::OverrideSnapshot, now: Instant) -> OverrideS
         age_s: seconds(now.saturating_duration_since(seen.since)),
         left_s: seconds(seen.until.saturating_duration_since(now)),
         contradicted_by: seen.contradicted_by.iter().map(ToString::to_string).collect(),
-    }
-}
-
-fn fleet_pause(seen: &sentinel::FleetPauseStatus, now: Instant) -> FleetPauseStatus {
-    FleetPauseStatus {
-        for_s: seconds(now.saturating_duration_since(seen.since)),
-        left_s: seconds(seen.until.saturating_duration_since(now)),
-        node: seen.node.as_ref().map(ToString::to_string),
-        problem: seen.problem.clone(),
     }
 }
 

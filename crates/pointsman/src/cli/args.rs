@@ -82,7 +82,7 @@ pub(super) enum Command {
     Switchover(SwitchoverArgs),
     /// Hold the traffic of a service: clients wait, no request reaches Redis.
     ///
-    /// For example: pointsman pause mymaster --fleet --for 5s
+    /// For example: pointsman pause mymaster --for 30s
     Pause(PauseArgs),
     /// Release the traffic of a paused service.
     Resume(ControlArgs),
@@ -343,20 +343,9 @@ pub(super) struct PauseArgs {
     #[command(flatten)]
     pub(super) control: ControlArgs,
 
-    /// Maximum duration, up to 10m [default: 30s; with --fleet no longer than the sentinels allow]
+    /// Maximum duration, up to 10m [default: 30s]
     #[arg(long = "for", value_name = "TIME")]
     pub(super) duration: Option<String>,
-
-    /// Also hold the writes of all clients that use another proxy, or none
-    ///
-    /// Sends CLIENT PAUSE ... WRITE to the master, for two seconds at a time, renewed until
-    /// `pointsman resume`, the end of --for, or until the process exits. Reads through other
-    /// proxies continue. Moves to the new master if there is a failover; until it is paused, writes
-    /// reach it. Three quarters of `down-after-milliseconds` are the limit, because the sentinels
-    /// get no answers for that long. Requires Redis 6.2, and +client|pause and +client|unpause
-    /// there.
-    #[arg(long)]
-    pub(super) fleet: bool,
 }
 
 /// The arguments of `follow`.

@@ -127,8 +127,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         }
         Command::Pause(args) => {
             let duration = args.duration.as_deref().map(|time| ("for", time));
-            let fleet = args.fleet.then_some(("fleet", "true"));
-            let parameters: Vec<_> = duration.into_iter().chain(fleet).collect();
+            let parameters: Vec<_> = duration.into_iter().collect();
             control::send(
                 "pause",
                 (&args.control, &parameters),

@@ -112,13 +112,6 @@ fn folded(out: &mut String, services: &[Json]) {
 
 /// What commands have changed on the servers.
 fn operations(out: &mut String, it: &Json) {
-    if let Some(pause) = it.get("fleet_pause").filter(|pause| pause.is_object()) {
-        let (left, node) = (span(number(pause, "left_s")), text(pause, "node"));
-        let node = if node.is_empty() { "no node" } else { &node };
-        let line =
-            format!("  PAUSED     writes at {node}, {left} left  {}", text(pause, "problem"));
-        let _ = writeln!(out, "{}", line.trim_end());
-    }
     for change in list(it, "changed_priorities") {
         let (node, restore) = (text(change, "node"), text(change, "restore"));
         let _ = writeln!(out, "  PRIORITY   of {node} is changed for a switchover: {restore}");

@@ -186,8 +186,8 @@ impl DiscoveryHandle {
         self.operations.snapshot()
     }
 
-    /// Called when the process stops: a switchover ends if no failover was ordered yet, a pause of
-    /// the fleet ends, and no new one begins.
+    /// Called when the process stops: a switchover ends if no failover was ordered yet, and no
+    /// new one begins.
     pub fn stop_operations(&self) {
         self.operations.stop();
     }

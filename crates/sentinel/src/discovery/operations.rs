@@ -3,36 +3,19 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use tokio::sync::Notify;
-
+use crate::PriorityChange;
 use crate::clock;
-use crate::{NodeAddr, PriorityChange};
 
 /// Interval of checks while a process that stops waits.
 const CHECK_INTERVAL: Duration = Duration::from_millis(20);
-
-/// A pause of writes at the master, for all proxies and direct clients.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FleetPauseStatus {
-    /// When it began.
-    pub since: Instant,
-    /// When it ends by itself.
-    pub until: Instant,
-    /// The master that is paused; `None` while none is.
-    pub node: Option<NodeAddr>,
-    /// Why it is not, if so.
-    pub problem: Option<String>,
-}
 
 /// The state of operators' commands.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OperationsSnapshot {
     /// The nodes whose `replica-priority` is not what it was, or may not be.
     pub changed_priorities: Vec<PriorityChange>,
-    /// The pause of writes at the master.
-    pub fleet_pause: Option<FleetPauseStatus>,
 }
 
 /// The state of operators' commands for one service, shared by its handles.
@@ -41,7 +24,6 @@ pub(crate) struct Operations {
     state: Arc<Mutex<OperationsSnapshot>>,
     stopping: Arc<AtomicBool>,
     service_removed: Arc<AtomicBool>,
-    fleet_pause_end: Arc<Notify>,
 }
 
 impl Operations {
@@ -55,20 +37,6 @@ impl Operations {
 
     pub(crate) fn set_changed_priorities(&self, changes: Vec<PriorityChange>) {
         self.state().changed_priorities = changes;
-    }
-
-    pub(crate) fn set_fleet_pause(&self, pause: Option<FleetPauseStatus>) {
-        self.state().fleet_pause = pause;
-    }
-
-    /// Ends the pause of the fleet that is in force, if any.
-    pub(crate) fn end_fleet_pause(&self) {
-        self.fleet_pause_end.notify_waiters();
-    }
-
-    /// Completes when the pause of the fleet is to end.
-    pub(crate) async fn fleet_pause_ended(&self) {
-        self.fleet_pause_end.notified().await;
     }
 
     /// The process stops. From now on no operation may begin, and those that can be revoked end.

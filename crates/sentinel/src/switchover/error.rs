@@ -142,12 +142,9 @@ pub enum SwitchoverError {
     /// A reload removed the service.
     #[error(
         "the service was removed from the configuration and its sessions are leaving: no \
-         switchover and no pause of the fleet begins"
+         switchover begins"
     )]
     ServiceRemoved,
-    /// Writers of all proxies are paused by command.
-    #[error("writes are paused for the fleet; resume first")]
-    FleetPaused,
     /// A failover is in progress already.
     #[error("sentinel {0} is already failing over; repeat it when that is done")]
     FailingOver(NodeAddr),

@@ -22,8 +22,7 @@
 //! dropped. `state_machine` decides; this module and `tasks` act.
 //!
 //! With `to` a named replica is promoted: `preference` makes it Sentinel's first choice before
-//! traffic is held, and undoes that when a replica is selected. `fleet_pause` shares the
-//! connections of this module; neither begins during the other.
+//! traffic is held, and undoes that when a replica is selected.
 //!
 //! Deliberately absent: authorization of the request, and the transport of the reports.
 
@@ -31,7 +30,6 @@ mod catch_up;
 mod command_connection;
 mod error;
 mod failover;
-mod fleet_pause;
 mod handover;
 mod leader;
 mod leader_task;
@@ -49,7 +47,6 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
 pub use self::error::SwitchoverError;
-pub use self::fleet_pause::{FleetPauseError, pause_fleet, resume_fleet};
 use self::leader_task::{FailoverLeader, LeaderCommand};
 use self::participants::{Participants, select_participants};
 pub use self::preference::PriorityChange;
@@ -235,9 +232,6 @@ impl Run<'_> {
     fn check_permitted(&self) -> Result<(), SwitchoverError> {
         if let Some(reason) = refusal(self.handle) {
             return Err(reason);
-        }
-        if self.handle.operations_snapshot().fleet_pause.is_some() {
-            return Err(SwitchoverError::FleetPaused);
         }
         Ok(())
     }

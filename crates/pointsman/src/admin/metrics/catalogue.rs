@@ -299,11 +299,6 @@ pub const CATALOGUE: &[Metric] = &[
     ),
     gauge("pointsman_gate_closed", SERVICE, "State of the gate: 1 while traffic is held, else 0."),
     gauge(
-        "pointsman_fleet_pause",
-        SERVICE,
-        "Pause of writes at the master, ordered through this process: 1 while it lasts, else 0.",
-    ),
-    gauge(
         "pointsman_switchover_changed_priorities",
         SERVICE,
         "Nodes whose replica-priority was changed for a switchover and is not restored yet.",

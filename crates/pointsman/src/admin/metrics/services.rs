@@ -95,7 +95,6 @@ pub(super) fn tls_faults(page: &mut Exposition, service: &str, seen: &DiscoveryS
 /// Writes what operators' commands have changed on the servers.
 pub(super) fn operations(page: &mut Exposition, service: &str, seen: &OperationsSnapshot) {
     let of = &[("service", service)];
-    page.flag("pointsman_fleet_pause", of, seen.fleet_pause.is_some());
     page.gauge("pointsman_switchover_changed_priorities", of, seen.changed_priorities.len());
 }
 

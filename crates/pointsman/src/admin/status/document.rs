@@ -120,9 +120,6 @@ pub struct ServiceStatus {
     /// The operator's command that holds traffic.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pause: Option<PauseStatus>,
-    /// The pause of writes at the master for the whole fleet, ordered through this process.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub fleet_pause: Option<FleetPauseStatus>,
     /// Nodes whose `replica-priority` this process has changed for a switchover and not restored
     /// yet.
     pub changed_priorities: Vec<ChangedPriorityStatus>,
@@ -170,19 +167,6 @@ pub struct PauseStatus {
     pub for_s: f64,
     /// Seconds until it ends by itself.
     pub left_s: f64,
-}
-
-/// A pause of writes at the master.
-#[derive(Debug, Serialize, JsonSchema)]
-pub struct FleetPauseStatus {
-    /// Seconds since it began.
-    pub for_s: f64,
-    /// Seconds until it ends by itself.
-    pub left_s: f64,
-    /// The master that is paused; absent while none is.
-    pub node: Option<String>,
-    /// Why writes are not paused at present.
-    pub problem: Option<String>,
 }
 
 /// A `replica-priority` that was changed for a switchover.

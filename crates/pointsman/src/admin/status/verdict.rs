@@ -120,15 +120,6 @@ impl ServiceStatus {
 
     /// Which command holds traffic, and for how long.
     fn paused(&self) -> String {
-        if let Some(fleet) = &self.fleet_pause {
-            let writes = match (&fleet.node, &fleet.problem) {
-                (Some(node), _) => format!("writes at {node} too"),
-                (None, Some(problem)) => format!("but writes at the master are not: {problem}"),
-                (None, None) => "but writes at the master are not".to_owned(),
-            };
-            let left = span(fleet.left_s);
-            return format!("the fleet is paused by an operator, {writes} ({left} left)");
-        }
         match &self.pause {
             Some(pause) => {
                 format!("paused by an operator ({}, {} left)", pause.by, span(pause.left_s))

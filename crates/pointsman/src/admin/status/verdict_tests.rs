@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use super::*;
 use crate::admin::status::{
     AlarmStatus, ChangedPriorityStatus, ConfigStatus, CredentialsStatus, DrainStatus,
-    ElectorateStatus, FleetPauseStatus, OverrideStatus, PauseStatus, ReadersStatus, RefusedStatus,
-    SCHEMA, SentinelStatus, ServerCredentialsStatus, TargetStatus, TrafficStatus,
+    ElectorateStatus, OverrideStatus, PauseStatus, ReadersStatus, RefusedStatus, SCHEMA,
+    SentinelStatus, ServerCredentialsStatus, TargetStatus, TrafficStatus,
 };
 
 fn traffic(waiting: u64) -> TrafficStatus {
@@ -92,7 +92,6 @@ fn healthy(name: &str) -> ServiceStatus {
         outage_s: None,
         held_s: None,
         pause: None,
-        fleet_pause: None,
         changed_priorities: Vec::new(),
         disagreement: false,
         minority: false,
@@ -152,27 +151,6 @@ fn names_command_that_holds_traffic() {
         },
         Severity::Warning,
         "Traffic held for 1.2 s: paused by an operator (switchover, 26 s left).",
-    );
-    let fleet = |node: Option<&str>, problem: Option<&str>| {
-        let (node, problem) = (node.map(str::to_owned), problem.map(str::to_owned));
-        Some(FleetPauseStatus { for_s: 1.0, left_s: 9.0, node, problem })
-    };
-    expect(
-        |it| {
-            hold(it, "stable");
-            it.fleet_pause = fleet(Some("a"), None);
-        },
-        Severity::Warning,
-        "Traffic held for 1.2 s: the fleet is paused by an operator, writes at a too (9.0 s left).",
-    );
-    expect(
-        |it| {
-            hold(it, "stable");
-            it.fleet_pause = fleet(None, Some("NOPERM"));
-        },
-        Severity::Warning,
-        "Traffic held for 1.2 s: the fleet is paused by an operator, but writes at the master are \
-         not: NOPERM (9.0 s left).",
     );
 }
 
