@@ -57,11 +57,27 @@ impl Cluster {
                 self.undo_at(until, FaultEnd::Fast(host));
             }
             FaultKind::OrderFollow => self.order_follow(lasts),
+            FaultKind::Takeover
+            | FaultKind::ReloadSentinels
+            | FaultKind::ReplicaOf
+            | FaultKind::ZeroPriority
+            | FaultKind::NewPassword => self.operate(kind, until),
+            FaultKind::MonitorAnew | FaultKind::ResetSentinels | FaultKind::SetQuorum => {
+                self.order_sentinels(kind);
+            }
+            FaultKind::HostilePeers | FaultKind::HostileSentinels => self.attack(until),
+            _ => self.fail_sentinels(kind, until),
+        }
+    }
+
+    /// What an operator does to a proxy or to Redis nodes.
+    fn operate(&mut self, kind: FaultKind, until: Micros) {
+        match kind {
             FaultKind::Takeover => {
                 let at = self.net.rng.below(self.proxies.len());
                 if self.net.process(at).up && !self.net.process(at).stopped {
                     self.crash(at, false);
-                    self.undo_at(now, FaultEnd::StartProxy(at));
+                    self.undo_at(self.net.now, FaultEnd::StartProxy(at));
                 }
             }
             FaultKind::ReloadSentinels => {
@@ -81,7 +97,7 @@ impl Cluster {
                 self.redis.iter_mut().for_each(|it| it.priority = 0);
                 self.undo_at(until, FaultEnd::Priority);
             }
-            FaultKind::NewPassword => {
+            _ => {
                 for at in 0..self.redis.len() {
                     if self.net.rng.percent(50) {
                         self.redis[at].set_password();
@@ -89,8 +105,6 @@ impl Cluster {
                 }
                 self.undo_at(until, FaultEnd::Password);
             }
-            FaultKind::HostilePeers | FaultKind::HostileSentinels => self.attack(until),
-            _ => self.fail_sentinels(kind, until),
         }
     }
 
@@ -189,10 +203,6 @@ impl Cluster {
 
     fn fail_sentinels(&mut self, kind: FaultKind, until: Micros) {
         let now = self.net.now;
-        if matches!(kind, FaultKind::MonitorAnew | FaultKind::ResetSentinels | FaultKind::SetQuorum)
-        {
-            return self.order_sentinels(kind);
-        }
         let at = self.net.rng.below(self.sentinels.len());
         let pid = self.sentinels[at].pid;
         match kind {

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use super::events::HINT_PAUSE_MIN;
 use super::history::Kinship;
 use super::nodes::{self, MAX_NODES};
 use super::state::{Basis, MachineState, NoMasterReason};
@@ -51,7 +50,7 @@ impl Machine {
         let claim = self
             .pending
             .as_ref()
-            .filter(|it| self.held && it.addr == *addr && it.epoch == epoch)?;
+            .filter(|it| self.hold.is_closed && it.addr == *addr && it.epoch == epoch)?;
         let report = self.nodes.get(addr)?.recent_report(now, claim.since)?;
         let good = nodes::verifies(report, self.rules.verify)
             && self.may_succeed(addr, Basis::Majority, report);
@@ -102,7 +101,7 @@ impl Machine {
                 && !self.electorate.vouches_for(node));
         // A node that hides its history, while that of the master could be read, proves nothing.
         let is_known = self.committed.as_ref().is_some_and(|it| it.lineage.is_some());
-        let listed = || !is_known && self.family.contains(node);
+        let listed = || !is_known && self.nodes.family.contains(node);
         let kinship = self.kinship(node, report);
         !must_prove || kinship.map_or_else(listed, |it| it == Kinship::Continues)
     }
@@ -151,13 +150,14 @@ impl Machine {
             self.end_override(OverrideEnd::Switched);
         }
         self.weigh_minority_after(now, basis);
-        self.failed_holds.clear();
-        self.hint_pause = HINT_PAUSE_MIN;
+        self.hold.succeeded();
+        self.pacing.trust_hints();
         // A commit opens the gate, unless a pause, the policy for a minority or another failover
         // keeps it closed.
-        self.held = self.pause_outlives_commit() || self.is_held_by_policy() || self.state.holds();
+        self.hold.is_closed =
+            self.pause_outlives_commit() || self.is_held_by_policy() || self.state.holds();
         let run_id = report.lineage.as_ref().map(|lineage| lineage.run_id.clone());
-        let held = self.held;
+        let held = self.hold.is_closed;
         let commit = Commit {
             addr: addr.clone(),
             dialled: report.dialled,
@@ -174,14 +174,14 @@ impl Machine {
     /// Updates the records of former masters and of the possible successors for a new master.
     fn record_succession(&mut self, addr: &NodeAddr, epoch: Epoch, basis: Basis) {
         if basis == Basis::EpochRegression {
-            self.superseded.clear();
+            self.nodes.superseded.clear();
         }
         let former = self.committed.take().filter(|old| old.addr != *addr);
         if let Some(old) = &former {
             self.supersede(old.addr.clone(), epoch);
             self.succession.advance(old, basis);
         }
-        self.superseded.remove(addr);
+        self.nodes.superseded.remove(addr);
         self.succession.forgive(addr);
         // The next failover may come before the next view.
         let mut family: BTreeSet<NodeAddr> = match basis {
@@ -190,10 +190,10 @@ impl Machine {
             _ => self.electorate.vouched_replicas(addr),
         };
         let former = former.map(|it| it.addr);
-        let known = std::mem::take(&mut self.family);
+        let known = std::mem::take(&mut self.nodes.family);
         let listed = self.electorate.replicas_of(addr);
         family.extend(listed.filter(|it| known.contains(it) || former.as_ref() == Some(it)));
-        self.family = family.into_iter().take(MAX_NODES).collect();
+        self.nodes.family = family.into_iter().take(MAX_NODES).collect();
     }
 
     /// The bytes that the old master wrote beyond the offset at which the new one left its history.
@@ -206,23 +206,24 @@ impl Machine {
     }
 
     fn supersede(&mut self, old: NodeAddr, by: Epoch) {
-        if self.superseded.len() >= MAX_NODES {
+        if self.nodes.superseded.len() >= MAX_NODES {
             let oldest = self
+                .nodes
                 .superseded
                 .iter()
                 .min_by_key(|(_, epoch)| **epoch)
                 .map(|(addr, _)| addr.clone());
             if let Some(oldest) = oldest {
-                self.superseded.remove(&oldest);
+                self.nodes.superseded.remove(&oldest);
             }
         }
-        self.superseded.insert(old, by);
+        self.nodes.superseded.insert(old, by);
     }
 
     /// There is no master: closes the sessions of the current target, if one is published.
     pub(super) fn take_away(&mut self, now: Instant, reason: NoMasterReason) {
         self.enter(MachineState::NoMaster { reason, since: now });
-        self.next_ask = self.next_ask.min(now);
+        self.pacing.ask_now(now);
         self.nodes.probe_soon(now);
         self.doubt(now, now, true);
         self.unpublish(now, reason);
@@ -240,7 +241,7 @@ impl Machine {
     fn unpublish(&mut self, now: Instant, reason: NoMasterReason) {
         if let Some(committed) = self.committed.as_mut().filter(|committed| committed.published) {
             committed.published = false;
-            self.held = false;
+            self.hold.is_closed = false;
             self.timeline.suspected(now);
             self.actions.push(MachineAction::Clear(reason));
         }
@@ -250,13 +251,13 @@ impl Machine {
     /// outdated, and so is the evidence for a verification in progress.
     pub(super) fn wake_from_stall(&mut self, now: Instant) {
         self.electorate.forget_views();
-        self.majority_at = now;
+        self.reach.majority_at = now;
         self.nodes.forget(now);
         self.succession.ask_again(now);
         self.pending = None;
         self.updating_from.clear();
-        self.armed_by = None;
-        self.next_ask = now;
+        self.hold.armed_by = None;
+        self.pacing.ask_now(now);
         self.actions.push(MachineAction::Warning(Warning::Stalled));
         self.enter(match (&self.committed, &self.state) {
             (None, _) => MachineState::Bootstrap { first_view_at: None },
@@ -282,7 +283,9 @@ impl Machine {
     /// Since when queries are sent more often; `None` in normal operation.
     pub(super) fn alert_since(&self) -> Option<Instant> {
         match &self.state {
-            MachineState::Stable => self.minority.filter(|_| self.rules.minority != Minority::Keep),
+            MachineState::Stable => {
+                self.reach.minority.filter(|_| self.rules.minority != Minority::Keep)
+            }
             MachineState::Suspect { since, .. }
             | MachineState::Unconfirmed { since }
             | MachineState::Armed { since, .. }

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use super::events::{HINT_PAUSE_MAX, HINT_PAUSE_MIN};
 use super::nodes::verifies;
 use super::state::{Basis, MachineState, NoMasterReason};
 use super::vote_count::{self, Claim, VoteOutcome};
@@ -74,7 +73,7 @@ impl Machine {
 
     /// Whether these voters may decide. An operator's order yields to a majority that may found.
     pub(super) fn may_decide(&self, voters: &BTreeSet<&MyId>) -> bool {
-        if self.override_in_force.is_some() {
+        if self.orders.in_force.is_some() {
             self.electorate.may_found(voters)
         } else {
             self.electorate.may_decide(voters)
@@ -85,7 +84,7 @@ impl Machine {
     /// member knows.
     fn weigh_electorate(&mut self, now: Instant) {
         if let Some(at) = self.electorate.majority_answered_at() {
-            self.majority_at = self.majority_at.max(at.min(now));
+            self.reach.majority_at = self.reach.majority_at.max(at.min(now));
         }
         let confirmed = matches!(self.vote_outcome, VoteOutcome::Confirmed { majority: true, .. });
         if let Some(committed) = self.committed.as_ref().filter(|_| confirmed)
@@ -124,7 +123,7 @@ impl Machine {
     /// The claim names a former master at the epoch that superseded it or below. It needs the same
     /// proof as an older epoch.
     fn is_zombie_claim(&self, claim: &Claim) -> bool {
-        self.superseded.get(&claim.addr).is_some_and(|epoch| *epoch >= claim.epoch)
+        self.nodes.superseded.get(&claim.addr).is_some_and(|epoch| *epoch >= claim.epoch)
     }
 
     /// The votes confirm the current master.
@@ -229,7 +228,7 @@ impl Machine {
             return;
         }
         if committed.addr == claim.addr && committed.published {
-            self.superseded.clear();
+            self.nodes.superseded.clear();
             self.adopt_epoch(now, claim.epoch, since);
         } else if self.verified_since(&claim.addr, since) == Some(true) {
             self.pursue(now, claim.addr.clone(), claim.epoch, Basis::EpochRegression);
@@ -272,7 +271,7 @@ impl Machine {
     /// could not be committed, and is not even queried: it might collect a password.
     pub(super) fn is_credible(&self, addr: &NodeAddr) -> bool {
         self.committed.as_ref().is_some_and(|it| it.addr == *addr)
-            || self.family.contains(addr)
+            || self.nodes.family.contains(addr)
             || self.electorate.vouches_for(addr)
     }
 
@@ -299,6 +298,7 @@ impl Machine {
             Some(committed)
                 if older(committed)
                     || self
+                        .nodes
                         .superseded
                         .get(&pending.addr)
                         .is_some_and(|by| *by >= pending.epoch) =>
@@ -347,8 +347,8 @@ impl Machine {
             }
             _ => {}
         }
-        if matches!(self.state, MachineState::Stable) && now >= self.hint_after + HINT_PAUSE_MAX {
-            self.hint_pause = HINT_PAUSE_MIN;
+        if matches!(self.state, MachineState::Stable) {
+            self.pacing.calm_hints(now);
         }
     }
 }

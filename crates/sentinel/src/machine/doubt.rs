@@ -132,7 +132,7 @@ impl Machine {
             ProcessRelation::Restarted | ProcessRelation::Unrelated => {
                 if self.detect_restart(now, asked_at, report) {
                     self.actions.push(MachineAction::Warning(Warning::Rebooted));
-                    self.next_ask = now;
+                    self.pacing.ask_now(now);
                 }
             }
         }
@@ -187,7 +187,7 @@ impl Machine {
         } else {
             MachineState::NoMaster { reason, since: now }
         });
-        self.next_ask = now;
+        self.pacing.ask_now(now);
         true
     }
 
@@ -203,7 +203,7 @@ impl Machine {
             && self.closes_gate(now)
         {
             self.enter(MachineState::Unconfirmed { since: now });
-            self.next_ask = now;
+            self.pacing.ask_now(now);
             self.nodes.probe_soon(now);
         }
         match &self.state {
@@ -211,7 +211,7 @@ impl Machine {
                 if published && self.last_confirmation().is_some() =>
             {
                 self.enter(MachineState::Unconfirmed { since: now });
-                self.next_ask = now;
+                self.pacing.ask_now(now);
             }
             _ => {}
         }

@@ -1,7 +1,7 @@
 //! How each event changes what the machine knows. Notices and probes may raise suspicion or arm a
 //! hold; nothing here commits.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::electorate::{MAX_VOTERS, ReceivedView};
 use super::nodes::{MAX_NODES, verifies};
@@ -9,12 +9,6 @@ use super::state::{HoldCause, MachineState};
 
 use super::{Announced, Machine, MachineAction, MachineEvent, Warning};
 use crate::{MyId, NodeAddr, NodeReport, Notice, Probe, ProbeFailure, Role, View};
-
-/// The minimum interval between two hints of the data plane that are acted upon. It doubles while
-/// hints lead to nothing, since some `-READONLY` replies are legitimate.
-pub(super) const HINT_PAUSE_MIN: Duration = Duration::from_millis(100);
-/// The maximum interval between two hints that are acted upon.
-pub(super) const HINT_PAUSE_MAX: Duration = Duration::from_secs(5);
 
 impl Machine {
     pub(super) fn apply(&mut self, now: Instant, event: MachineEvent) {
@@ -37,14 +31,10 @@ impl Machine {
                     self.suspect(now);
                 }
             }
-            MachineEvent::Hint if now >= self.hint_after => {
-                self.hint_after = now + self.hint_pause;
-                self.hint_pause = (self.hint_pause * 2).min(HINT_PAUSE_MAX);
-                self.suspect(now);
-            }
+            MachineEvent::Hint if self.pacing.take_hint(now) => self.suspect(now),
             MachineEvent::Rules(rules) => self.set_rules(now, *rules),
-            MachineEvent::Pause(pause) => self.pause = Some(pause),
-            MachineEvent::Resume => self.pause = None,
+            MachineEvent::Pause(pause) => self.hold.pause = Some(pause),
+            MachineEvent::Resume => self.hold.pause = None,
             MachineEvent::SentinelConnections(count) => self.pacing.set_connections(count),
             MachineEvent::Follow(order) => self.order_follow(now, order),
             MachineEvent::Unfollow => self.unfollow(),
@@ -55,11 +45,11 @@ impl Machine {
     /// The views of the former sentinels and what they announced do not count any more.
     fn replace_sentinels(&mut self, now: Instant, names: usize) {
         self.electorate.refound(names);
-        self.majority_at = now;
+        self.reach.majority_at = now;
         self.pending = None;
         self.updating_from.clear();
-        self.armed_by = None;
-        self.next_ask = now;
+        self.hold.armed_by = None;
+        self.pacing.ask_now(now);
     }
 
     fn handle_view(&mut self, now: Instant, from: &MyId, received: ReceivedView) {
@@ -131,20 +121,19 @@ impl Machine {
     /// is full, nodes that are no longer listed are removed first.
     fn extend_family(&mut self, master: &NodeAddr) {
         let mut new = self.electorate.vouched_replicas(master);
-        if self.family.union(&new).count() > MAX_NODES {
-            self.family.retain(|addr| new.contains(addr));
+        if self.nodes.family.union(&new).count() > MAX_NODES {
+            self.nodes.family.retain(|addr| new.contains(addr));
         }
-        let free = MAX_NODES.saturating_sub(self.family.len());
-        new.retain(|addr| !self.family.contains(addr));
-        self.family.extend(new.into_iter().take(free));
+        let free = MAX_NODES.saturating_sub(self.nodes.family.len());
+        new.retain(|addr| !self.nodes.family.contains(addr));
+        self.nodes.family.extend(new.into_iter().take(free));
     }
 
     fn handle_notice(&mut self, now: Instant, from: Option<&MyId>, notice: Notice) {
-        let at = match notice {
-            Notice::Switched { .. } => now,
-            _ => self.pacing.earliest_ask(now, &self.rules),
-        };
-        self.next_ask = self.next_ask.min(at);
+        match notice {
+            Notice::Switched { .. } => self.pacing.ask_now(now),
+            _ => self.pacing.ask_soon(now, &self.rules),
+        }
         let member = from.filter(|id| self.electorate.is_member(id)).cloned();
         match (notice, member) {
             (Notice::Switched { to }, member) => {
@@ -184,7 +173,7 @@ impl Machine {
             }
             (Notice::Aborted, Some(from)) => {
                 // A failed attempt of another sentinel says nothing about the failover in progress.
-                let same_sentinel = self.armed_by.as_ref().is_none_or(|by| *by == from);
+                let same_sentinel = self.hold.armed_by.as_ref().is_none_or(|by| *by == from);
                 if same_sentinel && matches!(self.state, MachineState::Armed { .. }) {
                     self.disarm(now);
                 }

@@ -175,13 +175,13 @@ impl Machine {
         self.succession.children.extend(children);
         self.succession.favoured_since = None;
         self.suspect(now);
-        self.next_ask = now;
+        self.pacing.ask_now(now);
     }
 
     fn is_child(&self, node: &NodeAddr, report: &NodeReport) -> bool {
         let continues = match self.kinship(node, report) {
             Some(kinship) => kinship == Kinship::Continues,
-            None => self.family.contains(node),
+            None => self.nodes.family.contains(node),
         };
         verifies(report, Verify::Role)
             && continues
@@ -236,7 +236,7 @@ impl Machine {
         let child = self.succession.children.keys().next().filter(|_| is_open).cloned();
         if child.is_some() {
             self.hold_for(now, HoldCause::Promoted, child);
-            self.armed_by = None;
+            self.hold.armed_by = None;
         }
     }
 
@@ -254,14 +254,14 @@ impl Machine {
         let votes = self.electorate.votes(Some((&committed.addr, committed.epoch)));
         let naming = votes.iter().filter(|vote| vote.addr == *addr);
         let epoch = naming.clone().map(|vote| vote.epoch).max()?;
-        let newer =
-            epoch >= committed.epoch && self.superseded.get(addr).is_none_or(|by| *by < epoch);
+        let newer = epoch >= committed.epoch
+            && self.nodes.superseded.get(addr).is_none_or(|by| *by < epoch);
         let exactly = naming.clone().filter(|vote| vote.epoch == epoch);
         if self.may_decide(&exactly.map(|vote| &vote.voter).collect()) {
             let basis = if newer { Basis::Majority } else { Basis::EpochRegression };
             return Some((addr.clone(), epoch, basis));
         }
-        if !newer || self.override_in_force.is_some() {
+        if !newer || self.orders.in_force.is_some() {
             return None;
         }
         // At several epochs, the history has to prove the succession as well.
@@ -361,7 +361,7 @@ impl Machine {
     /// the epoch that superseded it or before.
     pub(super) fn recall_strays(&mut self) {
         let left = |node: &NodeAddr| {
-            let by = self.superseded.get(node).copied();
+            let by = self.nodes.superseded.get(node).copied();
             let votes = self.electorate.votes(None);
             by.is_some() && votes.iter().all(|vote| vote.addr != *node || Some(vote.epoch) <= by)
         };

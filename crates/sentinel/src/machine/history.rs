@@ -97,8 +97,8 @@ impl Machine {
         let renewed = report.role == Role::Master && is_committed_process(committed, node, new);
         if renewed || is_one_of(&history.current, new) {
             history.add(&new.replid);
-            if self.family.contains(node) {
-                let family = &self.family;
+            if self.nodes.family.contains(node) {
+                let family = &self.nodes.family;
                 history.processes.retain(|addr, _| family.contains(addr));
                 history.processes.insert(node.clone(), new.run_id.clone());
             }
@@ -106,7 +106,7 @@ impl Machine {
             && since_commit
             && *master != committed.addr
             && *master != NodeAddr::from(committed.dialled)
-            && !self.family.contains(master)
+            && !self.nodes.family.contains(master)
         {
             // It follows another deployment, and has other data from now on.
             history.processes.remove(node);
@@ -117,7 +117,7 @@ impl Machine {
     /// sessions may continue there. If a history cannot be read, a node has if it was listed as a
     /// replica of the committed master before, or answers at the same address.
     pub(super) fn inherits(&self, node: &NodeAddr, report: &NodeReport) -> bool {
-        let listed = || self.family.contains(node);
+        let listed = || self.nodes.family.contains(node);
         match self.kinship(node, report) {
             Some(kinship) => kinship != Kinship::Foreign,
             None => self.committed.as_ref().is_none_or(|it| it.addr == *node) || listed(),
@@ -131,7 +131,7 @@ impl Machine {
         // A process that followed the committed master, and was promoted since, has followed others
         // in between: failovers have passed unseen. Anyone can ask a sentinel for its `run_id`, so
         // that alone proves nothing.
-        let seen = self.history.processes.get(node).filter(|_| self.family.contains(node));
+        let seen = self.history.processes.get(node).filter(|_| self.nodes.family.contains(node));
         // One that still writes a former history was the master itself before.
         let left = self.history.former.contains(&new.replid);
         let followed = seen == Some(&new.run_id)
@@ -151,7 +151,7 @@ impl Machine {
     /// Whether a password may be sent to `node`, and when.
     #[must_use]
     pub fn trust(&self, node: &NodeAddr) -> Trust {
-        let ordered = self.pending_order.as_ref().is_some_and(|it| it.addr() == node);
+        let ordered = self.orders.pending.as_ref().is_some_and(|it| it.addr() == node);
         if ordered || self.committed.as_ref().is_some_and(|it| it.addr == *node) {
             return Trust::Committed;
         }

@@ -1,15 +1,60 @@
 //! Suspicion and holds: raises suspicion, arms a hold at a sign of a promotion, and ends it.
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use target::ReplyPolicy;
+
 use super::state::{HoldCause, MachineState, NoMasterReason};
-use super::{Machine, MachineAction, Warning};
+use super::{Machine, MachineAction, Pause, Warning};
 use crate::{MyId, NodeAddr};
 
 /// The number of holds within [`HOLD_WINDOW`] that may end without a commit. After that, signs of a
 /// failover no longer cause a hold.
 const MAX_FAILED_HOLDS: usize = 3;
 const HOLD_WINDOW: Duration = Duration::from_secs(60);
+
+/// What keeps the gate closed, and how replies are treated meanwhile.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub(super) struct Hold {
+    /// The gate is closed.
+    pub(super) is_closed: bool,
+    pub(super) replies: ReplyPolicy,
+    /// The sentinel whose announcement armed the hold; `None` if a probe did.
+    pub(super) armed_by: Option<MyId>,
+    /// The operator's pause.
+    pub(super) pause: Option<Pause>,
+    /// When the last holds ended without a commit.
+    failed: VecDeque<Instant>,
+}
+
+impl Hold {
+    /// Whether a sign that is less than a majority may still close the gate.
+    pub(super) fn may_begin(&mut self, now: Instant) -> bool {
+        self.failed.retain(|at| now.saturating_duration_since(*at) < HOLD_WINDOW);
+        self.failed.len() < MAX_FAILED_HOLDS
+    }
+
+    /// It ended without a commit. Whether it was the last one for a while.
+    fn fail(&mut self, now: Instant) -> bool {
+        let was_full = self.failed.len() >= MAX_FAILED_HOLDS;
+        if was_full {
+            self.failed.pop_front();
+        }
+        self.failed.push_back(now);
+        !was_full && self.failed.len() == MAX_FAILED_HOLDS
+    }
+
+    /// It led to a commit.
+    pub(super) fn succeeded(&mut self) {
+        self.failed.clear();
+    }
+
+    #[cfg(test)]
+    pub(super) fn failed(&self) -> usize {
+        self.failed.len()
+    }
+}
 
 impl Machine {
     /// Raises suspicion: sentinels and nodes are queried more often, nothing else changes.
@@ -18,18 +63,12 @@ impl Machine {
             MachineState::Stable => {
                 self.timeline.suspected(now);
                 self.enter(MachineState::Suspect { since: now, last_sign_at: now });
-                self.next_ask = self.next_ask.min(now);
+                self.pacing.ask_now(now);
                 self.nodes.probe_soon(now);
             }
             MachineState::Suspect { last_sign_at, .. } => *last_sign_at = now,
             _ => {}
         }
-    }
-
-    /// Whether a sign that is less than a majority may still close the gate.
-    pub(super) fn may_hold(&mut self, now: Instant) -> bool {
-        self.failed_holds.retain(|at| now.saturating_duration_since(*at) < HOLD_WINDOW);
-        self.failed_holds.len() < MAX_FAILED_HOLDS
     }
 
     /// The sentinel `by` announces that `promoted` is about to be promoted, or was promoted: holds
@@ -38,10 +77,10 @@ impl Machine {
         self.suspect(now);
         let replaceable =
             self.committed.as_ref().is_some_and(|it| it.published && it.addr != *promoted);
-        if !replaceable || !self.family.contains(promoted) {
+        if !replaceable || !self.nodes.family.contains(promoted) {
             return;
         }
-        let may_hold = self.may_hold(now);
+        let may_hold = self.hold.may_begin(now);
         // A master that does not answer at the selection must not acknowledge anything when it
         // wakes up; see `replies`.
         let cause = if cause == HoldCause::Selected && self.is_target_silent() {
@@ -55,7 +94,7 @@ impl Machine {
                 if *was == HoldCause::Selected && cause != HoldCause::Selected {
                     *was = HoldCause::Ordered;
                 }
-                self.armed_by = Some(by);
+                self.hold.armed_by = Some(by);
             }
             MachineState::Suspect { .. }
             | MachineState::Unconfirmed { .. }
@@ -63,7 +102,7 @@ impl Machine {
                 if may_hold =>
             {
                 self.hold_for(now, cause, Some(promoted.clone()));
-                self.armed_by = Some(by);
+                self.hold.armed_by = Some(by);
             }
             _ => {}
         }
@@ -85,12 +124,9 @@ impl Machine {
             self.enter(MachineState::NoMaster { reason: NoMasterReason::Unverified, since: now });
             return;
         }
-        if self.failed_holds.len() >= MAX_FAILED_HOLDS {
-            self.failed_holds.pop_front();
-        } else if self.failed_holds.len() + 1 == MAX_FAILED_HOLDS {
+        if self.hold.fail(now) {
             self.actions.push(MachineAction::Warning(Warning::HoldsExhausted));
         }
-        self.failed_holds.push_back(now);
         self.enter(MachineState::Suspect { since: now, last_sign_at: now });
     }
 

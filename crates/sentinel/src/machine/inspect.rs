@@ -29,7 +29,7 @@ impl Machine {
     #[must_use]
     pub fn is_corroborated(&self, node: &NodeAddr) -> bool {
         let claimed = matches!(&self.state, MachineState::Committing { addr, .. } if addr == node);
-        let ordered = self.pending_order.as_ref().is_some_and(|it| it.addr() == node);
+        let ordered = self.orders.pending.as_ref().is_some_and(|it| it.addr() == node);
         claimed || ordered || self.committed.as_ref().is_some_and(|it| it.addr == *node)
     }
 
@@ -37,7 +37,7 @@ impl Machine {
     /// silence never removes a master.
     #[must_use]
     pub fn is_open_without_majority(&self) -> bool {
-        !self.held
+        !self.hold.is_closed
             && matches!(self.state, MachineState::Stable | MachineState::Suspect { .. })
             && !self.electorate.majority_answers()
     }
@@ -86,7 +86,7 @@ impl Machine {
             return Some("S6: a sentinel votes twice");
         }
         let committed = self.committed.as_ref()?;
-        let superseded = self.superseded.get(&committed.addr).copied();
+        let superseded = self.nodes.superseded.get(&committed.addr).copied();
         if superseded.is_some_and(|epoch| epoch >= committed.epoch) && committed.published {
             return Some("zombie guard: a superseded address is published");
         }

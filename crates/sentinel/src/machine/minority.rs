@@ -15,6 +15,24 @@ use super::vote_count::VoteOutcome;
 use super::{Machine, MachineAction, Warning};
 use crate::Minority;
 
+/// Which sentinels this process reaches, as their views tell.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Reach {
+    /// Since when they are a minority.
+    pub(super) minority: Option<Instant>,
+    /// What the views said last about a minority, whatever the policy is: the policy may change.
+    is_proven: bool,
+    /// When the most recent queries were sent that a majority answered. Initially and after a
+    /// stall: the time since which a majority could have answered.
+    pub(super) majority_at: Instant,
+}
+
+impl Reach {
+    pub(super) fn new(now: Instant) -> Self {
+        Self { minority: None, is_proven: false, majority_at: now }
+    }
+}
+
 impl Machine {
     /// Updates whether the reachable sentinels are a minority. With the policy `keep`, their view
     /// of their peers decides both ways. With the other policies silence counts too, and a single
@@ -24,14 +42,14 @@ impl Machine {
         let provable = self.electorate.provable_minority();
         let strict = self.rules.minority != Minority::Keep;
         let silent = self.is_majority_silent(now);
-        self.proven_minority = provable.unwrap_or(self.proven_minority);
-        let proven = if strict { provable == Some(true) } else { self.proven_minority };
-        match self.minority {
+        self.reach.is_proven = provable.unwrap_or(self.reach.is_proven);
+        let proven = if strict { provable == Some(true) } else { self.reach.is_proven };
+        match self.reach.minority {
             None if proven || silent => {
-                self.minority = Some(now);
+                self.reach.minority = Some(now);
                 self.actions.push(MachineAction::Warning(Warning::Minority));
             }
-            Some(_) if !strict && !proven => self.minority = None,
+            Some(_) if !strict && !proven => self.reach.minority = None,
             Some(since) if strict && provable != Some(true) && !silent => {
                 let leading = match &self.vote_outcome {
                     VoteOutcome::Confirmed { .. } => {
@@ -53,7 +71,7 @@ impl Machine {
                 if leading.is_some_and(|(addr, epoch)| {
                     self.electorate.majority_names_since(since, addr, epoch)
                 }) {
-                    self.minority = None;
+                    self.reach.minority = None;
                 }
             }
             _ => {}
@@ -78,17 +96,17 @@ impl Machine {
     /// if the policy is `keep`.
     pub(super) fn silence_ends_at(&self) -> Option<Instant> {
         let long = self.rules.minority_after.max(self.rules.poll * 3);
-        (self.rules.minority != Minority::Keep).then(|| self.majority_at + long)
+        (self.rules.minority != Minority::Keep).then(|| self.reach.majority_at + long)
     }
 
     /// Nothing may be published: the sentinels are a minority, and the policy is `cut`.
     pub(super) fn is_cut_off(&self) -> bool {
-        self.minority.is_some() && self.minority_policy() == Minority::Cut
+        self.reach.minority.is_some() && self.minority_policy() == Minority::Cut
     }
 
     /// The gate is closed: the sentinels are a minority, and the policy is `hold`.
     pub(super) fn is_held_by_policy(&self) -> bool {
-        self.minority.is_some() && self.minority_policy() == Minority::Hold
+        self.reach.minority.is_some() && self.minority_policy() == Minority::Hold
     }
 
     /// A commit without a majority does not end a minority. With the policy `hold`, a first commit
@@ -96,9 +114,9 @@ impl Machine {
     pub(super) fn weigh_minority_after(&mut self, now: Instant, basis: Basis) {
         match basis {
             Basis::BootstrapMinority
-                if self.rules.minority == Minority::Hold && self.minority.is_none() =>
+                if self.rules.minority == Minority::Hold && self.reach.minority.is_none() =>
             {
-                self.minority = Some(now);
+                self.reach.minority = Some(now);
                 self.actions.push(MachineAction::Warning(Warning::Minority));
             }
             // The evidence may be older than the node's answer, or second-hand.
@@ -110,8 +128,8 @@ impl Machine {
                 let named = |(since, (addr, epoch))| {
                     self.electorate.majority_names_since(since, addr, epoch)
                 };
-                if self.minority.zip(committed).is_some_and(named) {
-                    (self.minority, self.proven_minority) = (None, false);
+                if self.reach.minority.zip(committed).is_some_and(named) {
+                    (self.reach.minority, self.reach.is_proven) = (None, false);
                 }
             }
             _ => {}

@@ -61,7 +61,7 @@ mod property_tests;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Instant;
 
@@ -72,16 +72,17 @@ use evidence::Succession;
 pub use failover_timeline::FailoverTimeline;
 use history::History;
 pub use history::Trust;
+use hold::Hold;
 pub use messages::{Commit, MachineAction, MachineEvent, Warning};
+use minority::Reach;
 use nodes::NodeTable;
-use override_order::PendingOrder;
+use override_order::Orders;
 pub use override_order::{
     FollowOrder, FollowRefusal, Followed, Override, OverrideEnd, OverrideNews,
 };
 use pacing::Pacing;
 pub use pause::Pause;
 pub use state::{Basis, HoldCause, MachineState, NoMasterReason};
-use target::ReplyPolicy;
 pub use vote_count::{Claim, VoteOutcome};
 
 use crate::{Epoch, Lineage, MachineRules, MyId, NodeAddr};
@@ -135,45 +136,22 @@ pub struct Machine {
     electorate: Electorate,
     nodes: NodeTable,
     committed: Option<Committed>,
-    /// Addresses of former masters, each with the epoch that superseded it. Guards against zombies.
-    superseded: BTreeMap<NodeAddr, Epoch>,
     /// The nodes that were promoted from replicas of the committed master, and those whose
     /// `role:master` is ignored.
     succession: Succession,
-    /// The addresses that members list as replicas of the committed master. A candidate has to be
-    /// one of them.
-    family: BTreeSet<NodeAddr>,
     /// Sentinels that announced which peer's hello they are about to adopt.
     updating_from: BTreeMap<MyId, Announced>,
-    /// The sentinel whose announcement armed the hold; `None` if a probe did.
-    armed_by: Option<MyId>,
+    hold: Hold,
     pending: Option<PendingClaim>,
     /// Why the published master must not be used, or may have to be queried again.
     doubt: Option<Doubt>,
-    minority: Option<Instant>,
-    /// What the views said last about a minority, whatever the policy is: the policy may change.
-    proven_minority: bool,
+    reach: Reach,
     history: History,
-    /// When the most recent queries were sent that a majority answered. Initially and after a
-    /// stall: the time since which a majority could have answered.
-    majority_at: Instant,
     /// The warning about strangers is active; it is given once.
     strangers: bool,
     unverified_regress: bool,
-    held: bool,
-    /// How replies are treated while the gate is closed.
-    replies: ReplyPolicy,
-    /// The operator's pause.
-    pause: Option<Pause>,
-    /// The operator's order to follow a node, until the node has answered.
-    pending_order: Option<PendingOrder>,
-    /// The operator's order in force; see `override_order`.
-    override_in_force: Option<Override>,
-    failed_holds: VecDeque<Instant>,
-    hint_after: Instant,
-    hint_pause: std::time::Duration,
+    orders: Orders,
     last_step: Instant,
-    next_ask: Instant,
     pacing: Pacing,
     vote_outcome: VoteOutcome,
     timeline: FailoverTimeline,
@@ -192,29 +170,17 @@ impl Machine {
             electorate: Electorate::new(expected),
             nodes: NodeTable::default(),
             committed: None,
-            superseded: BTreeMap::new(),
             succession: Succession::default(),
-            family: BTreeSet::new(),
             updating_from: BTreeMap::new(),
-            armed_by: None,
+            hold: Hold::default(),
             pending: None,
             doubt: None,
-            minority: None,
-            proven_minority: false,
+            reach: Reach::new(now),
             history: History::default(),
-            majority_at: now,
             strangers: false,
             unverified_regress: false,
-            held: false,
-            replies: ReplyPolicy::Pass,
-            pause: None,
-            pending_order: None,
-            override_in_force: None,
-            failed_holds: VecDeque::new(),
-            hint_after: now,
-            hint_pause: events::HINT_PAUSE_MIN,
+            orders: Orders::default(),
             last_step: now,
-            next_ask: now,
             pacing: Pacing::new(now),
             vote_outcome: VoteOutcome::Silence,
             timeline: FailoverTimeline::default(),
@@ -260,7 +226,7 @@ impl Machine {
         // A deadline in the past has been acted upon as far as possible; progress now depends on an
         // event.
         let later = |at: &Instant| *at > self.last_step;
-        let pause = self.pause.as_ref().map(|pause| pause.until);
+        let pause = self.hold.pause.as_ref().map(|pause| pause.until);
         let silence = self.silence_ends_at().filter(later);
         let doubt =
             self.doubt.iter().flat_map(|doubt| doubt.deadlines(&self.rules)).filter(later).min();
@@ -273,12 +239,12 @@ impl Machine {
             self.override_deadline(),
             self.succession.deadline().filter(later),
             self.nodes.next_due(),
-            Some(self.next_ask),
+            Some(self.pacing.next_ask()),
         ]
         .into_iter()
         .flatten()
         .min()
-        .unwrap_or(self.next_ask)
+        .unwrap_or(self.pacing.next_ask())
     }
 
     /// The current state.
@@ -296,7 +262,7 @@ impl Machine {
     /// Whether the machine keeps the gate closed.
     #[must_use]
     pub fn is_holding(&self) -> bool {
-        self.held
+        self.hold.is_closed
     }
 
     /// Whether the reachable sentinels are cut off from the majority of their peers: proven by
@@ -304,7 +270,7 @@ impl Machine {
     /// reachable.
     #[must_use]
     pub fn is_minority(&self) -> bool {
-        self.minority.is_some()
+        self.reach.minority.is_some()
     }
 
     /// The result of the last vote count.
@@ -328,16 +294,16 @@ impl Machine {
     fn set_gate(&mut self, now: Instant) {
         let published = self.committed.as_ref().is_some_and(|committed| committed.published);
         let by_policy = self.is_held_by_policy();
-        let by_order = self.pause.is_some();
+        let by_order = self.hold.pause.is_some();
         let holds = self.state.holds() || self.is_superseded();
         let want = published && (holds || by_policy || by_order);
-        if want != self.held {
-            self.held = want;
+        if want != self.hold.is_closed {
+            self.hold.is_closed = want;
             self.actions.push(if want { MachineAction::Hold } else { MachineAction::Release });
         }
         // A pause that does not lead to a failover is not part of the next failover's timeline.
         if want && (holds || by_policy) {
-            self.timeline.held(now, self.pause.map_or(now, |pause| pause.since));
+            self.timeline.held(now, self.hold.pause.map_or(now, |pause| pause.since));
         }
     }
 
@@ -351,7 +317,7 @@ impl Machine {
         // In a doubt the replicas may know what sentinels that do not answer cannot say, and they
         // serve readers while the sentinels are silent.
         if self.is_in_grave_doubt() || !self.electorate.majority_answers() {
-            replicas.extend(self.family.iter().cloned());
+            replicas.extend(self.nodes.family.iter().cloned());
         }
         self.nodes.want(now, &first, &replicas);
         let alert_for = self.alert_since().map(|since| now.saturating_duration_since(since));
@@ -361,9 +327,7 @@ impl Machine {
             pacing.next_probe(now, rules, (interval, alert_for.is_some()))
         });
         self.actions.extend(due.into_iter().map(MachineAction::Probe));
-        if self.next_ask <= now {
-            self.next_ask = self.pacing.next_ask(now, &self.rules, alert_for.is_some());
-            self.pacing.asked(now);
+        if self.pacing.take_ask(now, &self.rules, alert_for.is_some()) {
             self.actions.push(MachineAction::Ask);
         }
     }
@@ -374,7 +338,7 @@ impl Machine {
     /// be taken for newer than the end of the connection.
     fn named(&self) -> [Option<NodeAddr>; 3] {
         let by_state = self.state.candidate().cloned();
-        let ordered = self.pending_order.as_ref().map(|it| it.addr().clone());
+        let ordered = self.orders.pending.as_ref().map(|it| it.addr().clone());
         let pending = self.pending.as_ref().filter(|pending| self.is_credible(&pending.addr));
         [by_state, ordered, pending.map(|pending| pending.addr.clone())]
     }

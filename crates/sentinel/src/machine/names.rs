@@ -90,7 +90,7 @@ impl Machine {
     pub(super) fn rename(&mut self, addr: &NodeAddr, dialled: SocketAddr) {
         let Some(committed) = &mut self.committed else { return };
         (committed.addr, committed.dialled) = (addr.clone(), dialled);
-        self.superseded.remove(addr);
+        self.nodes.superseded.remove(addr);
         self.succession.forgive(addr);
         self.actions.push(MachineAction::Redirect(addr.clone(), dialled));
     }

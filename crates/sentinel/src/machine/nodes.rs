@@ -7,7 +7,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use crate::{MachineRules, NodeAddr, NodeReport, PingReply, Probe, ProbeFailure, Role, Verify};
+use crate::{
+    Epoch, MachineRules, NodeAddr, NodeReport, PingReply, Probe, ProbeFailure, Role, Verify,
+};
 
 /// The maximum number of nodes per master; a bound against sentinels that lie.
 pub(super) const MAX_NODES: usize = 64;
@@ -92,6 +94,11 @@ pub(super) struct NodeTable {
     by_addr: BTreeMap<NodeAddr, NodeRecord>,
     /// Answers to queries from before this time are ignored.
     forgotten_at: Option<Instant>,
+    /// Addresses of former masters, each with the epoch that superseded it. Guards against zombies.
+    pub(super) superseded: BTreeMap<NodeAddr, Epoch>,
+    /// The addresses that members list as replicas of the committed master. A candidate has to be
+    /// one of them.
+    pub(super) family: BTreeSet<NodeAddr>,
 }
 
 impl NodeTable {

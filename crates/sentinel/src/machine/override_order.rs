@@ -156,11 +156,19 @@ pub enum OverrideNews {
     Ended(NodeAddr, OverrideEnd),
 }
 
+/// The orders of operators.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub(super) struct Orders {
+    /// The order to follow a node, until the node has answered.
+    pub(super) pending: Option<PendingOrder>,
+    pub(super) in_force: Option<Override>,
+}
+
 impl Machine {
     /// The override in force, if any.
     #[must_use]
     pub fn override_in_force(&self) -> Option<&Override> {
-        self.override_in_force.as_ref()
+        self.orders.in_force.as_ref()
     }
 
     /// The configured policy for a minority.
@@ -171,13 +179,13 @@ impl Machine {
 
     /// The policy for a minority in force. An override suspends it.
     pub(super) fn minority_policy(&self) -> Minority {
-        if self.override_in_force.is_some() { Minority::Keep } else { self.rules.minority }
+        if self.orders.in_force.is_some() { Minority::Keep } else { self.rules.minority }
     }
 
     /// When an order or an override ends although nothing happens.
     pub(super) fn override_deadline(&self) -> Option<Instant> {
-        let pending = self.pending_order.as_ref().map(PendingOrder::expires_at);
-        pending.into_iter().chain(self.override_in_force.as_ref().map(|it| it.until)).min()
+        let pending = self.orders.pending.as_ref().map(PendingOrder::expires_at);
+        pending.into_iter().chain(self.orders.in_force.as_ref().map(|it| it.until)).min()
     }
 
     /// An order arrives: refuses it, or queries the node.
@@ -187,7 +195,7 @@ impl Machine {
             return self.answer_order(order.id, Err(refusal));
         }
         self.nodes.ask_at(now, &order.addr);
-        self.pending_order = Some(PendingOrder { order, since: now });
+        self.orders.pending = Some(PendingOrder { order, since: now });
     }
 
     /// A command ends the override.
@@ -197,7 +205,7 @@ impl Machine {
     }
 
     fn cancel_order(&mut self) {
-        if let Some(older) = self.pending_order.take() {
+        if let Some(older) = self.orders.pending.take() {
             self.answer_order(older.order.id, Err(FollowRefusal::Replaced));
         }
     }
@@ -207,20 +215,20 @@ impl Machine {
     }
 
     pub(super) fn end_override(&mut self, end: OverrideEnd) {
-        if let Some(it) = self.override_in_force.take() {
+        if let Some(it) = self.orders.in_force.take() {
             self.actions.push(MachineAction::Override(OverrideNews::Ended(it.addr, end)));
         }
     }
 
     /// Ends what is over. Called before anything is decided, so that the usual rules apply at once.
     pub(super) fn expire_override(&mut self, now: Instant) {
-        if self.pending_order.as_ref().is_some_and(|it| now >= it.expires_at())
-            && let Some(PendingOrder { order, .. }) = self.pending_order.take()
+        if self.orders.pending.as_ref().is_some_and(|it| now >= it.expires_at())
+            && let Some(PendingOrder { order, .. }) = self.orders.pending.take()
         {
             let silent = FollowRefusal::Failed(ProbeFailure::Unresponsive);
             self.answer_order(order.id, Err(silent));
         }
-        if self.override_in_force.as_ref().is_some_and(|it| now >= it.until) {
+        if self.orders.in_force.as_ref().is_some_and(|it| now >= it.until) {
             self.end_override(OverrideEnd::Expired);
         }
     }
@@ -230,7 +238,7 @@ impl Machine {
     pub(super) fn weigh_override(&mut self) {
         let confirmed = matches!(self.vote_outcome, VoteOutcome::Confirmed { majority: true, .. });
         let strict = self.rules.minority != Minority::Keep;
-        if confirmed && !(strict && self.minority.is_some()) {
+        if confirmed && !(strict && self.reach.minority.is_some()) {
             self.end_override(OverrideEnd::Confirmed);
         }
     }
@@ -238,14 +246,14 @@ impl Machine {
     /// Whether a majority answers that may decide. While an override is in force, and before the
     /// first decision, that is one that may found.
     fn has_deciding_majority(&self) -> bool {
-        self.electorate.has_majority(self.override_in_force.is_some())
+        self.electorate.has_majority(self.orders.in_force.is_some())
     }
 
     /// What stands against an order to follow this node now.
     fn order_conflict(&self, ordered: &NodeAddr) -> Option<FollowRefusal> {
         if self.rules.verify != Verify::Role {
             Some(FollowRefusal::RoleNotQueried)
-        } else if self.pause.is_some_and(|pause| pause.ends_with_commit) {
+        } else if self.hold.pause.is_some_and(|pause| pause.ends_with_commit) {
             Some(FollowRefusal::Switchover)
         } else if self.has_deciding_majority() {
             Some(FollowRefusal::MajorityAnswers)
@@ -272,12 +280,12 @@ impl Machine {
     /// The node of an order answered. Only the answer to a query sent after the order counts.
     /// Returns whether the order was carried out.
     pub(super) fn weigh_order(&mut self, now: Instant, node: &NodeAddr, probe: &Probe) -> bool {
-        let Some(pending) = self.pending_order.take_if(|it| it.order.addr == *node) else {
+        let Some(pending) = self.orders.pending.take_if(|it| it.order.addr == *node) else {
             return false;
         };
         if probe.asked_at < pending.since {
             self.nodes.ask_at(now, node);
-            self.pending_order = Some(pending);
+            self.orders.pending = Some(pending);
             return false;
         }
         let order = pending.order;
@@ -317,8 +325,8 @@ impl Machine {
         let same = self.committed.as_ref().is_some_and(|it| {
             it.published && it.addr == order.addr && relation(it, report) == ProcessRelation::Same
         });
-        let renewed = self.override_in_force.take().filter(|it| it.addr == order.addr);
-        self.override_in_force = Some(Override {
+        let renewed = self.orders.in_force.take().filter(|it| it.addr == order.addr);
+        self.orders.in_force = Some(Override {
             addr: order.addr.clone(),
             since: renewed.map_or(now, |it| it.since),
             until: now + order.lasts,

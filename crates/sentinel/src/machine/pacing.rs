@@ -29,6 +29,12 @@ const ALERT_SHARE: Duration = Duration::from_millis(1);
 const CALM_SHARE: Duration = Duration::from_micros(1500);
 const CALM_PROBE_MAX: Duration = Duration::from_millis(1500);
 
+/// The minimum interval between two hints of the data plane that are acted upon. It doubles while
+/// hints lead to nothing, since some `-READONLY` replies are legitimate.
+const HINT_PAUSE_MIN: Duration = Duration::from_millis(100);
+/// The maximum interval between two hints that are acted upon.
+const HINT_PAUSE_MAX: Duration = Duration::from_secs(5);
+
 /// The state of the pacing of one machine.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Pacing {
@@ -36,13 +42,25 @@ pub(super) struct Pacing {
     origin: Instant,
     /// The number of connections to a sentinel, each at most one proxy.
     connections: u32,
-    /// When the sentinels were last asked.
+    /// When the sentinels were last asked, and when they are asked next.
     asked_at: Option<Instant>,
+    ask_at: Instant,
+    /// Until when hints of the data plane are ignored, and for how long after the next one.
+    hint_after: Instant,
+    hint_pause: Duration,
 }
 
 impl Pacing {
     pub(super) fn new(now: Instant) -> Self {
-        Self { origin: now, connections: 0, asked_at: None }
+        let hint_pause = HINT_PAUSE_MIN;
+        Self {
+            origin: now,
+            connections: 0,
+            asked_at: None,
+            ask_at: now,
+            hint_after: now,
+            hint_pause,
+        }
     }
 
     /// A sentinel has this many connections.
@@ -50,19 +68,65 @@ impl Pacing {
         self.connections = connections;
     }
 
-    /// The sentinels are being asked.
-    pub(super) fn asked(&mut self, now: Instant) {
-        self.asked_at = Some(now);
+    /// When the sentinels are asked next.
+    pub(super) fn next_ask(&self) -> Instant {
+        self.ask_at
+    }
+
+    /// The sentinels are asked in this step.
+    pub(super) fn ask_now(&mut self, now: Instant) {
+        self.ask_at = self.ask_at.min(now);
+    }
+
+    /// An event that decides nothing by itself: the sentinels are asked soon.
+    pub(super) fn ask_soon(&mut self, now: Instant, rules: &MachineRules) {
+        self.ask_at = self.ask_at.min(self.earliest_ask(now, rules));
+    }
+
+    /// Whether the sentinels are to be asked now.
+    pub(super) fn take_ask(&mut self, now: Instant, rules: &MachineRules, is_alert: bool) -> bool {
+        let is_due = self.ask_at <= now;
+        if is_due {
+            (self.asked_at, self.ask_at) = (Some(now), self.ask_after(now, rules, is_alert));
+        }
+        is_due
+    }
+
+    /// Whether a hint of the data plane counts. Each makes the pause after it longer.
+    pub(super) fn take_hint(&mut self, now: Instant) -> bool {
+        let counts = now >= self.hint_after;
+        if counts {
+            self.hint_after = now + self.hint_pause;
+            self.hint_pause = (self.hint_pause * 2).min(HINT_PAUSE_MAX);
+        }
+        counts
+    }
+
+    /// Nothing is wrong: after a while the pause is short again.
+    pub(super) fn calm_hints(&mut self, now: Instant) {
+        if now >= self.hint_after + HINT_PAUSE_MAX {
+            self.trust_hints();
+        }
+    }
+
+    /// The pause after the next hint is short.
+    pub(super) fn trust_hints(&mut self) {
+        self.hint_pause = HINT_PAUSE_MIN;
+    }
+
+    #[cfg(test)]
+    pub(super) fn hint_pause(&self) -> Duration {
+        self.hint_pause
     }
 
     /// When the sentinels may be asked because of an event that decides nothing by itself.
-    pub(super) fn earliest_ask(&self, now: Instant, rules: &MachineRules) -> Instant {
+    fn earliest_ask(&self, now: Instant, rules: &MachineRules) -> Instant {
         let spacing = self.share(ALERT_SHARE).min(rules.poll);
         self.asked_at.map_or(now, |at| now.max(at + spacing))
     }
 
     /// When the sentinels are asked next without an event.
-    pub(super) fn next_ask(&self, now: Instant, rules: &MachineRules, is_alert: bool) -> Instant {
+    fn ask_after(&self, now: Instant, rules: &MachineRules, is_alert: bool) -> Instant {
         let interval = if is_alert {
             rules.poll_suspect.max(self.share(ALERT_SHARE)).min(rules.poll.max(rules.poll_suspect))
         } else {
@@ -120,10 +184,10 @@ mod tests {
     fn keeps_configured_intervals_in_small_fleet() {
         let (mut pacing, start, rules) = fleet(SMALL_FLEET);
         let now = start + Duration::from_millis(1234);
-        pacing.asked(now);
+        pacing.take_ask(now, &rules, true);
         assert_eq!(pacing.earliest_ask(now, &rules), now);
-        assert_eq!(pacing.next_ask(now, &rules, true), now + rules.poll_suspect);
-        assert_eq!(pacing.next_ask(now, &rules, false), now + rules.poll);
+        assert_eq!(pacing.ask_after(now, &rules, true), now + rules.poll_suspect);
+        assert_eq!(pacing.ask_after(now, &rules, false), now + rules.poll);
         let probe = |is_alert| pacing.next_probe(now, &rules, (rules.probe_suspect, is_alert));
         assert_eq!(probe(true), now + rules.probe_suspect);
     }
@@ -132,10 +196,10 @@ mod tests {
     fn stretches_alert_intervals_with_fleet_up_to_normal_ones() {
         for (connections, ms) in [(100, 100), (400, 400), (1000, 1000), (u32::MAX, 1000)] {
             let (mut pacing, start, rules) = fleet(connections);
-            pacing.asked(start);
+            pacing.take_ask(start, &rules, true);
             let spacing = pacing.earliest_ask(start, &rules) - start;
             assert_eq!(spacing, Duration::from_millis(ms), "{connections}");
-            assert_eq!(pacing.next_ask(start, &rules, true) - start, spacing, "{connections}");
+            assert_eq!(pacing.ask_after(start, &rules, true) - start, spacing, "{connections}");
             let probe = pacing.next_probe(start, &rules, (rules.probe_suspect, true)) - start;
             assert_eq!(probe, spacing.min(rules.probe_master), "{connections}");
             let calm = pacing.next_probe(start, &rules, (rules.probe_master, false)) - start;
@@ -153,7 +217,7 @@ mod tests {
         for number in 0..1000 {
             let mut pacing = Pacing::new(start + Duration::from_millis(7) * number);
             pacing.set_connections(1000);
-            let due = pacing.next_ask(event, &rules, false);
+            let due = pacing.ask_after(event, &rules, false);
             assert!(due > event && due <= event + rules.poll, "{:?}", due - event);
             let tenth = (due - event - Duration::from_nanos(1)).as_millis() / 100;
             in_tenth[usize::try_from(tenth).unwrap()] += 1;

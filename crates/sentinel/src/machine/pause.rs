@@ -27,20 +27,20 @@ impl Machine {
     /// The pause in force, if any.
     #[must_use]
     pub fn pause(&self) -> Option<&Pause> {
-        self.pause.as_ref()
+        self.hold.pause.as_ref()
     }
 
     pub(super) fn expire_pause(&mut self, now: Instant) {
-        if self.pause.is_some_and(|pause| now >= pause.until) {
-            self.pause = None;
+        if self.hold.pause.is_some_and(|pause| now >= pause.until) {
+            self.hold.pause = None;
         }
     }
 
     /// Called at a commit: returns whether the gate stays closed after it.
     pub(super) fn pause_outlives_commit(&mut self) -> bool {
-        if self.pause.is_some_and(|pause| pause.ends_with_commit) {
-            self.pause = None;
+        if self.hold.pause.is_some_and(|pause| pause.ends_with_commit) {
+            self.hold.pause = None;
         }
-        self.pause.is_some()
+        self.hold.pause.is_some()
     }
 }

@@ -65,8 +65,9 @@ impl Machine {
             return false;
         }
         // One of the replicas may have been promoted, by hand or out of the sentinels' reach.
-        let is_master =
-            |node: &NodeAddr, role: &Role| *role == Role::Master && self.family.contains(node);
+        let is_master = |node: &NodeAddr, role: &Role| {
+            *role == Role::Master && self.nodes.family.contains(node)
+        };
         let mut reports = self.nodes.iter().filter_map(|(node, it)| Some((node, it.report()?)));
         if reports.any(|(node, report)| is_master(node, &report.role)) {
             return false;

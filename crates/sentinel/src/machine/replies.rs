@@ -26,11 +26,11 @@ impl Machine {
     /// Emits an action when the treatment of replies changes. Level-triggered, like the rest of the
     /// machine.
     pub(super) fn set_replies(&mut self) {
-        let was = self.replies;
-        let want = if self.held { self.replies_by_state(was) } else { ReplyPolicy::Pass };
-        self.replies = want;
+        let was = self.hold.replies;
+        let want = if self.hold.is_closed { self.replies_by_state(was) } else { ReplyPolicy::Pass };
+        self.hold.replies = want;
         // Opening the gate lets replies pass by itself.
-        if self.held && was != want {
+        if self.hold.is_closed && was != want {
             self.actions.push(MachineAction::ReplyPolicy(want));
         }
     }

@@ -24,7 +24,7 @@ impl Machine {
         }
         self.rules = rules;
         // The next queries were scheduled with the old intervals, which may be much longer.
-        self.next_ask = self.next_ask.min(now);
+        self.pacing.ask_now(now);
         self.nodes.probe_soon(now);
     }
 }

@@ -251,9 +251,10 @@ proptest! {
         for happening in &stream {
             world.happens(happening);
         }
-        prop_assert!(world.machine.family.len() <= 64 && world.machine.succession.is_bounded());
+        prop_assert!(world.machine.nodes.family.len() <= 64);
+        prop_assert!(world.machine.succession.is_bounded());
         prop_assert!(world.machine.updating_from.len() <= 64);
-        prop_assert!(world.machine.failed_holds.len() <= 3);
+        prop_assert!(world.machine.hold.failed() <= 3);
     }
 
     /// Liveness: once all agree at an epoch above everything, and the node verifies, it is

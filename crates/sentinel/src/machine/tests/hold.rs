@@ -180,7 +180,7 @@ fn backs_off_from_repeated_hints() {
     assert!(matches!(rig.machine.state(), MachineState::Suspect { .. }));
     rig.run(150);
     rig.step(MachineEvent::Hint);
-    let pauses = rig.machine.hint_pause;
+    let pauses = rig.machine.pacing.hint_pause();
     assert!(pauses.as_millis() <= 400, "{pauses:?}");
 }
 
@@ -194,7 +194,7 @@ fn accepts_newest_of_many_replaced_replicas() {
         }
         rig.run(1001);
     }
-    assert!(rig.machine.family.len() <= 64);
+    assert!(rig.machine.nodes.family.len() <= 64);
     let newest = char::from_u32(0x400 + 499).expect("a letter");
     rig.mark();
     rig.selects(1, newest);

@@ -249,7 +249,7 @@ fn bounds_sentinels_and_nodes() {
     assert!(rig.machine.quorum().0 <= 64);
     assert!(rig.machine.views().count() <= 64);
     assert!(rig.machine.nodes().count() <= 66);
-    assert!(rig.machine.family.len() <= 64);
+    assert!(rig.machine.nodes.family.len() <= 64);
     assert!(rig.outcomes().is_empty());
 }
 

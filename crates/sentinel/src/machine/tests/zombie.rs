@@ -272,7 +272,7 @@ fn bounds_records_of_former_masters() {
             .run(5);
     }
     assert_eq!(rig.machine.committed().map(|it| it.epoch), Some(299));
-    assert!(rig.machine.superseded.len() <= 64);
+    assert!(rig.machine.nodes.superseded.len() <= 64);
     assert!(rig.machine.succession.is_bounded());
     rig.now += ms(1);
 }
