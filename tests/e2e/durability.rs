@@ -48,6 +48,10 @@ fn wait_blocked(cluster: &Cluster) {
     });
 }
 
+fn dials(pointsman: &Pointsman) -> f64 {
+    metric(pointsman, "pointsman_dials_total{service=\"mymaster\"}").expect("a number")
+}
+
 fn not_confirmed(pointsman: &Pointsman) -> f64 {
     metric(pointsman, "pointsman_unconfirmed_writes_total{service=\"mymaster\"}").expect("a number")
 }
@@ -277,4 +281,48 @@ fn serves_every_kind_of_request_with_confirmation() {
 fn serves_every_kind_of_request_over_tls() {
     let cluster = Cluster::builder().replicas(2).sentinels(1).tls().start();
     serve_every_kind_of_request(&cluster, &tls_redis::sections(&cluster, "client"));
+}
+
+/// Requests that cannot be followed end their session, and cost Redis no further connection. They
+/// do not end others.
+#[test]
+fn ends_sessions_that_cannot_be_followed() {
+    for mode in BOTH {
+        let cluster = cluster();
+        let pointsman = durable(&cluster, mode, (1, "10s"));
+        let mut other = pointsman.client();
+        assert!(other.cmd(&["SET", "k", "v"]).expect("a reply").is_ok());
+        for request in [
+            &b"*1\r\n$-5\r\nGET\r\n"[..],
+            b"*1\r\n$5\r\nMULTI\r\n*3\r\n$6\r\nCLIENT\r\n$5\r\nREPLY\r\n$3\r\nOFF\r\n",
+        ] {
+            let before = dials(&pointsman);
+            let mut client = pointsman.client();
+            client.set_timeout(PATIENCE).expect("a timeout");
+            client.send(request).expect("sent");
+            client.read_to_end().expect("an end");
+            let after = dials(&pointsman);
+            assert!(after <= before + 3.0, "{mode}: {} dials", after - before);
+        }
+        assert_eq!(other.cmd(&["GET", "k"]).expect("a reply").text(), Some("v"), "{mode}");
+    }
+}
+
+/// Without replies there is nothing to hold.
+#[test]
+fn serves_clients_that_want_no_replies() {
+    let cluster = cluster();
+    let pointsman = durable(&cluster, BOTH[0], (1, "10s"));
+    let mut client = pointsman.client();
+    let mut request = |words: &[&str]| client.send(&harness::encode(words)).expect("sent");
+    request(&["CLIENT", "REPLY", "SKIP"]);
+    request(&["SET", "a", "1"]);
+    request(&["SET", "b", "1"]);
+    request(&["CLIENT", "REPLY", "OFF"]);
+    request(&["SET", "c", "1"]);
+    request(&["CLIENT", "REPLY", "ON"]);
+    request(&["MGET", "a", "b", "c"]);
+    assert!(client.read_value().expect("of b").is_ok());
+    assert!(client.read_value().expect("of ON").is_ok());
+    assert_eq!(client.read_value().expect("values").items().len(), 3);
 }

@@ -27,7 +27,7 @@ const CRATES: &[(&str, usize, usize)] = &[
     ("drain", 850, 850),
     ("haproxy-import", 4_200, 3_600),
     ("pointsman", 17_250, 14_300),
-    ("proxy", 15_100, 12_900),
+    ("proxy", 15_120, 12_900),
     ("resp", 6_700, 5_100),
     ("sentinel", 17_350, 12_900),
     ("setup", 450, 300),

@@ -28,11 +28,14 @@ use crate::options::{Durability, OnTimeout};
 /// its writes is unknown.
 const MAX_HELD: usize = 32 * 1024 * 1024;
 
+/// Maximum number of alternations between reads and writes in flight: 8 MiB.
+const MAX_RUNS: usize = 1 << 20;
+
 /// The longest answer to `WAIT`: an error.
 const MAX_ANSWER: usize = 1024;
 
-/// Sent before `WAIT` if the last write was a blocking command. Redis 7.0 waits for the writes that
-/// the connection had made when its last command *began*, so a value that a blocked client was
+/// Sent before `WAIT` if a blocking command is among the writes. Redis 7.0 waits for the writes
+/// that the connection had made when its last command *began*, so a value that a blocked client was
 /// given later would not be confirmed. This command begins after that.
 const AFTER_BLOCKING: &[u8] = b"*3\r\n$4\r\nWAIT\r\n$1\r\n0\r\n$1\r\n1\r\n";
 
@@ -219,9 +222,11 @@ impl Confirmations {
             && self.is_holding()
             && self.examined == 0
             && !self.is_queueing
+            && self.ledger.answers_all()
             && self.ledger.at_boundary(Direction::Request);
         if is_needed {
-            self.expect_answer(self.answered + self.ledger.owed(), false);
+            // What it follows is not known any more.
+            self.expect_answer(self.answered + self.ledger.owed(), true);
         }
         is_needed
     }
@@ -229,6 +234,11 @@ impl Confirmations {
     /// Writes whose replies were replaced since the last call.
     pub(crate) fn take_not_confirmed(&mut self) -> u32 {
         std::mem::take(&mut self.not_confirmed)
+    }
+
+    /// The number of bytes that are held.
+    pub(crate) fn held(&self) -> usize {
+        self.held.len()
     }
 
     fn is_holding(&self) -> bool {
@@ -244,7 +254,7 @@ impl Confirmations {
     }
 
     fn examine(&mut self, bytes: &[u8]) -> Result<(), Fault> {
-        let (mut rest, mut last_write) = (bytes, None);
+        let (mut rest, mut last_write, mut is_blocking) = (bytes, None, false);
         while !rest.is_empty() {
             self.find_effect(rest);
             let owed = self.ledger.owed();
@@ -258,18 +268,22 @@ impl Confirmations {
             }
             let may_write = self.may_write.take().unwrap_or(true);
             self.beginning.clear();
-            let effect = self.effect(may_write)?;
+            let effect = self.effect(may_write);
+            // A request that is not answered has no reply to hold.
             if self.ledger.owed() > owed {
                 self.sent(effect);
                 if effect == Effect::MayWrite {
-                    let is_blocking = self.ledger.last_request() == Some(Class::Blocking);
+                    is_blocking |= self.ledger.last_request() == Some(Class::Blocking);
                     let end = bytes.len() - rest.len();
-                    last_write = Some((end, self.answered + self.ledger.owed(), is_blocking));
+                    last_write = Some((end, self.answered + self.ledger.owed()));
                 }
             }
         }
+        if self.in_flight.len() > MAX_RUNS {
+            return Err(Fault::TooMuchHeld);
+        }
         self.examined = bytes.len();
-        if let Some((end, after, is_blocking)) = last_write {
+        if let Some((end, after)) = last_write {
             self.before_wait = Some(end);
             self.expect_answer(after, is_blocking);
         }
@@ -292,20 +306,17 @@ impl Confirmations {
     }
 
     /// The effect of the request that has just ended.
-    fn effect(&mut self, may_write: bool) -> Result<Effect, Fault> {
-        let class = self.ledger.last_request();
-        match class {
-            // What is not answered cannot be held.
-            Some(Class::ReplyOff | Class::ReplySkip) => return Err(Fault::Untracked),
+    fn effect(&mut self, may_write: bool) -> Effect {
+        match self.ledger.last_request() {
             Some(Class::Multi) => (self.is_queueing, self.multis) = (true, self.multis + 1),
             Some(Class::Exec | Class::Discard | Class::Reset) => self.is_queueing = false,
             _ => {}
         }
-        Ok(match may_write {
+        match may_write {
             true if self.is_queueing => Effect::Queues,
             true => Effect::MayWrite,
             false => Effect::Reads,
-        })
+        }
     }
 
     fn sent(&mut self, effect: Effect) {
@@ -367,7 +378,8 @@ impl Confirmations {
         while let Some(first) = rest.first() {
             let begins = self.ledger.at_boundary(Direction::Reply);
             let awaits_answer = self.waits.front().is_some_and(|it| it.after == self.answered);
-            if begins && *first != b'>' && awaits_answer {
+            // Anything else is a push, or a message of a subscription.
+            if begins && matches!(first, b':' | b'-') && awaits_answer {
                 let Some(end) = rest.iter().position(|byte| *byte == b'\n') else {
                     return self.await_more(rest);
                 };

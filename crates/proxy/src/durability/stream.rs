@@ -12,8 +12,9 @@ use resp::Ledger;
 use target::Target;
 
 use crate::context::WorkerContext;
-use crate::durability::Confirmations;
+use crate::durability::confirmations::{Confirmations, Fault};
 use crate::invariant;
+use crate::io::buffer::{self, KeptCount};
 use crate::io::socket_facts::SocketFacts;
 use crate::io::stream::ByteStream;
 use crate::options::{Durability, Options};
@@ -21,6 +22,11 @@ use crate::session_row::TlsFacts;
 
 /// A `WAIT` leaves in one write with requests of at most this many bytes. More are not copied.
 const JOINED: usize = 16 * 1024;
+
+/// While a worker keeps more than this for all clients, a connection that holds more than [`LARGE`]
+/// bytes is closed.
+const MAX_KEPT: usize = 64 * 1024 * 1024;
+const LARGE: usize = 256 * 1024;
 
 /// A connection whose writes are confirmed.
 #[derive(Debug)]
@@ -36,6 +42,8 @@ pub(crate) struct ConfirmedStream<S> {
     /// Replies that may pass, and how many of their bytes were read.
     ready: Vec<u8>,
     read: usize,
+    /// Counts what is held as kept by the worker, which reads less from all then.
+    kept: KeptCount,
 }
 
 impl<S: ByteStream> ConfirmedStream<S> {
@@ -58,6 +66,7 @@ impl<S: ByteStream> ConfirmedStream<S> {
             unwritten: 0,
             ready: Vec::new(),
             read: 0,
+            kept: KeptCount::default(),
         }
     }
 
@@ -115,6 +124,10 @@ impl<S: ByteStream> ConfirmedStream<S> {
             self.context.counters.not_confirmed.add(not_confirmed.into());
         }
         received?;
+        self.kept.set(self.confirmations.held());
+        if self.confirmations.held() > LARGE && buffer::kept_bytes() > MAX_KEPT {
+            return Err(Fault::TooMuchHeld.into());
+        }
         Ok(false)
     }
 }

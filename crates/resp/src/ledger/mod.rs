@@ -526,6 +526,12 @@ impl Ledger {
         self.replies.at_boundary() && self.matcher.awaits_client()
     }
 
+    /// Whether the next request gets a reply, and so did all that are known to be executed.
+    #[must_use]
+    pub fn answers_all(&self) -> bool {
+        self.matcher.suppression.is_settled()
+    }
+
     /// Whether a transaction is open, as of the last reply.
     #[must_use]
     pub fn is_in_transaction(&self) -> bool {
