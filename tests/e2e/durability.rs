@@ -96,7 +96,7 @@ impl Writers {
         self.acknowledged.iter().map(|it| it.lock().unwrap().len()).collect()
     }
 
-    /// Waits until each writer has had so many more writes acknowledged.
+    /// Waits until each writer has had this many `more` writes acknowledged.
     #[track_caller]
     fn wait_for(&self, more: usize) {
         let before = self.counts();

@@ -204,7 +204,7 @@ impl Confirmations {
         Ok((most, self.before_wait == Some(most)))
     }
 
-    /// So many bytes were written. Returns whether a `WAIT` has to follow them.
+    /// Records that this many bytes were written. Returns whether a `WAIT` has to follow them.
     pub(crate) fn written(&mut self, bytes: usize) -> bool {
         self.examined = self.examined.saturating_sub(bytes);
         self.before_wait = self.before_wait.map(|left| left.saturating_sub(bytes));

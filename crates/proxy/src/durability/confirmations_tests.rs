@@ -48,7 +48,7 @@ fn shown(wire: &[u8]) -> String {
     words.collect()
 }
 
-/// Sends all of `bytes`, so many at a time, and returns what the server gets.
+/// Sends all of `bytes`, `at_once` at a time, and returns what the server gets.
 fn send(it: &mut Confirmations, bytes: &[u8], at_once: usize) -> Result<String, Fault> {
     let mut wire = Vec::new();
     for piece in bytes.chunks(at_once) {

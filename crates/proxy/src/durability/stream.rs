@@ -193,7 +193,7 @@ impl<S: ByteStream> ByteStream for ConfirmedStream<S> {
     }
 
     fn begun_write(&self) -> usize {
-        // Of a `WAIT`, nobody else knows anything.
+        // The session does not know of a `WAIT`.
         if self.unwritten > 0 { 0 } else { self.confirmations.clamp(self.stream.begun_write()) }
     }
 

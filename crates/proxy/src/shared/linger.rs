@@ -14,11 +14,11 @@ use crate::shared_counters::SharedSnapshot;
 /// The shortest and the longest time for which a session keeps its own connection.
 const LINGER: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
 
-/// The same after a request that only had to be verified: the rest of the client's handshake often
-/// follows at once.
+/// How long it keeps the connection after a request that only had to be verified: the rest of the
+/// client's handshake often follows at once.
 const VERIFICATION_LINGER: Duration = Duration::from_millis(50);
 
-/// A promotion within so many lingers after the return makes the next linger longer.
+/// A promotion within this many lingers after the return makes the next linger longer.
 const SOON: u32 = 10;
 
 /// How long a session keeps its own connection.

@@ -29,12 +29,12 @@ pub(crate) struct SharingState {
 }
 
 impl SharingState {
-    /// Of a session that shares.
+    /// The state of a session that shares.
     pub(crate) fn sharing(rest: RestClock) -> Box<Self> {
         Box::new(Self { return_at: None, rest, kept: None })
     }
 
-    /// Of a session that returns after `span`.
+    /// The state of a session that returns after `span`.
     pub(crate) fn returning(span: Duration) -> Box<Self> {
         let return_at = Some(Instant::now() + span);
         Box::new(Self { return_at, rest: RestClock::default(), kept: None })
