@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use drain::{Drain, ShutdownSettings};
-use proxy::{Bound, NoHints, Options, Running, Service};
+use proxy::{AddressPlan, NoHints, Options, Running, Service};
 use target::{Destination, TargetWriter};
 
 const GET: &[u8] = b"*2\r\n$3\r\nGET\r\n$16\r\nkey:000000000042\r\n";
@@ -48,12 +48,14 @@ fn proxy(target: SocketAddr) -> (SocketAddr, TargetWriter, Drain, Running) {
     let options = Options::default().into();
     let service =
         Service { name: "bench".into(), route: reader.into(), options, hints: Arc::new(NoHints) };
-    let bound =
-        Bound::bind(NonZeroUsize::MIN, 100, [(service, vec!["127.0.0.1:0".parse().unwrap()])])
-            .unwrap();
-    let addr = bound.local_addrs()[0][0].tcp().unwrap();
+    let plan = AddressPlan::new(NonZeroUsize::MIN, &[], Vec::new());
+    let any = "127.0.0.1:0".parse().unwrap();
+    let listener = plan.bind(any, &service.options.now()).unwrap();
+    let addr = listener.addr.tcp().unwrap();
     let (drain, _controller) = drain::new(ShutdownSettings::default());
-    let running = bound.serve(&drain).unwrap();
+    let mut running = Running::start(NonZeroUsize::MIN, 100, &drain).unwrap();
+    let number = running.add_service(service);
+    running.open(number, listener, false);
     (addr, writer, drain, running)
 }
 

@@ -51,10 +51,13 @@ impl Plane {
             hints,
         };
         let addr = cluster.address().port();
-        let bound = proxy::Bound::bind(NonZeroUsize::MIN, 1000, [(service, vec![addr])])
-            .expect("a bound address");
+        let plan = proxy::AddressPlan::new(NonZeroUsize::MIN, &[addr], Vec::new());
+        let listener = plan.bind(addr, &service.options.now()).expect("a bound address");
         let (drain, controller) = drain::new(drain::ShutdownSettings::default());
-        let running = bound.serve(&drain).expect("a running data plane");
+        let mut running =
+            proxy::Running::start(NonZeroUsize::MIN, 1000, &drain).expect("a running data plane");
+        let number = running.add_service(service);
+        running.open(number, listener, false);
         let controller = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_time()

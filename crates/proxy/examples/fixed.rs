@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use drain::{ShutdownSettings, StopRequest};
-use proxy::{Bound, NoHints, Options, Service, Splice, UpstreamMode, worker_count};
+use proxy::{AddressPlan, NoHints, Options, Running, Service, Splice, UpstreamMode, worker_count};
 use target::{Destination, TargetWriter};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -50,9 +50,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let (drain, controller) = drain::new(settings);
 
-    let bound = Bound::bind(workers, 100_000, [(service, vec![listen])])?;
-    println!("{:?} -> {addr}, {workers} workers", bound.local_addrs());
-    let running = bound.serve(&drain)?;
+    let plan = AddressPlan::new(workers, &[listen], Vec::new());
+    let listener = plan.bind(listen, &service.options.now())?;
+    println!("{} -> {addr}, {workers} workers", listener.addr);
+    let mut running = Running::start(workers, 100_000, &drain)?;
+    let number = running.add_service(service);
+    running.open(number, listener, false);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let summary = runtime.block_on(async {
         let (mut int, mut term) =

@@ -14,10 +14,13 @@
 //! ```no_run
 //! # use std::error::Error;
 //! # fn example(service: proxy::Service, drain: drain::Drain) -> Result<(), Box<dyn Error>> {
-//! let listen = vec!["0.0.0.0:6379".parse()?];
-//! let bound = proxy::Bound::bind(proxy::worker_count(), 10_000, [(service, listen)])?;
-//! println!("listening on {:?}", bound.local_addrs());
-//! let running = bound.serve(&drain)?;
+//! let (workers, addr) = (proxy::worker_count(), "0.0.0.0:6379".parse()?);
+//! let plan = proxy::AddressPlan::new(workers, &[addr], Vec::new());
+//! let listener = plan.bind(addr, &service.options.now())?;
+//! println!("listening on {}", listener.addr);
+//! let mut running = proxy::Running::start(workers, 10_000, &drain)?;
+//! let number = running.add_service(service);
+//! running.open(number, listener, false);
 //! println!("{:?}", running.stats().service("mymaster"));
 //! running.join()?; // returns when the drain is over
 //! # Ok(())
@@ -79,9 +82,8 @@ pub use end_reason::{EndReason, PerReason, Side};
 pub use io::tls_stream_rig::run as run_tls_stream;
 pub use latency::Distribution;
 pub use limits::{Limit, ResourceShortage};
-pub use listener::reload::{AddressPlan, NewListener};
 pub use listener::sockets::{Socket, Sockets};
-pub use listener::{BindError, Bound, InheritedSockets};
+pub use listener::{AddressPlan, BindError, InheritedSockets, NewListener};
 pub use maintenance_kind::MaintenanceKind;
 pub use not_carried::NotCarried;
 pub use options::{

@@ -11,7 +11,7 @@ use drain::{Drain, ShutdownSettings, StopRequest};
 use target::{Destination, TargetWriter};
 
 use crate::testing::{Backend, SOON, connect, expect, rest, run_alone};
-use crate::{AddressPlan, Bound, ListenerId, NoHints, Options, Running, Service, Sockets};
+use crate::{AddressPlan, ListenerId, NoHints, Options, Running, Service, Sockets};
 
 /// A running data plane with two workers, and a runtime for the drains of listeners.
 struct DataPlane {
@@ -48,11 +48,16 @@ impl DataPlane {
         let (writer, service) = service(name, backend);
         let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
         let workers = NonZeroUsize::new(2).unwrap();
-        let bound = Bound::bind(workers, 1000, [(service, vec![any])]).unwrap();
-        let addr = bound.local_addrs()[0][0].tcp().unwrap();
-        let sockets = bound.sockets().unwrap();
+        let plan = AddressPlan::new(workers, &[], Vec::new());
+        let listener = plan.bind(any, &service.options.now()).unwrap();
+        let addr = listener.addr.tcp().unwrap();
+        let duplicates = Sockets::duplicate_new(&listener).unwrap();
         let (drain, controller) = drain::new(AT_ONCE);
-        let running = bound.serve(&drain).unwrap();
+        let mut running = Running::start(workers, 1000, &drain).unwrap();
+        let number = running.add_service(service);
+        let id = running.open(number, listener, false);
+        let mut sockets = Sockets::default();
+        sockets.add(duplicates, id, &name.into());
         let runtime =
             || tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         let controller = std::thread::spawn(move || runtime().block_on(controller.run()));

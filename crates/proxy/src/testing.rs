@@ -30,7 +30,9 @@ use crate::session::report::SessionBase;
 use crate::silent_clients::SilentClients;
 use crate::stats::ServiceCounters;
 use crate::target_tls::TargetTlsLog;
-use crate::{Bound, EndReason, Hint, Hints, NoHints, Options, Running, Service, ServiceSnapshot};
+use crate::{
+    AddressPlan, EndReason, Hint, Hints, NoHints, Options, Running, Service, ServiceSnapshot,
+};
 
 pub(crate) use alone::run_alone;
 pub(crate) use closed_port::closed_port;
@@ -121,17 +123,10 @@ impl TestProxy {
             hints: Arc::clone(&hints) as Arc<dyn Hints>,
         };
         let workers = NonZeroUsize::new(workers).unwrap();
-        let tls = service.options.now().tls.is_some();
-        let mut bound = Bound::bind(
-            workers,
-            max_connections,
-            [(service, vec!["127.0.0.1:0".parse().unwrap()])],
-        )
-        .unwrap();
-        if tls {
-            bound.set_tls(bound.listener_ids()[0][0]);
-        }
-        let addr = bound.local_addrs()[0][0].tcp().unwrap();
+        let options = service.options.now();
+        let plan = AddressPlan::new(workers, &[], Vec::new());
+        let listener = plan.bind("127.0.0.1:0".parse().unwrap(), &options).unwrap();
+        let addr = listener.addr.tcp().unwrap();
         let greeted = greet(addr);
         let settings = ShutdownSettings {
             accept_min: Duration::ZERO,
@@ -141,7 +136,9 @@ impl TestProxy {
             drain_timeout: SOON,
         };
         let (drain, controller) = drain::new(settings);
-        let running = bound.serve(&drain).unwrap();
+        let mut running = Running::start(workers, max_connections, &drain).unwrap();
+        let number = running.add_service(service);
+        running.open(number, listener, options.tls.is_some());
         let controller = std::thread::spawn(move || {
             let runtime =
                 tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();

@@ -1,24 +1,26 @@
 //! Starts all parts of the process from a checked configuration.
 //!
-//! `resources` acquires what a start needs before clients are served. This module then starts the
-//! workers and the admin server, and wires everything together.
+//! `resources` acquires what a start needs before any part runs. This module then starts the
+//! workers, discovery and the admin server, and wires everything together. A process that takes
+//! over from another one looks for the masters first and serves only when it has found them; until
+//! then it has changed nothing and may fail.
 
-mod addresses;
 mod resources;
 
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use admin_http::HostNames;
 use drain::{Drain, Summary};
 use proxy::Running;
+use sentinel::Discovery;
 use tokio::sync::mpsc;
 use tracing::{debug, info, warn};
 
-use self::resources::{BoundResources, acquire};
+use self::resources::{Acquired, acquire, run_unless_stopped};
 use crate::admin::certificates::ServedCertificate;
-use crate::admin::control::{CommandLog, Control, ControlAccess, TokenRefusals};
+use crate::admin::control::{CommandLog, Control, ControlAccess};
 use crate::admin::control_socket::ControlSocket;
 use crate::admin::effective_config::{EffectiveConfig, EffectiveSettings};
 use crate::admin::history::History;
@@ -34,9 +36,11 @@ use crate::process::error::RunError;
 use crate::process::reload::Reloader;
 use crate::process::secret_watch::SecretWatch;
 use crate::process::service_manager::ServiceManager;
-use crate::process::service_set::{ServiceSet, ServiceSetParts};
+use crate::process::service_set::{BoundListener, ServiceSet};
 use crate::process::signals::Signals;
-use crate::process::takeover::{self, HandedOver, OfferedSockets, TakeoverThread};
+use crate::process::takeover::{
+    self, HandedOver, OfferedSockets, TakenSockets, TakeoverError, TakeoverThread,
+};
 use crate::process::tls_servers::TlsServers;
 use crate::process::{capacity, config_source, settings};
 use crate::system::threads;
@@ -46,6 +50,10 @@ pub(crate) use self::resources::StartupInputs;
 
 /// The name of this host.
 const HOST_NAME: &str = "/proc/sys/kernel/hostname";
+/// How long a process that takes over looks for a master before it gives up.
+const MASTER_DEADLINE: Duration = Duration::from_secs(15);
+/// How often it checks whether there is one.
+const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// All running parts of the process.
 pub(crate) struct RunningProcess {
@@ -82,61 +90,58 @@ impl RunningProcess {
     /// Starts all parts. Returns `None` if a signal to stop arrived before that.
     pub(crate) async fn start(mut inputs: StartupInputs<'_>) -> Result<Option<Self>, RunError> {
         let start = Instant::now();
-        let Some((running, bound)) = acquire(&mut inputs).await? else { return Ok(None) };
-        let BoundResources { admin, admin_tls, control, unix, takeover_socket, taken } = bound;
+        let Some(acquired) = acquire(&mut inputs).await? else { return Ok(None) };
+        let Acquired { admin, admin_tls, tls, listeners, control, unix, takeover_socket, taken } =
+            acquired;
         let config = inputs.config;
-        let sockets = Arc::new(Mutex::new(running.bound.sockets()?));
-        let offered_sockets = OfferedSockets::new(&sockets, admin.handles()?);
-        let (drain, controller) = drain::new(settings::drain(config));
-        let controller = tokio::spawn(controller.run());
-        let effective = effective_config(&inputs, &running.tls, &admin_tls);
-        let workers = running.bound.serve(&drain)?;
-        let parts = ServiceSetParts {
-            control: running.control,
-            sockets,
-            effective: effective.clone(),
-            tls: running.tls,
-            admin: admin.addresses().to_vec(),
-        };
-        let services = ServiceSet::new(config, running.started, &workers, parts);
-        let registry = services.registry().clone();
+
+        let effective = effective_config(&inputs, &tls, &admin_tls);
+        let mut plane = DataPlane::start(&inputs, &listeners, &admin, tls, &effective)?;
+        let registry = plane.services.registry().clone();
+        if let Some(taken) = &taken
+            && !wait_for_masters(&registry, taken, &mut inputs.signals).await?
+        {
+            return Ok(None);
+        }
+        plane.services.serve(listeners, &mut plane.workers);
         publish_unix(&unix).await?;
-        warn_of_copying(config, workers.splices());
-        let memory = watch_capacity(&inputs, &effective, &workers);
+        warn_of_copying(config, plane.workers.splices());
+        let shortage = plane.workers.resource_shortage().clone();
+        let memory = capacity::watch(inputs.memory.clone(), effective.clone(), shortage);
+        let memory = tokio::spawn(memory);
+
         let (access, hosts) = (ControlAccess::of(config), HostNames::new(admin_hosts(config)));
-        let with_api = add_control_api((&access, &hosts), (&registry, workers.sessions()), admin);
-        let admin = record_history(&registry, with_api);
-        let parts = (start, registry, effective.clone(), drain.clone());
-        let admin_parts = (running.heartbeat, (&admin, access.refused()));
-        let report = Arc::new(report(&inputs, parts, &workers, admin_parts));
+        let offered_sockets = OfferedSockets::new(plane.services.sockets(), admin.handles()?);
+        let admin = admin.hosts(hosts.clone()).guard(Arc::new(access.clone()));
+        let admin = add_routes(admin, &access, &registry, plane.workers.sessions());
+        let report = Arc::new(report(start, &inputs, &plane, &effective, &admin, &access));
         log_start(&admin, config);
         let probe = admin.serve(report.clone())?;
-        let (changed, watch, secret_watch) = watch_config(&inputs);
         publish_control(control.as_ref()).await?;
-        let reloader = make_reloader(&inputs, effective, (access, hosts), admin_tls);
+
+        let (changed, watch, secret_watch) = watch_config(&inputs);
+        let reloader = make_reloader(&inputs, effective, access, hosts, admin_tls);
         let takeover_server = takeover_socket
-            .map(|socket| {
-                let registry = services.registry().clone();
-                offered_sockets.serve_takeover(socket, taken, unix.paths(), registry)
-            })
+            .map(|socket| offered_sockets.serve_takeover(socket, taken, unix.paths(), registry))
             .transpose()?;
         // After the last thread that is started here: threads inherit the priority.
         threads::raise_priority();
-        let service_manager = report_ready();
+        let mut service_manager = ServiceManager::find();
+        service_manager.ready();
         Ok(Some(Self {
             signals: inputs.signals,
-            drain,
-            controller,
-            discovery: running.discovery,
+            drain: plane.drain,
+            controller: plane.controller,
+            discovery: plane.discovery,
             memory,
-            workers,
+            workers: plane.workers,
             control,
             unix,
             probe: Some(probe),
             report,
             reader: inputs.reader,
             reloader,
-            services,
+            services: plane.services,
             changed,
             watch,
             secret_watch,
@@ -146,6 +151,89 @@ impl RunningProcess {
             last_conversation: None,
         }))
     }
+}
+
+/// The workers and discovery, with the services of the configuration.
+struct DataPlane {
+    drain: Drain,
+    controller: tokio::task::JoinHandle<Summary>,
+    workers: Running,
+    discovery: tokio::task::JoinHandle<()>,
+    heartbeat: sentinel::Heartbeat,
+    services: ServiceSet,
+}
+
+impl DataPlane {
+    /// Starts it without listeners: `listeners` are only announced to discovery, which must not
+    /// connect to them.
+    fn start(
+        inputs: &StartupInputs<'_>,
+        listeners: &[BoundListener],
+        admin: &admin_http::Server,
+        tls: TlsServers,
+        effective: &EffectiveConfig,
+    ) -> Result<Self, RunError> {
+        let (config, limits) = (inputs.config, inputs.connections);
+        let (drain, controller) = drain::new(settings::drain(config));
+        let controller = tokio::spawn(controller.run());
+        let mut workers = Running::start(settings::workers(config), limits.total, &drain)?;
+        let admin = admin.addresses().to_vec();
+        let own = listeners.iter().filter_map(|it| it.listener.addr.tcp());
+        let own: Vec<_> = own.chain(admin.iter().copied()).collect();
+        let timeouts = settings::sentinel_timeouts(&config.services);
+        let (discovery, control, _) = Discovery::new(Vec::new(), timeouts, &own);
+        let heartbeat = discovery.heartbeat();
+        let discovery = tokio::spawn(discovery.run());
+        let mut services = ServiceSet::new(config, control, effective.clone(), tls, admin);
+        services.begin(config, &limits.services, &mut workers);
+        Ok(Self { drain, controller, workers, discovery, heartbeat, services })
+    }
+}
+
+/// Waits until there is a master to send clients to, or until no other process can serve them.
+/// Returns `false` if a signal to stop arrived first.
+async fn wait_for_masters(
+    services: &ServiceRegistry,
+    taken: &TakenSockets,
+    signals: &mut Signals,
+) -> Result<bool, RunError> {
+    let services = services.list();
+    let have = || services.iter().filter(|it| it.discovery.snapshot().master.is_some()).count();
+    // Counted and not timed: a process that was stopped meanwhile has not looked.
+    let mut checks = MASTER_DEADLINE.as_millis() / CHECK_INTERVAL.as_millis();
+    while have() < services.len() {
+        checks = checks.saturating_sub(1);
+        if taken.is_abandoned() {
+            let path = taken.path().to_owned();
+            match run_unless_stopped(signals, "the state folder", move || {
+                takeover::is_unused(&path)
+            })
+            .await?
+            {
+                None => return Ok(false),
+                Some(true) => {
+                    warn!("the old process has ended, serving without waiting for a master");
+                    return Ok(true);
+                }
+                Some(false) => {}
+            }
+        }
+        if checks == 0 {
+            return if have() > 0 {
+                Ok(true)
+            } else {
+                Err(TakeoverError::NoMaster(MASTER_DEADLINE).into())
+            };
+        }
+        tokio::select! {
+            () = tokio::time::sleep(CHECK_INTERVAL) => {}
+            (name, _) = signals.stop() => {
+                info!(signal = name, "received {name} before the takeover");
+                return Ok(false);
+            },
+        }
+    }
+    Ok(true)
 }
 
 /// The settings that reports show.
@@ -172,7 +260,8 @@ pub(crate) fn admin_hosts(config: &Config) -> Vec<String> {
 fn make_reloader(
     inputs: &StartupInputs<'_>,
     effective: EffectiveConfig,
-    (control, hosts): (ControlAccess, HostNames),
+    control: ControlAccess,
+    hosts: HostNames,
     admin_tls: AdminCertificates,
 ) -> Reloader {
     Reloader {
@@ -189,43 +278,29 @@ fn make_reloader(
 
 /// What the admin server reports.
 fn report(
+    start: Instant,
     inputs: &StartupInputs<'_>,
-    (start, services, effective, drain): (Instant, ServiceRegistry, EffectiveConfig, Drain),
-    workers: &Running,
-    (discovery, (admin, tokens)): (sentinel::Heartbeat, (&admin_http::Server, Arc<TokenRefusals>)),
+    plane: &DataPlane,
+    effective: &EffectiveConfig,
+    admin: &admin_http::Server,
+    access: &ControlAccess,
 ) -> ProcessReport {
     ProcessReport {
         start,
-        effective,
+        effective: effective.clone(),
         files: inputs.reader.files(),
-        services,
-        drain,
-        stats: workers.stats().clone(),
-        scarcity: workers.resource_shortage().clone(),
-        workers: workers.heartbeats().to_vec(),
-        discovery,
+        services: plane.services.registry().clone(),
+        drain: plane.drain.clone(),
+        stats: plane.workers.stats().clone(),
+        scarcity: plane.workers.resource_shortage().clone(),
+        workers: plane.workers.heartbeats().to_vec(),
+        discovery: plane.heartbeat.clone(),
         lost_lines: inputs.logging.lost_lines(),
         memory: inputs.memory.clone(),
         admin: admin.stats(),
-        tokens,
+        tokens: access.refused(),
         scraper: Mutex::new(Scraper::find()),
     }
-}
-
-fn report_ready() -> ServiceManager {
-    let mut service_manager = ServiceManager::find();
-    service_manager.ready();
-    service_manager
-}
-
-/// Starts to limit new clients to the memory and the open files that are available.
-fn watch_capacity(
-    inputs: &StartupInputs<'_>,
-    effective: &EffectiveConfig,
-    workers: &Running,
-) -> tokio::task::JoinHandle<()> {
-    let (memory, shortage) = (inputs.memory.clone(), workers.resource_shortage().clone());
-    tokio::spawn(capacity::watch(memory, effective.clone(), shortage))
 }
 
 /// Starts to watch the configuration file and the secret files. The first value receives the reason
@@ -243,17 +318,6 @@ fn watch_config(
     (changed, watch, secrets)
 }
 
-/// Records the last minutes for the status page.
-fn record_history(
-    services: &ServiceRegistry,
-    (admin, orders): (admin_http::Server, CommandLog),
-) -> admin_http::Server {
-    let history = History::new(services.clone(), orders);
-    // The task ends with the runtime. Without it the page has no plots.
-    tokio::spawn(Arc::clone(&history).record());
-    admin.route("/history", history)
-}
-
 /// Warns if large values are copied although `splice = "on"` is configured.
 fn warn_of_copying(config: &Config, splices: Result<(), &std::io::Error>) {
     match splices {
@@ -265,25 +329,28 @@ fn warn_of_copying(config: &Config, splices: Result<(), &std::io::Error>) {
     }
 }
 
+/// Adds the lists of sessions, the commands and the history of the last minutes to the admin
+/// server. Commands are answered only while they are enabled.
+fn add_routes(
+    admin: admin_http::Server,
+    access: &ControlAccess,
+    services: &ServiceRegistry,
+    sessions: &proxy::SessionVisits,
+) -> admin_http::Server {
+    let (sessions, log) = (SessionsApi::new(sessions.clone()), CommandLog::default());
+    let control = Control::new(access.clone(), services.clone(), log.clone());
+    let admin = control.add_to(sessions.add_to(admin));
+    let admin = sessions.add_control_to(&control, admin);
+    let history = History::new(services.clone(), log);
+    // The task ends with the runtime. Without it the page has no plots.
+    tokio::spawn(Arc::clone(&history).record());
+    admin.route("/history", history)
+}
+
 /// Logs that the process has started.
 fn log_start(admin: &admin_http::Server, config: &Config) {
     let (admin, version) = (logging::list(admin.addresses()), env!("CARGO_PKG_VERSION"));
     info!(admin, version, config = %config.hash, "started");
-}
-
-/// Adds the control API to the admin server, with the log of its commands and the rules of who may
-/// read. It answers only while it is enabled.
-fn add_control_api(
-    (access, hosts): (&ControlAccess, &HostNames),
-    (services, sessions): (&ServiceRegistry, &proxy::SessionVisits),
-    admin: admin_http::Server,
-) -> (admin_http::Server, CommandLog) {
-    let admin = admin.hosts(hosts.clone()).guard(Arc::new(access.clone()));
-    let sessions = SessionsApi::new(sessions.clone());
-    let admin = sessions.add_to(admin);
-    let log = CommandLog::default();
-    let control = Control::new(access.clone(), services.clone(), log.clone());
-    (sessions.add_control_to(&control, control.add_to(admin)), log)
 }
 
 /// Publishes the Unix sockets. Bounded, since TCP clients are served by now.

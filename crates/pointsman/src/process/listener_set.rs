@@ -7,15 +7,14 @@
 //! they notice to that discovery, but a hint from a reader concerns its replica and never the
 //! master.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use proxy::{ListenAddr, Options, ServerCommands};
-use sentinel::{DiscoveryConfig, DiscoveryHandle, ReplicaRules, Replicas};
-use target::{EmptyPool, PoolWriter, TargetReader, TargetSource, TargetWriter};
+use sentinel::{DiscoveryHandle, ReplicaRules, Replicas};
+use target::{EmptyPool, PoolWriter, TargetReader, TargetSource};
 
 use crate::config::{Config, LogConfig, NoReplica, ServiceConfig};
 use crate::process::session_options::options_to;
-use crate::process::settings;
 use crate::process::tls_servers::TlsServers;
 
 /// Suffix of the name of a listener set for readers. A master's name contains no slash.
@@ -141,21 +140,19 @@ pub(crate) fn options_of(
 ) -> Vec<(String, Options)> {
     let all = all(config).into_iter().filter_map(|set| {
         let (service, limit) = (config.services.get(set.service)?, limits.get(set.service)?);
-        let shared = (&config.log, tls.listening(service));
-        Some((set.name, options_to(set.to, service, *limit, shared)))
+        let listening = tls.listening(service);
+        Some((set.name, options_to(set.to, service, *limit, &config.log, listening)))
     });
     all.collect()
 }
 
-/// The target of a service, and the channel by which its sessions send hints to discovery; they are
-/// dropped before it is connected. Discovery must know our own addresses before it starts, and the
-/// services must have their channels before they are bound, so it is connected in between.
+/// The target of a service, and the discovery that its sessions send hints to.
 #[derive(Clone)]
 pub(crate) struct ServiceRoute {
-    target: Arc<TargetReader>,
-    discovery: Arc<OnceLock<DiscoveryHandle>>,
+    pub(crate) target: Arc<TargetReader>,
+    pub(crate) discovery: DiscoveryHandle,
     /// The master's commands that the built-in table lacks.
-    commands: ServerCommands,
+    pub(crate) commands: ServerCommands,
 }
 
 /// What publishes the nodes that a set leads to, if it is not the target itself.
@@ -166,34 +163,25 @@ pub(crate) enum SetPublisher {
 }
 
 impl ServiceRoute {
-    fn new() -> (TargetWriter, Self) {
-        let (writer, target) = TargetWriter::new();
-        (writer, Self { target, discovery: Arc::default(), commands: ServerCommands::default() })
-    }
-
-    /// Connects the hints of sessions with the discovery of their service.
-    pub(crate) fn connect(&self, handle: &DiscoveryHandle) {
-        let _first = self.discovery.set(handle.clone());
-    }
-
-    /// Prepares a listener set.
+    /// Prepares a listener set with at most `limit` connections.
     pub(crate) fn set(
         &self,
         to: Destinations,
         service: &ServiceConfig,
         limit: usize,
-        (log, tls): (&LogConfig, &TlsServers),
+        log: &LogConfig,
+        tls: &TlsServers,
     ) -> (proxy::Service, SetPublisher) {
         let (route, hints, publisher): (TargetSource, Arc<dyn proxy::Hints>, _) = match to {
             Destinations::Master => (
                 Arc::clone(&self.target).into(),
-                Arc::new(WriterHints(Arc::clone(&self.discovery))),
+                Arc::new(WriterHints(self.discovery.clone())),
                 SetPublisher::Target,
             ),
             Destinations::Replicas => {
                 let (writer, pool) = PoolWriter::new(&self.target, empty(service));
                 let replicas = Replicas { rules: rules(service), writer };
-                let hints = Arc::new(ReaderHints(Arc::clone(&self.discovery)));
+                let hints = Arc::new(ReaderHints(self.discovery.clone()));
                 (pool.into(), hints, SetPublisher::Replicas(replicas))
             }
             Destinations::Sentinels => {
@@ -203,47 +191,9 @@ impl ServiceRoute {
             }
         };
         let name = format!("{}{}", service.name, to.suffix()).into();
-        let mut options = options_to(to, service, limit, (log, tls.listening(service)));
+        let mut options = options_to(to, service, limit, log, tls.listening(service));
         options.stateless_commands = options.stateless_commands.with_server(&self.commands);
         (proxy::Service { name, route, options: options.into(), hints }, publisher)
-    }
-}
-
-/// One service, prepared before any part runs.
-pub(crate) struct WiredService {
-    /// The services of the data plane, one per listener set.
-    pub(crate) sets: Vec<(Destinations, proxy::Service)>,
-    /// The discovery settings.
-    pub(crate) watch: DiscoveryConfig,
-    /// Its target.
-    pub(crate) route: ServiceRoute,
-}
-
-impl WiredService {
-    /// Prepares a service with at most `limit` connections per listener set.
-    pub(crate) fn new(
-        service: &ServiceConfig,
-        limit: usize,
-        shared: (&LogConfig, &TlsServers),
-    ) -> Self {
-        let (target_writer, route) = ServiceRoute::new();
-        let (mut sets, mut replicas, mut sentinels) = (Vec::new(), None, None);
-        for to in destinations(service) {
-            let (set, publisher) = route.set(to, service, limit, shared);
-            match publisher {
-                SetPublisher::Target => {}
-                SetPublisher::Replicas(it) => replicas = Some(it),
-                SetPublisher::Sentinels(it) => sentinels = Some(it),
-            }
-            sets.push((to, set));
-        }
-        let watch = settings::discovery(
-            service,
-            target_writer,
-            route.commands.clone(),
-            (replicas, sentinels),
-        );
-        Self { sets, watch, route }
     }
 }
 
@@ -252,28 +202,25 @@ pub(crate) fn destinations(service: &ServiceConfig) -> Vec<Destinations> {
     Destinations::ALL.into_iter().filter(|to| to.is_used(service)).collect()
 }
 
-/// Hints from sessions of writers. Connected before any session exists.
-struct WriterHints(Arc<OnceLock<DiscoveryHandle>>);
+/// Hints from sessions of writers.
+struct WriterHints(DiscoveryHandle);
 
 impl proxy::Hints for WriterHints {
     fn hint(&self, _target: &target::Target, _hint: proxy::Hint) {
         // The machine checks by itself, whatever the hint was and whichever target it concerned,
         // and it limits how often.
-        if let Some(handle) = self.0.get() {
-            handle.hint();
-        }
+        self.0.hint();
     }
 }
 
 /// Hints from sessions of readers.
-struct ReaderHints(Arc<OnceLock<DiscoveryHandle>>);
+struct ReaderHints(DiscoveryHandle);
 
 impl proxy::Hints for ReaderHints {
     fn hint(&self, _target: &target::Target, hint: proxy::Hint) {
         // Replies of a replica are not evidence: it refuses writes as long as it exists.
-        let news = matches!(hint, proxy::Hint::DialFailed(_) | proxy::Hint::UpstreamEnded);
-        if let (true, Some(handle)) = (news, self.0.get()) {
-            handle.hint_from_reader();
+        if matches!(hint, proxy::Hint::DialFailed(_) | proxy::Hint::UpstreamEnded) {
+            self.0.hint_from_reader();
         }
     }
 }
@@ -332,20 +279,8 @@ mod tests {
         let names: Vec<&str> = sets.iter().map(|it| it.name.as_str()).collect();
         assert_eq!(names, ["a", "b", "b/replicas"]);
         assert_eq!(sets[2].listen, ["127.0.0.1:3".parse::<std::net::SocketAddr>().unwrap().into()]);
-        let wire = |number: usize| {
-            let shared = (&config.log, &tls);
-            WiredService::new(&config.services[number], limits.services[number], shared)
-        };
-        let (first, second) = (wire(0), wire(1));
-        let wired: Vec<&str> =
-            first.sets.iter().chain(&second.sets).map(|(_, it)| &*it.name).collect();
-        assert_eq!(wired, names);
-        assert!(first.watch.replicas.is_none());
-        let replicas = second.watch.replicas.as_ref().expect("readers");
-        assert_eq!(
-            (replicas.writer.pool().when_empty(), replicas.rules.clone()),
-            (EmptyPool::Master, ReplicaRules::default())
-        );
+        let readers = &config.services[1];
+        assert_eq!((empty(readers), rules(readers)), (EmptyPool::Master, ReplicaRules::default()));
         assert_eq!(
             options_of(&config, &limits.services, &tls)
                 .iter()

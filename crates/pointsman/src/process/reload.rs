@@ -59,7 +59,8 @@ impl Reloader {
         why: &'static str,
         loaded: &config::Loaded,
         drain: &Drain,
-        (services, workers): (&mut ServiceSet, &mut Running),
+        services: &mut ServiceSet,
+        workers: &mut Running,
     ) {
         self.forget_ended(services);
         let change = match loaded.change(&self.running, &self.leaving) {
@@ -69,7 +70,7 @@ impl Reloader {
                 return;
             }
         };
-        match self.apply(&change, drain, (services, workers), loaded.unread_secrets().len()).await {
+        match self.apply(&change, drain, services, workers, loaded.unread_secrets().len()).await {
             Ok(pending) => self.report(why, &change, &pending, loaded.unread_secrets()),
             Err(fault) => self.refuse(why, vec![fault]),
         }
@@ -123,7 +124,8 @@ impl Reloader {
         &self,
         change: &ReloadPlan,
         drain: &Drain,
-        (services, data_plane): (&mut ServiceSet, &mut Running),
+        services: &mut ServiceSet,
+        data_plane: &mut Running,
         unread: usize,
     ) -> Result<Vec<String>, String> {
         let config = &change.config;
@@ -143,17 +145,17 @@ impl Reloader {
         } else {
             None
         };
-        let tls = PreparedTls::of(config, (services.tls(), &self.admin_tls))?;
+        let tls = PreparedTls::of(config, services.tls(), &self.admin_tls)?;
         // Leaves the options as they were if one of them is refused.
-        services.retune((config, limits), &before)?;
+        services.retune(config, limits, &before)?;
         // From here on nothing fails.
-        tls.commit((services.tls(), &self.admin_tls));
+        tls.commit(services.tls(), &self.admin_tls);
         for service in &config.services {
             service.redis_tls.renew();
             service.sentinel_tls.renew();
         }
         if let Some(prepared) = prepared {
-            services.apply(prepared, (&before, config), limits, data_plane);
+            services.apply(prepared, &before, config, limits, data_plane);
         }
         services.tune(config, limits, data_plane);
         data_plane.allow(plan.connections.total);
@@ -180,12 +182,13 @@ struct PreparedTls {
 impl PreparedTls {
     fn of(
         config: &Config,
-        (services, admin): (&TlsServers, &AdminCertificates),
+        services: &TlsServers,
+        admin: &AdminCertificates,
     ) -> Result<Self, String> {
         Ok(Self { services: services.prepare(config)?, admin: admin.prepare(config)? })
     }
 
-    fn commit(self, (services, admin): (&TlsServers, &AdminCertificates)) {
+    fn commit(self, services: &TlsServers, admin: &AdminCertificates) {
         services.commit(self.services);
         admin.commit(self.admin);
     }
@@ -236,22 +239,25 @@ mod tests {
     fn changes_no_certificate_if_another_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let (one, mut two) = (config(folder.path(), "one"), config(folder.path(), "two"));
-        let tls = (&TlsServers::new(&one).unwrap(), &AdminCertificates::new(&one).unwrap());
+        let services = TlsServers::new(&one).unwrap();
+        let own = AdminCertificates::new(&one).unwrap();
         let shown = || {
-            let service = tls.0.certificates().pop().map(|(_, facts)| facts.names);
-            let admin = tls.1.certificates().pop().map(|facts| facts.names);
+            let service = services.certificates().pop().map(|(_, facts)| facts.names);
+            let admin = own.certificates().pop().map(|facts| facts.names);
             [service, admin].map(Option::unwrap_or_default).concat()
         };
         // No version is left for the admin server.
         let rules = &mut two.admin.tls;
         std::mem::swap(&mut rules.min_version, &mut rules.max_version);
-        let refused = PreparedTls::of(&two, tls).map(|it| it.commit(tls)).unwrap_err();
+        let refused = PreparedTls::of(&two, &services, &own)
+            .map(|it| it.commit(&services, &own))
+            .unwrap_err();
         assert!(refused.contains("admin.tls"), "{refused}");
         assert_eq!(shown(), ["one", "one"]);
 
         let rules = &mut two.admin.tls;
         std::mem::swap(&mut rules.min_version, &mut rules.max_version);
-        PreparedTls::of(&two, tls).map(|it| it.commit(tls)).unwrap();
+        PreparedTls::of(&two, &services, &own).map(|it| it.commit(&services, &own)).unwrap();
         assert_eq!(shown(), ["two", "two"]);
     }
 }

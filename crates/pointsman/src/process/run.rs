@@ -221,8 +221,8 @@ impl RunningProcess {
         match read {
             ConfigRead::Done(why, loaded) => {
                 self.secret_watch.watch(loaded.secret_files());
-                let parts = (&mut self.services, &mut self.workers);
-                self.reloader.take(why, &loaded, &self.drain, parts).await;
+                let (services, workers) = (&mut self.services, &mut self.workers);
+                self.reloader.take(why, &loaded, &self.drain, services, workers).await;
             }
             ConfigRead::Overdue(why, fault) | ConfigRead::Failed(why, fault) => {
                 self.reloader.refuse(why, vec![fault]);

@@ -1,6 +1,6 @@
 //! The services that run: applies a reload to the listeners, the data plane and discovery.
 //!
-//! A reload is [prepared](prepare) first, which may fail; applying it cannot. Each listening
+//! The start begins all services, and serves them when everything is ready. A reload is [prepared](prepare) first, which may fail; applying it cannot. Each listening
 //! address is closed by itself, with the sessions that came through it, by the plan of a shutdown
 //! (`drain`); other addresses and services are not touched. A service that was removed keeps its
 //! discovery, its metrics and its place in the status until its last session has left. If it is
@@ -19,17 +19,16 @@ use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use drain::Summary;
-use proxy::{ListenAddr, ListenerId, NewListener, Running, Sockets};
+use proxy::{ListenAddr, ListenerId, NewListener, Running, ServerCommands, Sockets};
 use sentinel::{DiscoveryControl, DiscoveryHandle};
+use target::TargetWriter;
 use tokio::task::JoinSet;
 use tracing::info;
 
 use crate::admin::effective_config::{EffectiveConfig, ServiceSettings};
 use crate::admin::service_registry::ServiceRegistry;
 use crate::config::{Config, ServiceConfig};
-use crate::process::listener_set::{
-    self, Destinations, ListenerSet, ServiceRoute, SetPublisher, WiredService,
-};
+use crate::process::listener_set::{self, Destinations, ListenerSet, ServiceRoute, SetPublisher};
 use crate::process::service_set::prepare::PreparedReload;
 use crate::process::service_set::report::log_serving;
 use crate::process::{settings, tls_servers::TlsServers};
@@ -64,7 +63,6 @@ struct RunningService {
     name: String,
     /// Its number in discovery.
     discovery: usize,
-    handle: DiscoveryHandle,
     route: ServiceRoute,
     sets: Vec<RunningSet>,
     /// The counters of its writers, also after they have left.
@@ -90,60 +88,30 @@ pub(crate) struct ServiceSet {
     drains: JoinSet<(ListenerId, Summary)>,
 }
 
-/// The parts of a service at the start.
-pub(crate) struct StartedService {
-    pub(crate) handle: DiscoveryHandle,
-    pub(crate) route: ServiceRoute,
-    /// Its listener sets: where they lead to, their number in the data plane, their addresses.
-    pub(crate) sets: Vec<(Destinations, usize, Vec<ServedAddress>)>,
-}
-
-/// The parts of the process that the services need.
-pub(crate) struct ServiceSetParts {
-    pub(crate) control: DiscoveryControl,
-    pub(crate) sockets: Arc<Mutex<Sockets>>,
-    pub(crate) effective: EffectiveConfig,
-    pub(crate) tls: TlsServers,
-    pub(crate) admin: Vec<SocketAddr>,
+/// An address with its sockets, which no service uses yet.
+pub(crate) struct BoundListener {
+    pub(crate) set: ListenerSet,
+    /// As configured: the port may be 0.
+    pub(crate) configured: ListenAddr,
+    pub(crate) is_managed: bool,
+    pub(crate) listener: NewListener,
+    /// The duplicates for another process and for later reloads.
+    pub(crate) duplicates: Sockets,
 }
 
 impl ServiceSet {
-    /// The services with which the process starts, in the order of the configuration.
+    /// No services yet.
     pub(crate) fn new(
         config: &Config,
-        started: Vec<StartedService>,
-        workers: &Running,
-        parts: ServiceSetParts,
+        control: DiscoveryControl,
+        effective: EffectiveConfig,
+        tls: TlsServers,
+        admin: Vec<SocketAddr>,
     ) -> Self {
-        let ServiceSetParts { control, sockets, effective, tls, admin } = parts;
-        let mut services = Vec::new();
-        for (number, (service, started)) in config.services.iter().zip(started).enumerate() {
-            let StartedService { handle, route, sets } = started;
-            let sets: Vec<RunningSet> = sets
-                .into_iter()
-                .filter_map(|(to, number, addresses)| {
-                    let counters = workers.counters(number)?;
-                    let name = Arc::from(counters.name());
-                    Some(RunningSet { to, name, number, counters, addresses, closing: 0 })
-                })
-                .collect();
-            let Some(writers) = sets.first().map(|set| set.counters.clone()) else { continue };
-            services.push(RunningService {
-                name: service.name.clone(),
-                discovery: number,
-                handle,
-                route,
-                sets,
-                writers,
-                was_added: false,
-                is_leaving: false,
-                settings: ServiceSettings::of(service, 0),
-            });
-        }
-        let set = Self {
-            services,
+        Self {
+            services: Vec::new(),
             control,
-            sockets,
+            sockets: Arc::default(),
             registry: ServiceRegistry::default(),
             effective,
             tls,
@@ -151,12 +119,33 @@ impl ServiceSet {
             workers: settings::workers(config),
             closing: BTreeMap::new(),
             drains: JoinSet::new(),
-        };
-        set.report();
-        for service in set.registry.list() {
+        }
+    }
+
+    /// Begins the discovery of the services with which the process starts, in the order of the
+    /// configuration. They have no listeners yet.
+    pub(crate) fn begin(&mut self, config: &Config, limits: &[usize], workers: &mut Running) {
+        for (service, limit) in config.services.iter().zip(limits) {
+            self.update_service(service, None, *limit, config, false, workers);
+        }
+        self.control.apply();
+        self.report();
+    }
+
+    /// Serves clients on the addresses of the start.
+    pub(crate) fn serve(&mut self, listeners: Vec<BoundListener>, workers: &mut Running) {
+        for listener in listeners {
+            self.open(listener, workers);
+        }
+        self.report();
+        for service in self.registry.list() {
             log_serving(&service);
         }
-        set
+    }
+
+    /// Duplicates of all listening sockets.
+    pub(crate) fn sockets(&self) -> &Arc<Mutex<Sockets>> {
+        &self.sockets
     }
 
     /// The services as reports see them.
@@ -178,11 +167,12 @@ impl ServiceSet {
     pub(crate) fn apply(
         &mut self,
         prepared: PreparedReload,
-        (before, config): (&Config, &Config),
+        before: &Config,
+        config: &Config,
         limits: &[usize],
         workers: &mut Running,
     ) {
-        let PreparedReload { wanted, plan, mut sockets } = prepared;
+        let PreparedReload { wanted, plan, opened } = prepared;
         // Named before the sets change: the plan counts these.
         let running: Vec<(Arc<str>, ListenerId)> = self
             .services
@@ -190,16 +180,16 @@ impl ServiceSet {
             .flat_map(|service| &service.sets)
             .flat_map(|set| set.addresses.iter().map(|it| (Arc::clone(&set.name), it.id)))
             .collect();
-        self.announce_own(&wanted, &sockets);
+        self.announce_own(&wanted, &opened);
         for (service, limit) in config.services.iter().zip(limits) {
             let old = before.services.iter().find(|it| it.name == service.name);
-            self.update_service(service, old, *limit, config, workers);
+            self.update_service(service, old, *limit, config, true, workers);
         }
         for service in &mut self.services {
             let is_configured = config.services.iter().any(|it| it.name == service.name);
             if !is_configured && !std::mem::replace(&mut service.is_leaving, true) {
                 info!(service = service.name, "service removed, its sessions leave");
-                service.handle.set_service_removed(true);
+                service.handle().set_service_removed(true);
             }
         }
         let closing: Vec<(Arc<str>, ListenerId, bool)> = plan
@@ -213,10 +203,9 @@ impl ServiceSet {
         for (set, id, moved) in closing.iter().filter(|(.., moved)| *moved) {
             self.close(set, *id, *moved, config, workers);
         }
-        for (number, (set, configured)) in wanted.into_iter().enumerate() {
-            if let Some((listener, duplicates)) = sockets.remove(&number) {
-                self.open(&set, configured, (listener, duplicates), workers);
-            }
+        for listener in opened {
+            info!(listener = %listener.set.name, addr = %listener.listener.addr, "listening");
+            self.open(listener, workers);
         }
         for (set, id, moved) in closing.iter().filter(|(.., moved)| !*moved) {
             self.close(set, *id, *moved, config, workers);
@@ -225,12 +214,8 @@ impl ServiceSet {
         self.collect_unused(workers);
     }
 
-    fn announce_own(
-        &self,
-        wanted: &[(ListenerSet, ListenAddr)],
-        sockets: &BTreeMap<usize, (NewListener, Sockets)>,
-    ) {
-        let new = sockets.values().filter_map(|(listener, _)| listener.addr.tcp());
+    fn announce_own(&self, wanted: &[(ListenerSet, ListenAddr)], opened: &[BoundListener]) {
+        let new = opened.iter().filter_map(|it| it.listener.addr.tcp());
         let running = self.running();
         let kept = running.iter().filter(|(key, _)| {
             wanted.iter().any(|(set, addr)| (&set.name, addr) == (&key.0, &key.1))
@@ -246,19 +231,24 @@ impl ServiceSet {
         old: Option<&ServiceConfig>,
         limit: usize,
         config: &Config,
+        is_reload: bool,
         workers: &mut Running,
     ) {
         let position = self.services.iter().position(|it| it.name == service.name);
-        let Some(running) = position.and_then(|at| self.services.get_mut(at)) else {
-            self.begin(service, limit, config, workers);
-            return;
-        };
+        let position = position.unwrap_or_else(|| {
+            if is_reload {
+                info!(service = service.name, "service added");
+            }
+            self.services.push(RunningService::begin(service, &mut self.control, is_reload));
+            self.services.len() - 1
+        });
+        let Some(running) = self.services.get_mut(position) else { return };
         running.settings = ServiceSettings::of(service, limit);
         let returns = std::mem::replace(&mut running.is_leaving, false);
         if returns {
-            running.handle.set_service_removed(false);
+            running.handle().set_service_removed(false);
         }
-        if returns || old.is_none_or(|old| old.sentinels != service.sentinels) {
+        if returns || old.is_some_and(|old| old.sentinels != service.sentinels) {
             let sentinels = service.sentinels.iter().map(settings::node).collect();
             self.control.set_sentinels(running.discovery, sentinels);
         }
@@ -266,7 +256,7 @@ impl ServiceSet {
             if running.sets.iter().any(|set| set.to == to) {
                 continue;
             }
-            let (set, publisher) = running.route.set(to, service, limit, (&config.log, &self.tls));
+            let (set, publisher) = running.route.set(to, service, limit, &config.log, &self.tls);
             match publisher {
                 SetPublisher::Target => {}
                 SetPublisher::Replicas(replicas) => {
@@ -286,35 +276,6 @@ impl ServiceSet {
         }
     }
 
-    /// Begins a service that is new.
-    fn begin(
-        &mut self,
-        service: &ServiceConfig,
-        limit: usize,
-        config: &Config,
-        workers: &mut Running,
-    ) {
-        let WiredService { sets, watch, route } =
-            WiredService::new(service, limit, (&config.log, &self.tls));
-        let (discovery, handle) = self.control.add(watch);
-        route.connect(&handle);
-        let sets: Vec<RunningSet> =
-            sets.into_iter().map(|(to, set)| RunningSet::add(to, set, workers)).collect();
-        let Some(writers) = sets.first().map(|set| set.counters.clone()) else { return };
-        self.services.push(RunningService {
-            name: service.name.clone(),
-            discovery,
-            handle,
-            route,
-            sets,
-            writers,
-            was_added: true,
-            is_leaving: false,
-            settings: ServiceSettings::of(service, limit),
-        });
-        info!(service = service.name, "service added");
-    }
-
     /// The listener set of this name.
     fn set_mut(&mut self, name: &str) -> Option<&mut RunningSet> {
         let mut sets = self.services.iter_mut().flat_map(|service| &mut service.sets);
@@ -322,21 +283,14 @@ impl ServiceSet {
     }
 
     /// Serves an address.
-    fn open(
-        &mut self,
-        into: &ListenerSet,
-        configured: ListenAddr,
-        (listener, duplicates): (NewListener, Sockets),
-        workers: &mut Running,
-    ) {
+    fn open(&mut self, bound: BoundListener, workers: &mut Running) {
+        let BoundListener { set: into, configured, is_managed, listener, duplicates } = bound;
         let kept = Arc::clone(&self.sockets);
         let Some(set) = self.set_mut(&into.set) else { return };
-        let addr = listener.addr.clone();
-        let id = workers.open(set.number, listener, into.tls);
+        let (addr, tls) = (listener.addr.clone(), into.tls);
+        let id = workers.open(set.number, listener, tls);
         let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.add(duplicates, id, &set.name);
-        info!(listener = %into.name, %addr, "listening");
-        let (is_managed, tls) = (false, into.tls);
         set.addresses.push(ServedAddress { id, configured, addr, is_managed, tls });
     }
 
@@ -346,6 +300,29 @@ impl ServiceSet {
             let at = config.services.iter().position(|it| it.name == service.name);
             at.unwrap_or(usize::MAX)
         });
+    }
+}
+
+impl RunningService {
+    /// Begins the discovery of a service.
+    fn begin(service: &ServiceConfig, control: &mut DiscoveryControl, was_added: bool) -> Self {
+        let (writer, target) = TargetWriter::new();
+        let commands = ServerCommands::default();
+        let (number, handle) = control.add(settings::discovery(service, writer, commands.clone()));
+        Self {
+            name: service.name.clone(),
+            discovery: number,
+            route: ServiceRoute { target, discovery: handle, commands },
+            sets: Vec::new(),
+            writers: proxy::ServiceCounters::default(),
+            was_added,
+            is_leaving: false,
+            settings: ServiceSettings::of(service, 0),
+        }
+    }
+
+    fn handle(&self) -> &DiscoveryHandle {
+        &self.route.discovery
     }
 }
 

@@ -17,7 +17,8 @@ pub(crate) fn options_to(
     to: Destinations,
     service: &ServiceConfig,
     limit: usize,
-    (log, tls): (&LogConfig, Option<TlsListening>),
+    log: &LogConfig,
+    tls: Option<TlsListening>,
 ) -> Options {
     let options = match to {
         Destinations::Master => options(service, limit, log),

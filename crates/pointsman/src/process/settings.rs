@@ -9,22 +9,21 @@ use proxy::ServerCommands;
 use sentinel::doctor::Examination;
 use sentinel::{
     AllowedHost, Allowlist, Credentials, DiscoveryChange, DiscoveryConfig, MachineRules, NodeAddr,
-    ReplicaRules, Replicas, Timeouts,
+    ReplicaRules, Timeouts,
 };
-use target::{EmptyPool, PoolWriter, TargetWriter};
+use target::{EmptyPool, TargetWriter};
 
 use crate::config::{self, Config};
 use crate::system::cgroup;
 
-/// Returns the discovery settings of one service.
+/// Returns the discovery settings of one service. Pools are added with the listeners of readers
+/// and of clients of the sentinels.
 #[must_use]
 pub fn discovery(
     service: &config::ServiceConfig,
-    points: TargetWriter,
+    target_writer: TargetWriter,
     commands: ServerCommands,
-    (replicas, sentinel_pool): (Option<Replicas>, Option<PoolWriter>),
 ) -> DiscoveryConfig {
-    let address_map = address_map(service);
     DiscoveryConfig {
         name: Arc::from(service.name.as_str()),
         master_name: Arc::from(service.master_name()),
@@ -36,12 +35,12 @@ pub fn discovery(
         rules: rules(service),
         probe_timeout: service.timers.verify_timeout,
         learn: service.learn_sentinels,
-        address_map,
+        address_map: address_map(service),
         nodes: nodes(service),
-        target_writer: points,
+        target_writer,
         commands,
-        replicas,
-        sentinel_pool,
+        replicas: None,
+        sentinel_pool: None,
     }
 }
 

@@ -5,68 +5,73 @@ use std::num::NonZeroUsize;
 use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
-use std::sync::Arc;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::{Domain, SockRef, Socket, Type};
-use target::TargetWriter;
 
-use crate::address::ListenAddr;
-use crate::listener::{BindError, Bound, InheritedSockets, WorkerListener};
+use crate::address::{ListenAddr, ListenerId};
+use crate::listener::sockets::Sockets;
+use crate::listener::{AddressPlan, BindError, InheritedSockets, NewListener, overlaps};
 use crate::options::Options;
-use crate::service::{NoHints, Service};
 
-fn service() -> Service {
-    let (_, target) = TargetWriter::new();
-    Service {
-        name: "s".into(),
-        route: target.into(),
-        options: Options::default().into(),
-        hints: Arc::new(NoHints),
-    }
+fn plan(after: &[SocketAddr], bound: &[SocketAddr]) -> AddressPlan {
+    AddressPlan::new(NonZeroUsize::new(2).unwrap(), after, bound.to_vec())
 }
 
-fn two() -> NonZeroUsize {
-    NonZeroUsize::new(2).unwrap()
+fn addr(text: &str) -> SocketAddr {
+    text.parse().unwrap()
 }
 
-fn tcp(addrs: &[ListenAddr]) -> Vec<SocketAddr> {
-    addrs.iter().filter_map(ListenAddr::tcp).collect()
+fn bind(address: SocketAddr) -> Result<NewListener, BindError> {
+    plan(&[address], &[]).bind(address, &Options::default())
+}
+
+/// Takes inherited sockets of one address.
+fn take(addr: &ListenAddr, sockets: Vec<OwnedFd>) -> NewListener {
+    let inherited = InheritedSockets { addr: addr.clone(), sockets };
+    plan(&[], &[]).take(inherited, &Options::default()).unwrap()
+}
+
+/// How many sockets each of two workers has.
+fn shares(listener: &NewListener) -> [usize; 2] {
+    [0, 1].map(|number| listener.sockets.iter().filter(|(worker, _)| *worker == number).count())
 }
 
 /// The first client in any worker's queue, and the address of its listener.
-fn accepted(bound: &Bound) -> (Socket, ListenAddr) {
-    let all: Vec<&WorkerListener> = bound.listeners.iter().flatten().collect();
-    let mut asked: Vec<_> = all.iter().map(|it| PollFd::new(&it.socket, PollFlags::IN)).collect();
+fn accepted(listeners: &[NewListener]) -> (Socket, ListenAddr) {
+    let all: Vec<_> = listeners
+        .iter()
+        .flat_map(|listener| listener.sockets.iter().map(|(_, socket)| (socket, &listener.addr)))
+        .collect();
+    let mut asked: Vec<_> =
+        all.iter().map(|(socket, _)| PollFd::new(*socket, PollFlags::IN)).collect();
     assert!(
         poll(&mut asked, Some(&Timespec { tv_sec: 30, tv_nsec: 0 })).unwrap() > 0,
         "the client never connected"
     );
     let ready = asked.iter().position(|it| !it.revents().is_empty()).unwrap();
-    let listener = all[ready];
-    (SockRef::from(&listener.socket).accept().unwrap().0, listener.addr.clone())
+    let (socket, addr) = all[ready];
+    (SockRef::from(socket).accept().unwrap().0, addr.clone())
 }
 
 #[test]
 fn shares_one_port_among_workers_for_port_0() {
-    let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
-    let bound = Bound::bind(two(), 10, [(service(), vec![any, any])]).unwrap();
-    let [addrs] = bound.local_addrs() else { panic!("one service") };
-    assert_ne!(addrs[0], addrs[1]);
-    for worker in &bound.listeners {
-        let local = |it: &WorkerListener| {
-            SockRef::from(&it.socket).local_addr().unwrap().as_socket().unwrap()
-        };
-        assert_eq!(worker.iter().map(local).collect::<Vec<_>>(), tcp(addrs));
+    let bound = [bind(addr("127.0.0.1:0")).unwrap(), bind(addr("127.0.0.1:0")).unwrap()];
+    assert_ne!(bound[0].addr, bound[1].addr);
+    for listener in bound {
+        assert_eq!(shares(&listener), [1, 1]);
+        for (_, socket) in &listener.sockets {
+            let local = SockRef::from(socket).local_addr().unwrap().as_socket();
+            assert_eq!(local, listener.addr.tcp());
+        }
     }
 }
 
 #[test]
 fn rejects_address_in_use_even_with_reuseport() {
-    let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
-    let first = Bound::bind(two(), 10, [(service(), vec![any])]).unwrap();
-    let taken = tcp(&first.local_addrs()[0])[0];
-    let error = Bound::bind(two(), 10, [(service(), vec![taken])]).unwrap_err();
+    let first = bind(addr("127.0.0.1:0")).unwrap();
+    let taken = first.addr.tcp().unwrap();
+    let error = bind(taken).unwrap_err();
     assert!(matches!(&error, BindError::InUse { addr, .. } if *addr == taken), "{error:?}");
     let text = error.to_string();
     assert!(
@@ -77,34 +82,26 @@ fn rejects_address_in_use_even_with_reuseport() {
 
 #[test]
 fn rejects_address_of_no_interface() {
-    let error =
-        Bound::bind(two(), 10, [(service(), vec!["192.0.2.1:0".parse().unwrap()])]).unwrap_err();
+    let error = bind(addr("192.0.2.1:0")).unwrap_err();
     assert!(matches!(error, BindError::NotHere { .. }), "{error:?}");
 }
 
 #[test]
 fn distributes_inherited_sockets_over_all_workers() {
-    let socket = || TcpListener::bind("127.0.0.1:0").unwrap();
     for count in [1, 2, 3] {
-        let first = socket();
+        let first = TcpListener::bind("127.0.0.1:0").unwrap();
         let addr = ListenAddr::from(first.local_addr().unwrap());
-        let sockets: Vec<OwnedFd> = (0..count).map(|_| first.try_clone().unwrap().into()).collect();
-        let nothing = InheritedSockets { addr: addr.clone(), sockets: Vec::new() };
-        let inherited = vec![InheritedSockets { addr: addr.clone(), sockets }, nothing];
-        let bound =
-            Bound::bind_or_take(two(), 10, &[], [(service(), Vec::new(), inherited)]).unwrap();
-        assert_eq!(bound.local_addrs(), [vec![addr]]);
-        let shares: Vec<usize> = bound.listeners.iter().map(Vec::len).collect();
-        assert_eq!(shares, if count == 3 { [2, 1] } else { [1, 1] }, "{count}");
-        assert_eq!(bound.sockets().unwrap().all().len(), shares.iter().sum::<usize>());
+        let sockets = (0..count).map(|_| first.try_clone().unwrap().into()).collect();
+        let listener = take(&addr, sockets);
+        assert_eq!(listener.addr, addr);
+        assert_eq!(shares(&listener), if count == 3 { [2, 1] } else { [1, 1] }, "{count}");
     }
 }
 
 #[test]
 fn sets_options_that_accepted_connections_inherit() {
-    let bound =
-        Bound::bind(two(), 10, [(service(), vec!["127.0.0.1:0".parse().unwrap()])]).unwrap();
-    let _client = TcpStream::connect(tcp(&bound.local_addrs()[0])[0]).unwrap();
+    let bound = [bind(addr("127.0.0.1:0")).unwrap()];
+    let _client = TcpStream::connect(bound[0].addr.tcp().unwrap()).unwrap();
     let (accepted, _) = accepted(&bound);
     assert!(accepted.tcp_nodelay().unwrap());
     assert!(accepted.keepalive().unwrap());
@@ -119,8 +116,8 @@ fn takes_both() -> bool {
 
 #[test]
 fn accepts_ipv4_clients_on_unspecified_ipv6_address() {
-    let bound = Bound::bind(two(), 10, [(service(), vec!["[::]:0".parse().unwrap()])]).unwrap();
-    let port = tcp(&bound.local_addrs()[0])[0].port();
+    let bound = [bind(addr("[::]:0")).unwrap()];
+    let port = bound[0].addr.tcp().unwrap().port();
     let client = TcpStream::connect((Ipv4Addr::LOCALHOST, port));
     assert_eq!(client.is_ok(), takes_both(), "{client:?}");
     let _client = TcpStream::connect((Ipv6Addr::LOCALHOST, port)).unwrap();
@@ -132,7 +129,7 @@ fn free_port() -> u16 {
     TcpListener::bind("[::]:0").unwrap().local_addr().unwrap().port()
 }
 
-fn listener_of(bound: &Bound, client: impl Into<IpAddr>, port: u16) -> String {
+fn listener_of(bound: &[NewListener], client: impl Into<IpAddr>, port: u16) -> String {
     let _client = TcpStream::connect((client.into(), port)).unwrap();
     accepted(bound).1.to_string()
 }
@@ -143,35 +140,31 @@ fn leaves_ipv4_clients_to_an_ipv4_address_of_the_process() {
     let (v4, v6) = (format!("0.0.0.0:{port}"), format!("[::]:{port}"));
     let both = [&v4, &v6].map(|it| it.parse::<SocketAddr>().unwrap());
     for order in [both, [both[1], both[0]]] {
-        // As two services: a client of one must never reach the other.
-        let services = order.map(|addr| (service(), vec![addr]));
-        let bound = Bound::bind(two(), 10, services).unwrap();
+        let plan = plan(&both, &[]);
+        let bound = order.map(|addr| plan.bind(addr, &Options::default()).unwrap());
         assert_eq!(listener_of(&bound, Ipv4Addr::LOCALHOST, port), v4);
         assert_eq!(listener_of(&bound, Ipv6Addr::LOCALHOST, port), v6);
     }
     // An address of the admin server counts too.
     let admin = TcpListener::bind(both[0]).unwrap();
-    let elsewhere = [admin.local_addr().unwrap()];
-    let bound =
-        Bound::bind_or_take(two(), 10, &elsewhere, [(service(), vec![both[1]], Vec::new())])
-            .unwrap();
+    let after = [both[1], admin.local_addr().unwrap()];
+    let bound = [plan(&after, &[]).bind(both[1], &Options::default()).unwrap()];
     assert_eq!(listener_of(&bound, Ipv6Addr::LOCALHOST, port), v6);
 }
 
 #[test]
 fn joins_inherited_dual_stack_socket_for_ipv4() {
-    let old = Bound::bind(two(), 10, [(service(), vec!["[::]:0".parse().unwrap()])]).unwrap();
-    let addr = old.local_addrs()[0][0].clone();
-    let port = addr.tcp().unwrap().port();
-    let sockets = old.listeners.into_iter().flatten().map(|it| it.socket).collect();
+    let old = bind(addr("[::]:0")).unwrap();
+    let (both, options) = (old.addr.clone(), Options::default());
+    let port = both.tcp().unwrap().port();
+    let sockets = old.sockets.into_iter().map(|(_, socket)| socket).collect();
     let v4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
-    let services = [
-        (service(), vec![v4], Vec::new()),
-        (service(), Vec::new(), vec![InheritedSockets { addr: addr.clone(), sockets }]),
-    ];
-    let bound = Bound::bind_or_take(two(), 10, &[], services).unwrap();
+    let mut plan = plan(&[v4], &[]);
+    let inherited = InheritedSockets { addr: both.clone(), sockets };
+    let taken = plan.take(inherited, &options).unwrap();
+    let bound = [plan.bind(v4, &options).unwrap(), taken];
     assert_eq!(listener_of(&bound, Ipv4Addr::LOCALHOST, port), v4.to_string());
-    assert_eq!(listener_of(&bound, Ipv6Addr::LOCALHOST, port), addr.to_string());
+    assert_eq!(listener_of(&bound, Ipv6Addr::LOCALHOST, port), both.to_string());
 }
 
 #[test]
@@ -181,12 +174,42 @@ fn shares_unix_socket_among_workers() {
         UnixAddr::from_abstract_name(format!("pointsman-listener-{}", std::process::id())).unwrap();
     let socket = UnixListener::bind_addr(&at).unwrap();
     let addr = ListenAddr::Unix("/run/redis.sock".into());
-    let inherited = vec![InheritedSockets { addr: addr.clone(), sockets: vec![socket.into()] }];
-    let bound = Bound::bind_or_take(two(), 10, &[], [(service(), Vec::new(), inherited)]).unwrap();
-    assert_eq!(bound.listeners.iter().map(Vec::len).collect::<Vec<_>>(), [1, 1]);
-    let mut sockets = bound.sockets().unwrap();
+    let listener = take(&addr, vec![socket.into()]);
+    assert_eq!(shares(&listener), [1, 1]);
+    let mut sockets = Sockets::default();
+    let duplicates = Sockets::duplicate_new(&listener).unwrap();
+    sockets.add(duplicates, ListenerId::default(), &"s".into());
     sockets.retune("s", &Options::default()).unwrap();
     sockets.release();
     let _client = UnixStream::connect_addr(&at).unwrap();
-    assert_eq!(accepted(&bound).1, addr);
+    assert_eq!(accepted(&[listener]).1, addr);
+}
+
+#[test]
+fn joins_own_wildcard_and_no_other_process() {
+    let options = Options::default();
+    let first = plan(&[], &[]).bind(addr("0.0.0.0:0"), &options).unwrap();
+    let any = first.addr.tcp().unwrap();
+    let one = SocketAddr::new(addr("127.0.0.1:0").ip(), any.port());
+    let refused = plan(&[one], &[]).bind(one, &options).unwrap_err();
+    assert!(matches!(refused, BindError::InUse { .. }), "not known as our own: {refused}");
+    let second = plan(&[one], &[any]).bind(one, &options).unwrap();
+    assert_eq!((second.addr.tcp(), second.sockets.len()), (Some(one), 2));
+    // Both families at the place of one.
+    let both = SocketAddr::new(addr("[::]:0").ip(), any.port());
+    assert!(plan(&[both], &[any]).bind(both, &options).is_ok());
+    let other = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let taken = TcpListener::bind(other).unwrap();
+    assert!(plan(&[other], &[any]).bind(other, &options).is_err());
+    drop(taken);
+}
+
+#[test]
+fn compares_families_and_ports() {
+    let overlap = |one: &str, own: &str| overlaps(addr(one), false, addr(own));
+    assert!(overlap("127.0.0.1:1", "127.0.0.1:1") && overlap("[::]:1", "0.0.0.0:1"));
+    assert!(overlap("127.0.0.1:1", "[::]:1") && overlap("0.0.0.0:1", "10.0.0.1:1"));
+    assert!(!overlap("127.0.0.1:1", "127.0.0.2:1") && !overlap("127.0.0.1:1", "127.0.0.1:2"));
+    assert!(!overlap("[::1]:1", "0.0.0.0:1") && !overlap("0.0.0.0:0", "0.0.0.0:0"));
+    assert!(!overlaps(addr("[::]:1"), true, addr("0.0.0.0:1")), "it leaves IPv4 alone");
 }

@@ -1,10 +1,11 @@
-//! Listening sockets: bound at the start or by a [reload], served later.
+//! Listening sockets: bound at the start or by a reload, served later.
 //!
-//! Binding happens in the caller's thread before anything else starts, so an address in use is an
-//! error at the start and not a later log line. Each worker gets a socket of its own for each
-//! address (`SO_REUSEPORT`): the kernel distributes the clients, and a session never changes its
-//! worker. The first socket of an address is bound *without* `SO_REUSEPORT` and joins the group
-//! afterwards: otherwise, a second process of the same user would silently share our clients.
+//! All addresses of a start or a reload are bound in the caller's thread before any of them is
+//! served, so an address in use is an error with no other effect, and not a later log line. Each
+//! worker gets a socket of its own for each address (`SO_REUSEPORT`): the kernel distributes the
+//! clients, and a session never changes its worker. The first socket of an address is bound
+//! *without* `SO_REUSEPORT` and joins the group afterwards: otherwise, a second process of the same
+//! user would silently share our clients.
 //!
 //! Options that every accepted connection needs (no delay, keepalive, user timeout) are set once
 //! here: Linux lets accepted sockets inherit them from their listener, which saves five system
@@ -18,13 +19,17 @@
 //! unless an IPv4 address of this process has the same port: then that one serves them. A socket
 //! bound by an older process keeps its mode, so an IPv4 address may coincide with an inherited
 //! `[::]` that accepts IPv4 already. It joins that one's group, and Linux prefers it.
+//!
+//! An address of a reload may overlap one that this process still has, for example when
+//! `0.0.0.0:6379` becomes `127.0.0.1:6379`. Its sockets then join the group of the older one, which
+//! is closed only afterwards, so no client is refused in between.
+//!
 //! Unix sockets are always inherited. They have no `SO_REUSEPORT`, so all workers share one.
 
 pub(crate) mod accept_errors;
 pub(crate) mod accept_loop;
 pub(crate) mod inbox;
 pub(crate) mod listen_socket;
-pub(crate) mod reload;
 pub(crate) mod screening;
 pub(crate) mod sockets;
 
@@ -35,20 +40,16 @@ mod listener_tests;
 #[cfg(test)]
 mod screening_tests;
 
-use std::collections::BTreeSet;
 use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
-use crate::address::{ListenAddr, ListenerId};
+use crate::address::ListenAddr;
 use crate::io::socket_options;
-use crate::listener::sockets::Sockets;
 use crate::options::Options;
-use crate::service::Service;
 
 /// The accept queue of each socket. The kernel limits it to `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
@@ -119,16 +120,6 @@ impl BindError {
     }
 }
 
-/// One listening socket of one worker.
-#[derive(Debug)]
-pub(crate) struct WorkerListener {
-    pub(crate) id: ListenerId,
-    /// The index of its service.
-    pub(crate) service: usize,
-    pub(crate) socket: OwnedFd,
-    pub(crate) addr: ListenAddr,
-}
-
 /// Inherited listening sockets of one address.
 #[derive(Debug)]
 pub struct InheritedSockets {
@@ -138,174 +129,113 @@ pub struct InheritedSockets {
     pub sockets: Vec<OwnedFd>,
 }
 
-/// Listening sockets of all addresses, not served yet: clients that connect now wait in the
-/// kernel's queue.
+/// Listening sockets of one address that no service uses yet, each with the index of its worker.
 #[derive(Debug)]
-pub struct Bound {
-    pub(crate) services: Vec<Arc<Service>>,
-    /// One list per worker.
-    pub(crate) listeners: Vec<Vec<WorkerListener>>,
-    pub(crate) max_connections: usize,
-    addrs: Vec<Vec<ListenAddr>>,
-    ids: Vec<Vec<ListenerId>>,
-    /// The listeners whose clients speak TLS.
-    pub(crate) tls: BTreeSet<ListenerId>,
+pub struct NewListener {
+    /// The address, with its actual port.
+    pub addr: ListenAddr,
+    pub(crate) sockets: Vec<(usize, OwnedFd)>,
 }
 
-impl Bound {
-    /// Binds every address of every service for `workers` workers. With port 0 the kernel selects
-    /// one port, which all workers share. `max_connections` limits the client connections of all
-    /// services together. Does not block, apart from the system calls.
+/// The addresses of the process, from which the mode of a new socket follows.
+#[derive(Debug, Clone, Default)]
+pub struct AddressPlan {
+    /// The number of workers.
+    workers: usize,
+    /// Ports that have an IPv4 address of their own.
+    v4: Vec<u16>,
+    /// The addresses that the process listens on now.
+    bound: Vec<SocketAddr>,
+}
+
+impl AddressPlan {
+    /// `after` are all addresses that the process will have, those of the admin server included;
+    /// `bound` those of the data plane that are open now.
+    #[must_use]
+    pub fn new(workers: NonZeroUsize, after: &[SocketAddr], bound: Vec<SocketAddr>) -> Self {
+        let v4 = after.iter().filter(|addr| addr.is_ipv4()).map(SocketAddr::port).collect();
+        Self { workers: workers.get(), v4, bound }
+    }
+
+    /// Binds one address for each worker. Clients that connect wait in the kernel's queue until it
+    /// is served. With port 0 the kernel selects one port, which all workers share.
     ///
     /// # Errors
     ///
-    /// The first address that cannot be bound, and why.
-    pub fn bind(
-        workers: NonZeroUsize,
-        max_connections: usize,
-        services: impl IntoIterator<Item = (Service, Vec<SocketAddr>)>,
-    ) -> Result<Self, BindError> {
-        let no_inherited =
-            services.into_iter().map(|(service, addrs)| (service, addrs, Vec::new()));
-        Self::bind_or_take(workers, max_connections, &[], no_inherited)
+    /// Why it cannot be bound.
+    pub fn bind(&self, addr: SocketAddr, options: &Options) -> Result<NewListener, BindError> {
+        let only_v6 = addr.is_ipv6()
+            && (!is_any_v6(addr) || addr.port() != 0 && self.v4.contains(&addr.port()));
+        let joins = self.bound.iter().any(|own| overlaps(addr, only_v6, *own));
+        self.bind_all(addr, joins, only_v6, options).map_err(|source| BindError::new(addr, source))
     }
 
-    /// Like [`bind`](Self::bind), and each service also listens on its inherited sockets. Another
-    /// process may use them at the same time and then shares the clients. `other_addrs` are
-    /// addresses that this process uses for other purposes.
-    ///
-    /// # Errors
-    ///
-    /// The first address that cannot be bound, or inherited socket that cannot be used, and why.
-    pub fn bind_or_take(
-        workers: NonZeroUsize,
-        max_connections: usize,
-        other_addrs: &[SocketAddr],
-        services: impl IntoIterator<Item = (Service, Vec<SocketAddr>, Vec<InheritedSockets>)>,
-    ) -> Result<Self, BindError> {
-        let services: Vec<_> = services.into_iter().collect();
-        let families = AddressFamilies::of(other_addrs, &services);
-        let mut bound = Self {
-            services: Vec::new(),
-            listeners: (0..workers.get()).map(|_| Vec::new()).collect(),
-            max_connections,
-            addrs: Vec::new(),
-            ids: Vec::new(),
-            tls: BTreeSet::new(),
-        };
-        let mut next = 0;
-        for (number, (service, addrs, inherited)) in services.into_iter().enumerate() {
-            let options = service.options.now();
-            let mut actual = Vec::with_capacity(addrs.len() + inherited.len());
-            let mut ids = Vec::new();
-            for addr in addrs {
-                let id = ListenerId::nth(next);
-                let at = |source| BindError::new(addr, source);
-                let of = (id, number);
-                actual.push(bound.bind_addr(of, addr, &families, &options).map_err(at)?.into());
-                ids.push(id);
-                next += 1;
-            }
-            for inherited in inherited {
-                let id = ListenerId::nth(next);
-                let taken = bound
-                    .take((id, number), inherited, &options)
-                    .map_err(BindError::InheritedSockets)?;
-                if let Some(addr) = taken {
-                    actual.push(addr);
-                    ids.push(id);
-                    next += 1;
-                }
-            }
-            bound.addrs.push(actual);
-            bound.ids.push(ids);
-            bound.services.push(Arc::new(service));
-        }
-        Ok(bound)
-    }
-
-    /// Binds one address for each worker and returns it with its actual port.
-    fn bind_addr(
-        &mut self,
-        (id, service): (ListenerId, usize),
-        addr: SocketAddr,
-        families: &AddressFamilies,
+    fn bind_all(
+        &self,
+        mut addr: SocketAddr,
+        mut joins: bool,
+        only_v6: bool,
         options: &Options,
-    ) -> io::Result<SocketAddr> {
-        let mode = (families.joins(addr), families.only_v6(addr));
-        let (actual, sockets) = bind_one(self.listeners.len(), addr, mode, options)?;
-        for (socket, listeners) in sockets.into_iter().zip(&mut self.listeners) {
-            listeners.push(WorkerListener { id, service, socket, addr: actual.into() });
-        }
-        Ok(actual)
-    }
-
-    /// Distributes the sockets of one address and returns the address; `None` if there are no
-    /// sockets. Every socket gets a worker, since nothing else would empty its queue, and every
-    /// worker gets a socket.
-    fn take(
-        &mut self,
-        (id, service): (ListenerId, usize),
-        inherited: InheritedSockets,
-        options: &Options,
-    ) -> io::Result<Option<ListenAddr>> {
-        let InheritedSockets { addr, sockets } = inherited;
-        if sockets.is_empty() {
-            return Ok(None);
+    ) -> io::Result<NewListener> {
+        // All are bound before the first one listens, so that no client arrives at an incomplete
+        // group.
+        let mut sockets = Vec::with_capacity(self.workers);
+        for _ in 0..self.workers {
+            let socket = open(addr, joins, only_v6, options)?;
+            addr = socket.local_addr()?.as_socket().unwrap_or(addr);
+            joins = true;
+            sockets.push(socket);
         }
         for socket in &sockets {
-            let socket = SockRef::from(socket);
-            socket.set_nonblocking(true)?;
-            if addr.tcp().is_some() {
-                socket_options::set(&socket, options)?;
-            }
-            // Also sets the length of the queue if the socket listens already.
             socket.listen(BACKLOG)?;
         }
-        let missing = self.listeners.len().saturating_sub(sockets.len());
-        let shared = sockets
-            .iter()
-            .cycle()
-            .take(missing)
-            .map(OwnedFd::try_clone)
-            .collect::<io::Result<Vec<_>>>()?;
-        let workers = self.listeners.len().max(1);
-        for (number, socket) in sockets.into_iter().chain(shared).enumerate() {
-            if let Some(listeners) = self.listeners.get_mut(number % workers) {
-                listeners.push(WorkerListener { id, service, socket, addr: addr.clone() });
-            }
-        }
-        Ok(Some(addr))
+        let sockets = sockets.into_iter().map(OwnedFd::from).enumerate().collect();
+        Ok(NewListener { addr: addr.into(), sockets })
     }
 
-    /// Duplicates of all sockets.
+    /// Distributes the inherited sockets of one address. Every socket gets a worker, since nothing
+    /// else would empty its queue, and every worker gets a socket. To be called for all of them
+    /// before other addresses are bound, which may have to join their groups.
     ///
     /// # Errors
     ///
-    /// If there are no file descriptors for them.
-    pub fn sockets(&self) -> io::Result<Sockets> {
-        let workers = self.listeners.iter().enumerate();
-        Sockets::of(workers.flat_map(|(worker, listeners)| {
-            let named = move |it| {
-                let it: &WorkerListener = it;
-                let service = self.services.get(it.service)?;
-                Some((worker, Arc::clone(&service.name), it))
-            };
-            listeners.iter().filter_map(named)
-        }))
+    /// Why they cannot be used.
+    pub fn take(
+        &mut self,
+        inherited: InheritedSockets,
+        options: &Options,
+    ) -> Result<NewListener, BindError> {
+        let InheritedSockets { addr, sockets } = inherited;
+        let only_v6 = |it| SockRef::from(it).only_v6().is_ok_and(|only| only);
+        let tcp = addr.tcp().filter(|addr| !is_any_v6(*addr) || !sockets.iter().all(only_v6));
+        self.bound.extend(tcp);
+        let sockets = distribute(self.workers, &addr, sockets, options)
+            .map_err(BindError::InheritedSockets)?;
+        Ok(NewListener { addr, sockets })
     }
+}
 
-    /// The listeners of each service, in the order of [`local_addrs`](Self::local_addrs).
-    #[must_use]
-    pub fn listener_ids(&self) -> &[Vec<ListenerId>] {
-        &self.ids
+fn distribute(
+    workers: usize,
+    addr: &ListenAddr,
+    mut sockets: Vec<OwnedFd>,
+    options: &Options,
+) -> io::Result<Vec<(usize, OwnedFd)>> {
+    for socket in &sockets {
+        let socket = SockRef::from(socket);
+        socket.set_nonblocking(true)?;
+        if addr.tcp().is_some() {
+            socket_options::set(&socket, options)?;
+        }
+        // Also sets the length of the queue if the socket listens already.
+        socket.listen(BACKLOG)?;
     }
-
-    /// The addresses of each service in the order given, with their actual ports.
-    #[must_use]
-    pub fn local_addrs(&self) -> &[Vec<ListenAddr>] {
-        &self.addrs
-    }
+    let missing = workers.saturating_sub(sockets.len());
+    let shared = sockets.iter().cycle().take(missing).map(OwnedFd::try_clone);
+    let shared = shared.collect::<io::Result<Vec<_>>>()?;
+    sockets.extend(shared);
+    let on_worker = |(number, socket): (usize, OwnedFd)| (number % workers.max(1), socket);
+    Ok(sockets.into_iter().enumerate().map(on_worker).collect())
 }
 
 /// Whether this is the unspecified IPv6 address, which may accept IPv4 too.
@@ -313,72 +243,13 @@ fn is_any_v6(addr: SocketAddr) -> bool {
     addr.is_ipv6() && addr.ip().is_unspecified()
 }
 
-/// The ports of the process by address family.
-#[derive(Debug, Default)]
-struct AddressFamilies {
-    /// Ports that have an IPv4 address of their own.
-    v4: Vec<u16>,
-    /// Ports of inherited sockets that accept both families.
-    dual: Vec<u16>,
-}
-
-impl AddressFamilies {
-    fn of(
-        other_addrs: &[SocketAddr],
-        services: &[(Service, Vec<SocketAddr>, Vec<InheritedSockets>)],
-    ) -> Self {
-        let mut families = Self::default();
-        let bound = services.iter().flat_map(|(_, addrs, _)| addrs).chain(other_addrs);
-        families.v4.extend(bound.filter(|addr| addr.is_ipv4()).map(SocketAddr::port));
-        for inherited in services.iter().flat_map(|(_, _, inherited)| inherited) {
-            let Some(addr) = inherited.addr.tcp() else { continue };
-            if addr.is_ipv4() {
-                families.v4.push(addr.port());
-            } else if is_any_v6(addr)
-                && inherited
-                    .sockets
-                    .iter()
-                    .any(|it| SockRef::from(it).only_v6().is_ok_and(|it| !it))
-            {
-                families.dual.push(addr.port());
-            }
-        }
-        families
-    }
-
-    /// Whether this address must leave IPv4 clients to another socket of this process.
-    fn only_v6(&self, addr: SocketAddr) -> bool {
-        addr.is_ipv6() && (!is_any_v6(addr) || addr.port() != 0 && self.v4.contains(&addr.port()))
-    }
-
-    /// Whether a socket of this process already has the address.
-    fn joins(&self, addr: SocketAddr) -> bool {
-        addr.is_ipv4() && self.dual.contains(&addr.port())
-    }
-}
-
-/// Binds one address for each worker and returns it with its actual port, and the sockets, which
-/// listen.
-fn bind_one(
-    workers: usize,
-    addr: SocketAddr,
-    (joins, only_v6): (bool, bool),
-    options: &Options,
-) -> io::Result<(SocketAddr, Vec<OwnedFd>)> {
-    let mut actual = None;
-    // All are bound before the first one listens, so that no client arrives at an incomplete
-    // group.
-    let mut sockets = Vec::with_capacity(workers);
-    for _ in 0..workers {
-        let joins = actual.is_some() || joins;
-        let socket = open(actual.unwrap_or(addr), joins, only_v6, options)?;
-        actual = socket.local_addr()?.as_socket();
-        sockets.push(socket);
-    }
-    for socket in &sockets {
-        socket.listen(BACKLOG)?;
-    }
-    Ok((actual.unwrap_or(addr), sockets.into_iter().map(OwnedFd::from).collect()))
+/// Whether the kernel would call `addr` in use because of our own socket.
+fn overlaps(addr: SocketAddr, only_v6: bool, own: SocketAddr) -> bool {
+    let any = addr.ip().is_unspecified() || own.ip().is_unspecified();
+    let dual = is_any_v6(addr) && !only_v6 || is_any_v6(own);
+    addr.port() != 0
+        && addr.port() == own.port()
+        && (addr.ip() == own.ip() || any && (addr.is_ipv4() == own.is_ipv4() || dual))
 }
 
 /// A bound socket; with `joins` it joins a group that already has the address.

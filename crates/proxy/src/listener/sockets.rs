@@ -15,8 +15,7 @@ use socket2::SockRef;
 use crate::address::ListenAddr;
 use crate::address::ListenerId;
 use crate::io::socket_options;
-use crate::listener::WorkerListener;
-use crate::listener::reload::NewListener;
+use crate::listener::NewListener;
 use crate::options::Options;
 
 /// One listening socket.
@@ -39,16 +38,6 @@ pub struct Socket {
 pub struct Sockets(Vec<Socket>);
 
 impl Sockets {
-    pub(crate) fn of<'a>(
-        listeners: impl Iterator<Item = (usize, Arc<str>, &'a WorkerListener)>,
-    ) -> io::Result<Self> {
-        let handle = |(worker, service, from): (usize, Arc<str>, &WorkerListener)| {
-            let listener = from.socket.try_clone()?;
-            Ok(Socket { id: from.id, service, addr: from.addr.clone(), listener, worker })
-        };
-        listeners.map(handle).collect::<io::Result<_>>().map(Self)
-    }
-
     /// All sockets. One that several workers share occurs several times.
     #[must_use]
     pub fn all(&self) -> &[Socket] {

@@ -8,33 +8,46 @@
 //! has failed, and [`Running`] reports it, because a proxy with one worker less would refuse a part
 //! of its clients.
 //!
+//! A service has any number of listeners, one per address. A listener is a group of the drain: it
+//! is closed together with the sessions that came through it, while the service's other listeners
+//! and all other services are not affected. Workers learn of changes by
+//! [commands](crate::listener::inbox::WorkerCommand).
+//!
 //! There is no work stealing, and no pinning to cores, which the operator's tools do better.
 
-mod service_set;
 mod session_visitor;
 #[cfg(test)]
 pub(crate) mod session_visitor_tests;
 mod worker;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use drain::Drain;
-use tokio::sync::mpsc;
+use drain::{Controller, Drain, ShutdownSettings};
+use tokio::sync::{Notify, mpsc};
 
 use crate::address::ListenerId;
+use crate::context::{ListenerContext, ServiceContext, SessionEvents, WorkerContext};
+use crate::dial_permits::DialPermits;
 use crate::io::pipe;
-use crate::limits::{ResourceShortage, Slots};
-use crate::listener::Bound;
-use crate::listener::inbox::Inboxes;
+use crate::limits::{Limits, ResourceShortage, Slots};
+use crate::listener::NewListener;
+use crate::listener::inbox::{Inboxes, WorkerCommand};
+use crate::listener::screening::MAX_AWAITING_HEADER;
+use crate::options::Options;
+use crate::refused_replays::{LimitedClients, RefusedReplays};
+use crate::rejection::RejectionLog;
 use crate::runtime::heartbeat::{BEAT_INTERVAL, Heartbeat};
 use crate::runtime::reactor::Reactor;
 use crate::runtime::tasks::WorkerHandle;
 use crate::runtime::timers::TimerThread;
-use crate::stats::Stats;
-use crate::workers::service_set::ServiceSet;
+use crate::service::Service;
+use crate::silent_clients::SilentClients;
+use crate::stats::{ServiceCounters, Stats};
+use crate::target_tls::TargetTlsLog;
 use crate::workers::worker::{ExitReport, Worker};
 
 pub use crate::workers::session_visitor::{KillError, NoAnswer, SessionBatch, SessionVisits};
@@ -76,14 +89,6 @@ pub enum StartError {
 /// Why a worker ended before the drain was over.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkerError {
-    /// A listening socket could not be registered with the event loop.
-    #[error("worker {worker} cannot serve its listening sockets")]
-    Listener {
-        /// The index of the worker.
-        worker: usize,
-        /// The system's error.
-        source: io::Error,
-    },
     /// Polling the sockets failed.
     #[error("the event loop of worker {worker} failed")]
     Loop {
@@ -100,27 +105,26 @@ pub enum WorkerError {
     },
 }
 
-impl Bound {
-    /// Makes the clients of a listener speak TLS, as the options of its service say.
-    pub fn set_tls(&mut self, id: ListenerId) {
-        self.tls.insert(id);
-    }
-
-    /// Starts the workers and begins to accept.
-    ///
-    /// # Errors
-    ///
-    /// A thread or its event loop could not be created.
-    pub fn serve(self, drain: &Drain) -> Result<Running, StartError> {
-        Running::start(self, drain)
-    }
+/// A service that workers run.
+#[derive(Debug)]
+struct RunningService {
+    shared: Arc<ServiceContext>,
+    counters: ServiceCounters,
+    /// One per worker.
+    dial_permits: Vec<Arc<DialPermits>>,
 }
 
 /// The running workers.
 #[derive(Debug)]
 pub struct Running {
     stats: Stats,
-    services: ServiceSet,
+    workers: usize,
+    drain: Drain,
+    inboxes: Inboxes,
+    services: BTreeMap<usize, RunningService>,
+    listeners: BTreeMap<ListenerId, Arc<ListenerContext>>,
+    next_service: usize,
+    next_listener: usize,
     total: Arc<Slots>,
     shortage: ResourceShortage,
     splices: Result<(), io::Error>,
@@ -131,54 +135,60 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts a thread for each worker of `bound`.
-    pub(crate) fn start(bound: Bound, drain: &Drain) -> Result<Self, StartError> {
-        let Bound { services, listeners, max_connections, tls, .. } = bound;
-        let (total, shortage) = (Slots::new(max_connections), ResourceShortage::default());
-        let (end, ended) = mpsc::channel(listeners.len().max(1));
+    /// Starts the workers, which serve nothing yet, for at most `max_connections` client
+    /// connections of all services together.
+    ///
+    /// # Errors
+    ///
+    /// A thread or its event loop could not be created.
+    pub fn start(
+        workers: NonZeroUsize,
+        max_connections: usize,
+        drain: &Drain,
+    ) -> Result<Self, StartError> {
+        let workers = workers.get();
+        let (end, ended) = mpsc::channel(workers);
         // Create every event loop before any thread: after a failure in between, there would be
         // workers that nothing stops.
         let looping = |worker| move |source| StartError::Loop { worker, source };
-        let handles =
-            (0..listeners.len()).map(|number| WorkerHandle::new().map_err(looping(number)));
+        let handles = (0..workers).map(|number| WorkerHandle::new().map_err(looping(number)));
         let handles = handles.collect::<Result<Vec<_>, _>>()?;
         let inboxes = Inboxes::new(handles.iter().map(Arc::clone));
         let splices = pipe::unsupported().map_or(Ok(()), Err);
         let splice_disabled = splices.is_err();
         let mut running = Self {
             stats: Stats::default(),
-            services: ServiceSet::new(listeners.len(), drain.clone(), inboxes.clone()),
-            total,
-            shortage,
+            workers,
+            drain: drain.clone(),
+            inboxes: inboxes.clone(),
+            services: BTreeMap::new(),
+            listeners: BTreeMap::new(),
+            next_service: 0,
+            next_listener: 0,
+            total: Slots::new(max_connections),
+            shortage: ResourceShortage::default(),
             splices,
             heartbeats: Vec::new(),
             sessions: SessionVisits::new(handles.iter()),
             threads: Vec::new(),
             ended,
         };
-        for service in services {
-            running.add_shared(service);
-        }
         let (clock, thread) =
             TimerThread::start().map_err(|source| StartError::TimerThread { source })?;
         running.threads.push(thread);
-        let commands = running.services.first(listeners, &tls);
-        let mut workers = Vec::with_capacity(commands.len());
-        for ((number, commands), handle) in commands.into_iter().enumerate().zip(handles) {
+        let mut workers = Vec::with_capacity(handles.len());
+        for (number, handle) in handles.into_iter().enumerate() {
             let reactor =
                 Reactor::ticking(handle.wake_fd(), BEAT_INTERVAL).map_err(looping(number))?;
             let heartbeat = Heartbeat::new(Arc::clone(&handle));
             running.heartbeats.push(heartbeat.clone());
-            let (drain, clock) = (drain.clone(), clock.clone());
-            let inboxes = inboxes.of(number);
             workers.push(Worker {
                 number,
-                commands,
                 heartbeat,
-                drain,
-                clock,
+                drain: drain.clone(),
+                clock: clock.clone(),
                 handle,
-                inboxes,
+                inboxes: inboxes.of(number),
                 reactor,
                 splice_disabled,
                 visitor: running.sessions.visitor(number),
@@ -280,5 +290,123 @@ impl Running {
             drop(thread.join());
         }
         outcome
+    }
+
+    /// Adds a service, which has no listeners yet, and returns its number. Numbers are never used
+    /// again.
+    pub fn add_service(&mut self, service: Service) -> usize {
+        let workers = self.workers;
+        let options = service.options.now();
+        let (most, per_source) = (options.max_connections, options.max_connections_per_source);
+        let limits = Limits::new(most, per_source, Arc::clone(&self.total), self.shortage.clone());
+        let held = Slots::new(options.max_held);
+        let counters = ServiceCounters::new(Arc::clone(&service.name), workers);
+        self.stats.add(counters.clone());
+        let shared = Arc::new(ServiceContext {
+            service: Arc::new(service),
+            limits,
+            held,
+            awaiting_header: Slots::new(MAX_AWAITING_HEADER),
+            rejection_log: RejectionLog::default(),
+            refusal_log: Default::default(),
+            target_tls_log: TargetTlsLog::default(),
+            refused_replays: RefusedReplays::default(),
+            limited_clients: LimitedClients::default(),
+        });
+        let dial_permits = (0..workers).map(|_| Arc::default()).collect();
+        let number = self.next_service;
+        self.next_service += 1;
+        self.services.insert(number, RunningService { shared, counters, dial_permits });
+        number
+    }
+
+    /// Removes a service with its counters. All its listeners were [removed](Self::remove) before.
+    pub fn remove_service(&mut self, number: usize) {
+        if let Some(service) = self.services.remove(&number) {
+            self.stats.remove(&service.counters);
+        }
+    }
+
+    /// The counters of a service.
+    #[must_use]
+    pub fn counters(&self, number: usize) -> Option<ServiceCounters> {
+        self.services.get(&number).map(|service| service.counters.clone())
+    }
+
+    /// Changes the options of a service while it runs. [`LiveOptions`](crate::LiveOptions) explains
+    /// what that means for existing sessions.
+    pub fn tune(&self, number: usize, options: Options) {
+        let Some(service) = self.services.get(&number) else { return };
+        service.shared.limits.set(options.max_connections, options.max_connections_per_source);
+        service.shared.held.set_limit(options.max_held);
+        service.shared.service.options.set(options);
+    }
+
+    /// Serves these sockets under a service. With `tls`, their clients speak TLS, as the options of
+    /// the service say.
+    pub fn open(&mut self, service: usize, listener: NewListener, tls: bool) -> ListenerId {
+        let id = ListenerId::nth(self.next_listener);
+        self.next_listener += 1;
+        let context = ListenerContext::new(id, &self.drain, tls);
+        self.attach(service, &context);
+        for (worker, socket) in listener.sockets {
+            // The permit is taken here and not on the worker, so that a drain that begins
+            // immediately waits for the socket.
+            let permit = context.drain.accept_permit();
+            let command = WorkerCommand::Listen(id, socket, listener.addr.clone(), permit);
+            self.inboxes.command(worker, command);
+        }
+        self.listeners.insert(id, context);
+        id
+    }
+
+    /// Makes a listener known to every worker.
+    fn attach(&self, service: usize, listener: &Arc<ListenerContext>) {
+        let Some(service) = self.services.get(&service) else { return };
+        for (worker, permits) in service.dial_permits.iter().enumerate() {
+            let Some(counters) = service.counters.of_worker(worker) else { continue };
+            let context = WorkerContext {
+                shared: Arc::clone(&service.shared),
+                counters,
+                listener: Arc::clone(listener),
+                drain: listener.drain.clone(),
+                session_notify: Notify::new(),
+                events: SessionEvents::default(),
+                dial_permits: Arc::clone(permits),
+                silent_clients: SilentClients::default(),
+            };
+            self.inboxes.command(worker, WorkerCommand::Attach(Arc::new(context)));
+        }
+    }
+
+    /// Closes a listener: its queue is emptied, and its sessions leave by the plan of a shutdown.
+    /// The controller has to be run to its end; then the listener is [removed](Self::remove). With
+    /// `moved`, another listener accepts on the same sockets, and the queue is left to it.
+    pub fn close(
+        &self,
+        id: ListenerId,
+        moved: bool,
+        settings: ShutdownSettings,
+    ) -> Option<Controller> {
+        let listener = self.listeners.get(&id)?;
+        if moved {
+            listener.leave_queue();
+        }
+        Some(listener.drain.close_group(settings))
+    }
+
+    /// Forgets a listener whose drain is over.
+    pub fn remove(&mut self, id: ListenerId) {
+        if self.listeners.remove(&id).is_some() {
+            for worker in 0..self.workers {
+                self.inboxes.command(worker, WorkerCommand::Detach(id));
+            }
+        }
+    }
+
+    /// Whether the sockets of a listener are closed on every worker.
+    #[must_use]
+    pub fn is_closed(&self, id: ListenerId) -> bool {
+        self.listeners.get(&id).is_none_or(|it| it.drain.accept_permits() == 0)
     }
 }

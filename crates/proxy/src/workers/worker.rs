@@ -60,8 +60,6 @@ impl Drop for ExitReport {
 /// A worker before its thread runs.
 pub(super) struct Worker {
     pub(super) number: usize,
-    /// What it begins with.
-    pub(super) commands: Vec<WorkerCommand>,
     pub(super) heartbeat: Heartbeat,
     pub(super) drain: Drain,
     pub(super) clock: TimerThread,
@@ -78,7 +76,6 @@ impl Worker {
     pub(super) fn run(self) -> Result<(), WorkerError> {
         let Self {
             number: worker,
-            commands,
             heartbeat,
             drain,
             clock,
@@ -99,10 +96,6 @@ impl Worker {
             tasks.set_visitor(Box::new(visitor));
         }
         let mut listeners = Listeners { by_id: BTreeMap::new(), worker, inboxes };
-        for command in commands {
-            let executed = listeners.execute(command);
-            executed.map_err(|source| WorkerError::Listener { worker, source })?;
-        }
         let end = drain.clone();
         tasks::spawn_essential(async move { end.reached(Phase::Stopped).await });
         let mut events = EventBuffer::default();
@@ -148,7 +141,7 @@ impl Listeners {
                 let worker = self.worker;
                 tracing::error!(
                     worker, %error,
-                    "cannot serve a new listening socket, other workers accept its clients"
+                    "cannot serve a listening socket, other workers accept its clients"
                 );
             }
         }

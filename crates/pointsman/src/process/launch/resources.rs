@@ -1,10 +1,8 @@
-//! Acquires what a start needs before clients are served: sockets, the control and takeover
-//! sockets, discovery, and masters.
+//! Acquires what a start needs before any part runs: certificates, the sockets of clients and of
+//! the admin server, and the control and takeover sockets.
 //!
 //! Bind early, serve late: every address is bound, or its socket is taken over, before anything is
-//! started. A fault is therefore reported at the start, with the name of the address or key. A
-//! process that takes over from another one looks for the masters first and serves only when it has
-//! found them; until then it has changed nothing and may fail.
+//! started. A fault is therefore reported at the start, with the name of the address or key.
 //!
 //! Everything that touches a folder or waits for another process runs on a thread of its own, and a
 //! signal to stop ends the wait.
@@ -13,11 +11,9 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use proxy::{Bound, InheritedSockets, ListenAddr};
-use sentinel::{Discovery, DiscoveryControl};
+use proxy::{AddressPlan, InheritedSockets, ListenAddr, NewListener, Sockets};
 use tracing::{debug, info, warn};
 
-use super::addresses::{served, sockets_of};
 use crate::admin::control_socket::{ControlSocket, ControlSocketError};
 use crate::config::{Config, ConnectionLimits, Settings};
 use crate::logging::Logging;
@@ -25,8 +21,8 @@ use crate::process::admin_tls::AdminCertificates;
 use crate::process::config_reader::ConfigReader;
 use crate::process::error::RunError;
 use crate::process::inherit::{self, SocketAssignment};
-use crate::process::listener_set::{self, Destinations, WiredService};
-use crate::process::service_set::StartedService;
+use crate::process::listener_set;
+use crate::process::service_set::BoundListener;
 use crate::process::settings;
 use crate::process::signals::Signals;
 use crate::process::takeover::{self, TakenSockets, TakeoverError, TakeoverSocket};
@@ -36,10 +32,8 @@ use crate::system::memory::Memory;
 use crate::system::threads;
 use crate::system::unix_sockets::{SocketSpec, UnixFiles, UnixSocketError};
 
-/// How long a process that takes over looks for a master before it gives up.
-const MASTER_DEADLINE: Duration = Duration::from_secs(15);
-/// How often it checks whether there is one.
-const CHECK_INTERVAL: Duration = Duration::from_millis(20);
+/// The pause before addresses that are in use are tried again.
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
 /// When the start first reports what it waits for. The interval then doubles up to the second
 /// value.
 const REPORT_AFTER: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(60));
@@ -61,21 +55,21 @@ pub(crate) struct StartupInputs<'a> {
     pub(crate) takeover: bool,
 }
 
-/// What a start has acquired before the data plane exists.
-pub(super) struct BoundResources {
+/// What a start has acquired before any part runs.
+pub(super) struct Acquired {
     pub(super) admin: admin_http::Server,
     pub(super) admin_tls: AdminCertificates,
+    pub(super) tls: TlsServers,
+    pub(super) listeners: Vec<BoundListener>,
     pub(super) control: Option<ControlSocket>,
     pub(super) unix: UnixFiles,
     pub(super) takeover_socket: Option<TakeoverSocket>,
     pub(super) taken: Option<TakenSockets>,
 }
 
-/// Performs every step that may fail or block before clients are served. Returns `None` if a signal
+/// Performs every step that may fail or block before any part runs. Returns `None` if a signal
 /// to stop arrived meanwhile.
-pub(super) async fn acquire(
-    inputs: &mut StartupInputs<'_>,
-) -> Result<Option<(RunningDiscovery, BoundResources)>, RunError> {
+pub(super) async fn acquire(inputs: &mut StartupInputs<'_>) -> Result<Option<Acquired>, RunError> {
     let config = inputs.config;
     let takeover_path = config.process.state_dir.as_deref().map(takeover::path);
     let sockets = inherit::from_service_manager()?;
@@ -102,7 +96,7 @@ pub(super) async fn acquire(
             // can be taken over from soon.
             Err(error) if may_wait && is_in_use(&error) => {
                 debug!("address in use, retrying: {error}");
-                tokio::time::sleep(CHECK_INTERVAL).await;
+                tokio::time::sleep(RETRY_PAUSE).await;
             }
             other => return other,
         }
@@ -127,7 +121,7 @@ async fn prepare(
     takeover_path: Option<PathBuf>,
     mut assignment: SocketAssignment,
     mut taken: Option<TakenSockets>,
-) -> Result<Option<(RunningDiscovery, BoundResources)>, RunError> {
+) -> Result<Option<Acquired>, RunError> {
     let config = inputs.config;
     let replaces = taken.is_some();
     let control = config.admin.control_socket.clone().filter(|_| config.admin.control);
@@ -175,16 +169,51 @@ async fn prepare(
         }
         None => (admin, None),
     };
-    let discovery = RunningDiscovery::prepare(inputs, assignment, &admin)?;
-    if let Some(taken) = &taken
-        && !wait_for_masters(&discovery.started, taken, &mut inputs.signals).await?
-    {
-        return Ok(None);
+    let tls = TlsServers::new(config).map_err(RunError::Tls)?;
+    let limits = &inputs.connections.services;
+    let listeners = bind_listeners(config, limits, &tls, assignment, admin.addresses())?;
+    Ok(Some(Acquired { admin, admin_tls, tls, listeners, control, unix, takeover_socket, taken }))
+}
+
+/// Binds the addresses of the listener sets that have no inherited socket. `admin` are the
+/// addresses of the admin server.
+fn bind_listeners(
+    config: &Config,
+    limits: &[usize],
+    tls: &TlsServers,
+    assignment: SocketAssignment,
+    admin: &[SocketAddr],
+) -> Result<Vec<BoundListener>, RunError> {
+    let options = listener_set::options_of(config, limits, tls);
+    let sets = &assignment.sets;
+    let inherited = sets.iter().flat_map(|(_, inherited)| inherited).map(|it| &it.addr);
+    let all = sets.iter().flat_map(|(listen, _)| listen).chain(inherited);
+    let all: Vec<_> = all.filter_map(ListenAddr::tcp).chain(admin.iter().copied()).collect();
+    let mut plan = AddressPlan::new(settings::workers(config), &all, Vec::new());
+    let mut taken = Vec::new();
+    let (listen, inherited): (Vec<_>, Vec<_>) = assignment.sets.into_iter().unzip();
+    for (inherited, (_, options)) in inherited.into_iter().zip(&options) {
+        let sockets = inherited.into_iter().map(|sockets| plan.take(sockets, options));
+        taken.push(sockets.collect::<Result<Vec<_>, _>>()?);
     }
-    Ok(Some((
-        discovery,
-        BoundResources { admin, admin_tls, control, unix, takeover_socket, taken },
-    )))
+    let mut bound = Vec::new();
+    for (((set, listen), taken), (_, options)) in
+        listener_set::all(config).iter().zip(listen).zip(taken).zip(&options)
+    {
+        let mut add = |configured, is_managed, listener: NewListener| {
+            let (set, duplicates) = (set.clone(), Sockets::duplicate_new(&listener)?);
+            bound.push(BoundListener { set, configured, is_managed, listener, duplicates });
+            Ok::<_, RunError>(())
+        };
+        for addr in listen {
+            let Some(tcp) = addr.tcp() else { continue };
+            add(addr, false, plan.bind(tcp, options)?)?;
+        }
+        for listener in taken {
+            add(listener.addr.clone(), assignment.is_activated, listener)?;
+        }
+    }
+    Ok(bound)
 }
 
 /// Returns the Unix sockets to make, each with the number of its listener set; the given ones whose
@@ -225,7 +254,7 @@ fn is_in_use(error: &RunError) -> bool {
 }
 
 /// Runs blocking work on a thread of its own. Returns `None` if a signal to stop arrived first.
-async fn run_unless_stopped<T: Send + 'static>(
+pub(super) async fn run_unless_stopped<T: Send + 'static>(
     signals: &mut Signals,
     what: &'static str,
     work: impl FnOnce() -> T + Send + 'static,
@@ -271,125 +300,5 @@ fn bind_admin(
     } else {
         let server = admin_http::Server::from_listeners(inherited, settings)?;
         Ok(server.read_only(read_only.iter().copied()))
-    }
-}
-
-/// Waits until there is a master to send clients to, or until no other process can serve them.
-/// Returns `false` if a signal to stop arrived first.
-async fn wait_for_masters(
-    services: &[StartedService],
-    taken: &TakenSockets,
-    signals: &mut Signals,
-) -> Result<bool, RunError> {
-    let have = || services.iter().filter(|it| it.handle.snapshot().master.is_some()).count();
-    // Counted and not timed: a process that was stopped meanwhile has not looked.
-    let mut checks = MASTER_DEADLINE.as_millis() / CHECK_INTERVAL.as_millis();
-    while have() < services.len() {
-        checks = checks.saturating_sub(1);
-        if taken.is_abandoned() {
-            let path = taken.path().to_owned();
-            match run_unless_stopped(signals, "the state folder", move || {
-                takeover::is_unused(&path)
-            })
-            .await?
-            {
-                None => return Ok(false),
-                Some(true) => {
-                    warn!("the old process has ended, serving without waiting for a master");
-                    return Ok(true);
-                }
-                Some(false) => {}
-            }
-        }
-        if checks == 0 {
-            return if have() > 0 {
-                Ok(true)
-            } else {
-                Err(TakeoverError::NoMaster(MASTER_DEADLINE).into())
-            };
-        }
-        tokio::select! {
-            () = tokio::time::sleep(CHECK_INTERVAL) => {}
-            (name, _) = signals.stop() => {
-                info!(signal = name, "received {name} before the takeover");
-                return Ok(false);
-            },
-        }
-    }
-    Ok(true)
-}
-
-/// The bound data plane and the running discovery.
-pub(super) struct RunningDiscovery {
-    pub(super) bound: Bound,
-    /// In the order of the configuration.
-    pub(super) started: Vec<StartedService>,
-    pub(super) control: DiscoveryControl,
-    pub(super) tls: TlsServers,
-    pub(super) heartbeat: sentinel::Heartbeat,
-    pub(super) discovery: tokio::task::JoinHandle<()>,
-}
-
-impl RunningDiscovery {
-    fn prepare(
-        inherited: &StartupInputs<'_>,
-        assignment: SocketAssignment,
-        admin: &admin_http::Server,
-    ) -> Result<Self, RunError> {
-        let (config, limits) = (inherited.config, &inherited.connections.services);
-        let wired = config.services.iter().zip(limits);
-        let tls = TlsServers::new(config).map_err(RunError::Tls)?;
-        let shared = (&config.log, &tls);
-        let wired = wired.map(|(service, limit)| WiredService::new(service, *limit, shared));
-        let (mut watches, mut routes, mut prepared) = (Vec::new(), Vec::new(), Vec::new());
-        for (number, WiredService { sets, watch, route }) in wired.enumerate() {
-            watches.push(watch);
-            routes.push(route);
-            prepared.extend(sets.into_iter().map(|(to, set)| ((number, to), set)));
-        }
-        // The data plane numbers its services in this order.
-        let all = listener_set::all(config);
-        let order = |key: (usize, Destinations)| {
-            all.iter().position(|set| (set.service, set.to) == key).unwrap_or(usize::MAX)
-        };
-        prepared.sort_by_key(|(key, _)| order(*key));
-        let keys: Vec<_> = prepared.iter().map(|(key, _)| *key).collect();
-        let mut configured = Vec::new();
-        let mut assigned: Vec<_> = all.iter().zip(assignment.sets).collect();
-        let sets: Vec<_> = prepared
-            .into_iter()
-            .map(|(key, service)| {
-                let own = assigned.extract_if(.., |(set, _)| (set.service, set.to) == key);
-                let own = own.map(|(set, sockets)| (set.tls, sockets));
-                let (listen, inherited, addresses) = sockets_of(own, assignment.is_activated);
-                configured.push(addresses);
-                (service, listen, inherited)
-            })
-            .collect();
-        let mut bound = Bound::bind_or_take(
-            settings::workers(config),
-            inherited.connections.total,
-            admin.addresses(),
-            sets,
-        )?;
-        for (ids, configured) in bound.listener_ids().to_vec().iter().zip(&configured) {
-            let with_tls = ids.iter().zip(configured).filter(|(_, it)| it.tls);
-            with_tls.for_each(|(id, _)| bound.set_tls(*id));
-        }
-        let listen = bound.local_addrs().iter().flatten().filter_map(ListenAddr::tcp);
-        let own: Vec<_> = listen.chain(admin.addresses().iter().copied()).collect();
-        let (discovery, control, handles) =
-            Discovery::new(watches, settings::sentinel_timeouts(&config.services), &own);
-        let mut started = Vec::new();
-        for (service, (handle, route)) in handles.into_iter().zip(routes).enumerate() {
-            route.connect(&handle);
-            let sets = keys.iter().enumerate().filter(|(_, key)| key.0 == service);
-            let sets =
-                sets.map(|(number, key)| (key.1, number, served(&bound, number, &configured)));
-            started.push(StartedService { handle, route, sets: sets.collect() });
-        }
-        let heartbeat = discovery.heartbeat();
-        let discovery = tokio::spawn(discovery.run());
-        Ok(Self { bound, started, control, tls, heartbeat, discovery })
     }
 }

@@ -90,7 +90,7 @@ impl ServiceSet {
         self.services.retain(|service| {
             // A switchover in progress ends by itself, and its gate with it.
             let is_over =
-                service.is_leaving && service.sets.is_empty() && !service.handle.is_switching();
+                service.is_leaving && service.sets.is_empty() && !service.handle().is_switching();
             if is_over {
                 control.remove(service.discovery);
                 info!(service = service.name, "removed service has ended");

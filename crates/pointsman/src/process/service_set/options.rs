@@ -38,7 +38,8 @@ impl ServiceSet {
     /// The listener set concerned, and why.
     pub(crate) fn retune(
         &self,
-        (config, limits): (&Config, &[usize]),
+        config: &Config,
+        limits: &[usize],
         before: &Config,
     ) -> Result<(), String> {
         let sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);

@@ -9,9 +9,9 @@ use std::net::SocketAddr;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
-use proxy::{AddressPlan, ListenAddr, ListenerId, NewListener, Options, Running, Sockets};
+use proxy::{AddressPlan, ListenAddr, ListenerId, Options, Running, Sockets};
 
-use super::{RunningSet, ServedAddress, ServiceSet};
+use super::{BoundListener, RunningSet, ServedAddress, ServiceSet};
 use crate::config::Config;
 use crate::process::listener_plan::{self, ListenerPlan, ListenerStep, SetAddress};
 use crate::process::listener_set::{self, ListenerSet};
@@ -29,8 +29,8 @@ const MAX_LEAVING: usize = 256;
 pub(crate) struct PreparedReload {
     pub(super) wanted: Vec<(ListenerSet, ListenAddr)>,
     pub(super) plan: ListenerPlan,
-    /// For each wanted address that is opened or moved: its sockets, and their duplicates.
-    pub(super) sockets: BTreeMap<usize, (NewListener, Sockets)>,
+    /// The wanted addresses that are opened or moved.
+    pub(super) opened: Vec<BoundListener>,
 }
 
 impl ServiceSet {
@@ -130,8 +130,8 @@ impl ServiceSet {
         self.wait_for_closed(workers).await;
         let options: BTreeMap<String, Options> =
             listener_set::options_of(config, limits, &self.tls).into_iter().collect();
-        let sockets = self.bind(&wanted, &plan, &options)?;
-        Ok(PreparedReload { wanted, plan, sockets })
+        let opened = self.bind(&wanted, &plan, &options)?;
+        Ok(PreparedReload { wanted, plan, opened })
     }
 
     /// Refuses an address with TLS where a service manager's socket is plain, or the reverse. That
@@ -172,15 +172,15 @@ impl ServiceSet {
         wanted: &[(ListenerSet, ListenAddr)],
         plan: &ListenerPlan,
         options: &BTreeMap<String, Options>,
-    ) -> Result<BTreeMap<usize, (NewListener, Sockets)>, String> {
+    ) -> Result<Vec<BoundListener>, String> {
         let kept = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
         let after: Vec<SocketAddr> = wanted.iter().filter_map(|(_, addr)| addr.tcp()).collect();
         let after: Vec<SocketAddr> = after.into_iter().chain(self.admin.iter().copied()).collect();
         let bound = kept.all().iter().filter_map(|socket| socket.addr.tcp()).collect();
         let addresses = AddressPlan::new(self.workers, &after, bound);
         let running = self.running();
-        let mut sockets = BTreeMap::new();
-        for (number, ((set, addr), step)) in wanted.iter().zip(&plan.steps).enumerate() {
+        let mut opened = Vec::new();
+        for ((set, addr), step) in wanted.iter().zip(&plan.steps) {
             let at = |what: &dyn std::fmt::Display| format!("service {}: {what}", set.name);
             let unusable =
                 |error: std::io::Error| at(&format_args!("cannot listen on {addr}: {error}"));
@@ -204,8 +204,9 @@ impl ServiceSet {
                 }
             };
             let duplicates = Sockets::duplicate_new(&listener).map_err(unusable)?;
-            sockets.insert(number, (listener, duplicates));
+            let (set, configured) = (set.clone(), addr.clone());
+            opened.push(BoundListener { set, configured, is_managed: false, listener, duplicates });
         }
-        Ok(sockets)
+        Ok(opened)
     }
 }

@@ -22,7 +22,7 @@ impl ServiceSet {
                 writers: writers.unwrap_or_else(|| (service.writers.clone(), Vec::new())),
                 readers: set(Destinations::Replicas),
                 sentinels: set(Destinations::Sentinels),
-                discovery: service.handle.clone(),
+                discovery: service.handle().clone(),
                 was_added: service.was_added,
                 is_leaving: service.is_leaving,
                 last_settings: service.settings,
