@@ -15,5 +15,5 @@ fuzz_target!(|data: &[u8]| {
     let settings = SETTINGS.get_or_init(tls_settings::settings);
     let (version, steps) = data.split_first().map_or((0, data), |(first, rest)| (first % 2, rest));
     let client = settings.clients[usize::from(version)].clone();
-    proxy::run_tls_stream(steps, settings.server.clone(), (client, settings.name.clone()));
+    proxy::run_tls_stream(steps, settings.server.clone(), client, settings.name.clone());
 });

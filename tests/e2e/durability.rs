@@ -17,14 +17,15 @@ const WRITERS: usize = 16;
 
 /// While replicas may still have to connect, writes wait for `hold_timeout`.
 fn durable(cluster: &Cluster, mode: &str, confirmed: (u8, &str)) -> Pointsman {
-    durable_with(cluster, mode, confirmed, "")
+    durable_with(cluster, mode, confirmed.0, confirmed.1, "")
 }
 
 /// With these sections besides.
 fn durable_with(
     cluster: &Cluster,
     mode: &str,
-    (replicas, hold): (u8, &str),
+    replicas: u8,
+    hold: &str,
     sections: &str,
 ) -> Pointsman {
     builder(cluster)
@@ -234,7 +235,7 @@ fn confirms_what_a_blocked_client_was_given() {
 /// Everything that clients do beside plain writes works as without confirmation.
 fn serve_every_kind_of_request(cluster: &Cluster, sections: &str) {
     for mode in BOTH {
-        let pointsman = durable_with(cluster, mode, (2, "10s"), sections);
+        let pointsman = durable_with(cluster, mode, 2, "10s", sections);
         let mut client = pointsman.client();
         let mut other = pointsman.client();
         cluster.master().ask(&["FLUSHALL"]).expect("a reply");

@@ -83,7 +83,7 @@ pub(crate) fn activated(
     config: &Path,
     socket: &TcpListener,
 ) -> Process {
-    activated_as("mymaster", number, folder, (config, socket))
+    activated_as("mymaster", number, folder, config, socket)
 }
 
 /// A start with another name of the socket (`FileDescriptorName=`).
@@ -91,7 +91,8 @@ pub(crate) fn activated_as(
     name: &str,
     number: usize,
     folder: &Path,
-    (config, socket): (&Path, &TcpListener),
+    config: &Path,
+    socket: &TcpListener,
 ) -> Process {
     let script = format!(
         "export LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES={name}; exec \"$0\" \"$@\" 3<&0 0</dev/null"

@@ -60,9 +60,11 @@ fn values(cluster: &Cluster, key: &str) -> Vec<Option<String>> {
 /// Ends a script by a client after `setup`, with requests behind that in the same packet, which are
 /// executed in the database of the client or not at all.
 fn end_script(
-    (cluster, pointsman): (&Cluster, &Pointsman),
+    cluster: &Cluster,
+    pointsman: &Pointsman,
     [script, kill]: [&[&str]; 2],
-    (setup, db): (&[&[&str]], usize),
+    setup: &[&[&str]],
+    db: usize,
 ) {
     assert!(cluster.master().ask(&["FLUSHALL"]).unwrap().is_ok());
     let mut operator = pointsman.client();
@@ -112,12 +114,12 @@ fn ends_a_running_script_by_any_sharing_client() {
         (&[&["HELLO", "3", "AUTH", "app", "pw", "SETNAME", "operator"], one], 1),
     ];
     let functions = server_version() >= (7, 0);
-    for setup in setups {
-        end_script((&cluster, &pointsman), SCRIPT, setup);
+    for (setup, db) in setups {
+        end_script(&cluster, &pointsman, SCRIPT, setup, db);
         if functions {
             let load = ["FUNCTION", "LOAD", "REPLACE", FUNCTION];
             assert!(!cluster.master().ask(&load).unwrap().is_error());
-            end_script((&cluster, &pointsman), FUNCTIONS, setup);
+            end_script(&cluster, &pointsman, FUNCTIONS, setup, db);
         }
     }
     assert_eq!(count(&pointsman, "pointsman_shared_desyncs_total"), 0.0);

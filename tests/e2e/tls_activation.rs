@@ -52,7 +52,7 @@ impl<'a> Unit<'a> {
     /// Starts with the same configuration.
     fn start_again(&self, name: &str) -> Process {
         let number = self.starts.fetch_add(1, Ordering::Relaxed);
-        activated_as(name, number, self.cluster.folder(), (&self.config, &self.socket))
+        activated_as(name, number, self.cluster.folder(), &self.config, &self.socket)
     }
 
     fn wait_ready(&self, process: &Process) {

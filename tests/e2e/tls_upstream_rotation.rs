@@ -205,7 +205,7 @@ fn rotates_client_certificate_and_ca_under_load() {
     assert_eq!(*target, generation, "nothing was switched");
 
     lists_own_certificates(&pointsman);
-    refuses_old_ca(&cluster, &pointsman, (&old_ca, &both));
+    refuses_old_ca(&cluster, &pointsman, &old_ca, &both);
 }
 
 /// The certificates that are shown to servers are those of the new CA, in status and metrics.
@@ -223,7 +223,7 @@ fn lists_own_certificates(pointsman: &Pointsman) {
 }
 
 /// The old CA is not trusted any more, on either side.
-fn refuses_old_ca(cluster: &Cluster, pointsman: &Pointsman, (old_ca, both): (&str, &str)) {
+fn refuses_old_ca(cluster: &Cluster, pointsman: &Pointsman, old_ca: &str, both: &str) {
     let (old, servers) = (cluster.certificates(), cluster.folder().join("tls"));
     let (sentinel, replica) = (&cluster.sentinels()[0], cluster.replicas()[0]);
     replace(&old.ca_file(), old_ca);

@@ -54,7 +54,10 @@ async fn ask(connection: &mut MultiplexedConnection, name: &str) -> RedisResult<
 
 async fn live(
     number: u32,
-    (url, count, settled, end): (String, u32, Instant, Instant),
+    url: String,
+    count: u32,
+    settled: Instant,
+    end: Instant,
     seen: Rc<RefCell<Seen>>,
 ) {
     let name = format!("rs-{number}");
@@ -108,7 +111,7 @@ async fn main() {
         // Every other one speaks RESP3.
         let url =
             format!("redis://app:pw@{host}:{port}/{}?protocol=resp{}", number % 16, 2 + number % 2);
-        everybody.spawn_local(live(number, (url, count, settled, end), Rc::clone(&seen)));
+        everybody.spawn_local(live(number, url, count, settled, end, Rc::clone(&seen)));
     }
     everybody.await;
     let seen = seen.borrow();

@@ -103,7 +103,7 @@ pub(crate) async fn run(
         match accepted {
             Ok(stream) => {
                 errors.pause = BACKOFF.0;
-                admit(&shared, &listener, stream, (reserve.0.len() < RESERVE, &stopped)).await;
+                admit(&shared, &listener, stream, reserve.0.len() < RESERVE, &stopped).await;
             }
             Err(error) if is_connection_error(&error) => {}
             // The system reports a lack of descriptors before it looks into the queue. If no
@@ -155,7 +155,7 @@ async fn rescue(
         match poll_fn(|cx| Poll::Ready(listener.poll_accept(cx))).await {
             Poll::Ready(Ok(stream)) => {
                 errors.pause = BACKOFF.0;
-                return admit(shared, listener, stream, (true, stop)).await;
+                return admit(shared, listener, stream, true, stop).await;
             }
             Poll::Ready(Err(_)) => {}
             Poll::Pending => return,
@@ -174,7 +174,8 @@ async fn admit(
     shared: &Arc<ServerState>,
     listener: &AdminListener,
     stream: Stream,
-    (once, stop): (bool, &watch::Receiver<bool>),
+    once: bool,
+    stop: &watch::Receiver<bool>,
 ) {
     let registry = &shared.registry;
     count(&registry.stats.counters.accepted);
@@ -214,7 +215,9 @@ async fn admit(
         stream,
         clock,
         slot,
-        (once, listener.is_read_only(), peer),
+        once,
+        listener.is_read_only(),
+        peer,
         stop.clone(),
     ));
     registry.started(number, task.abort_handle());

@@ -65,7 +65,9 @@ pub(crate) async fn serve(
     stream: Stream,
     clock: SharedClock,
     slot: ConnectionSlot,
-    (once, is_read_only, peer): (bool, bool, Option<IpAddr>),
+    once: bool,
+    is_read_only: bool,
+    peer: Option<IpAddr>,
     mut stop: watch::Receiver<bool>,
 ) {
     let is_owner = matches!(stream, Either::Right(_));
@@ -77,8 +79,9 @@ pub(crate) async fn serve(
     let (session, stopped) = (session.as_ref(), &shared);
     let service = service_fn(|request| {
         let (shared, clock) = (Arc::clone(stopped), Arc::clone(&clock));
-        let source = (origin, session, once);
-        async move { Ok::<_, Infallible>(respond(&shared, request, &clock, source).await) }
+        async move {
+            Ok::<_, Infallible>(respond(&shared, request, &clock, origin, session, once).await)
+        }
     });
     let connection = http1::Builder::new()
         .half_close(true)
@@ -158,7 +161,9 @@ async fn respond(
     shared: &ServerState,
     request: hyper::Request<Incoming>,
     clock: &SharedClock,
-    (origin, session, once): (Origin, Option<&Session>, bool),
+    origin: Origin,
+    session: Option<&Session>,
+    once: bool,
 ) -> Response<ResponseBody> {
     lock(clock).requested(Instant::now());
     let (parts, body) = request.into_parts();
@@ -188,7 +193,7 @@ async fn respond(
 
 fn decide(shared: &ServerState, parts: &Parts, origin: Origin) -> Reply {
     let nonce = || nonce(&shared.keys);
-    shared.routes.answer((parts, origin), &shared.streams, shared.reporter.as_ref(), nonce)
+    shared.routes.answer(parts, origin, &shared.streams, shared.reporter.as_ref(), nonce)
 }
 
 /// Reads and ignores the body; returns whether it ended within the limit.

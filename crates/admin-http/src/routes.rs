@@ -301,7 +301,8 @@ impl Routes {
     /// The reply to a request. `nonce` returns a fresh value per call.
     pub(crate) fn answer(
         &self,
-        (parts, origin): (&Parts, Origin),
+        parts: &Parts,
+        origin: Origin,
         streams: &Streams,
         reporter: &dyn Reporter,
         nonce: impl FnOnce() -> String,

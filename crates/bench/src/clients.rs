@@ -192,20 +192,21 @@ impl Stand {
         let cluster = Cluster::builder().user("app on >pw ~* &* +@all").start();
         if ours && self.tls {
             let (_pointsman, addr, tls) = Secured::start(&self.pointsman, &cluster);
-            self.failover(&cluster, (addr, Some(&tls)), libraries, kill)
+            self.failover(&cluster, addr, Some(&tls), libraries, kill)
         } else if ours {
             let pointsman = Pointsman::builder(&self.pointsman, &cluster).start();
-            self.failover(&cluster, (pointsman.addr(), None), libraries, kill)
+            self.failover(&cluster, pointsman.addr(), None, libraries, kill)
         } else {
             let haproxy = Haproxy::start(&self.haproxy, &cluster);
-            self.failover(&cluster, (haproxy.addr(), None), libraries, kill)
+            self.failover(&cluster, haproxy.addr(), None, libraries, kill)
         }
     }
 
     fn failover(
         &self,
         cluster: &Cluster,
-        (addr, tls): (SocketAddr, Option<&Secured>),
+        addr: SocketAddr,
+        tls: Option<&Secured>,
         libraries: &[Library],
         kill: bool,
     ) -> Result<Vec<Seen>, String> {

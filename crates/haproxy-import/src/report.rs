@@ -207,12 +207,14 @@ impl Notes {
     pub(super) fn complete(mut self, config: &ConfigFile, secrets: &[String]) -> ImportReport {
         for section in &config.sections {
             let keyword = section.head.word(0);
-            self.fill(&section.head, keywords::section(section.kind, &keyword));
+            let (outcome, note) = keywords::section(section.kind, &keyword);
+            self.fill(&section.head, outcome, note);
             for directive in &section.directives {
                 if section.kind != SectionKind::Other {
-                    self.fill(directive, keywords::directive(directive));
+                    let (outcome, note) = keywords::directive(directive);
+                    self.fill(directive, outcome, note);
                 } else if !self.entries.contains_key(&directive.position) {
-                    self.fill(directive, keywords::section(section.kind, &keyword));
+                    self.fill(directive, outcome, note);
                     if let Some(entry) = self.entries.get_mut(&directive.position) {
                         entry.line = redact::keyword_only(directive);
                     }
@@ -229,7 +231,7 @@ impl Notes {
         ImportReport { lines }
     }
 
-    fn fill(&mut self, directive: &Directive, (outcome, note): (LineOutcome, &str)) {
+    fn fill(&mut self, directive: &Directive, outcome: LineOutcome, note: &str) {
         if !self.entries.contains_key(&directive.position) {
             self.add(directive, outcome, note);
         }

@@ -71,7 +71,7 @@ impl<'a> Planner<'a> {
         self.note_assumptions(listener, master, source);
         let same = |it: &PlannedService| it.master == *master && it.servers == listener.servers;
         if let Some(service) = plan.services.iter_mut().find(|it| same(it)) {
-            if !self.may_merge(listener, service, (&sentinels, sentinels_at.is_some())) {
+            if !self.may_merge(listener, service, &sentinels, sentinels_at.is_some()) {
                 return;
             }
             let note = format!("one more address of [[service]] {}", service.name);
@@ -248,7 +248,8 @@ impl<'a> Planner<'a> {
         &mut self,
         listener: &RedisListener,
         service: &mut PlannedService,
-        (sentinels, are_found): (&[String], bool),
+        sentinels: &[String],
+        are_found: bool,
     ) -> bool {
         if service.sentinels != sentinels && are_found {
             if service.sentinels_at.is_some() {

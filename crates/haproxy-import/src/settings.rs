@@ -41,7 +41,7 @@ pub(super) fn apply(
         };
         if let Some(service) = plan.services.iter_mut().find(is_of) {
             let backend = listener.backends.first().copied().unwrap_or(listener.section);
-            service_keys(config, (listener.section, backend), &mut service.keys, notes);
+            service_keys(config, listener.section, backend, &mut service.keys, notes);
         }
     }
     fit_connections(plan);
@@ -49,7 +49,8 @@ pub(super) fn apply(
 
 fn service_keys(
     config: &ConfigFile,
-    (front, back): (usize, usize),
+    front: usize,
+    back: usize,
     keys: &mut Vec<PlannedKey>,
     notes: &mut Notes,
 ) {

@@ -79,7 +79,7 @@ impl TestProxy {
 
     pub(crate) fn with(workers: usize, max_connections: usize, options: Options) -> Self {
         let (publisher, route) = TargetWriter::new();
-        Self::start(publisher, &route.into(), (workers, max_connections), options, drop).0
+        Self::start(publisher, &route.into(), workers, max_connections, options, drop).0
     }
 
     /// One worker, with or without a target, and a client whose bytes were in the kernel's queue
@@ -93,7 +93,7 @@ impl TestProxy {
         if let Some(backend) = backend {
             publisher.commit(destination(backend.addr()));
         }
-        Self::start(publisher, &route.into(), (1, 1000), options, |addr| {
+        Self::start(publisher, &route.into(), 1, 1000, options, |addr| {
             let mut client = connect(addr);
             client.write_all(words).unwrap();
             client
@@ -104,14 +104,15 @@ impl TestProxy {
     pub(crate) fn for_readers(empty: EmptyPool, options: Options) -> (Self, PoolWriter) {
         let (publisher, route) = TargetWriter::new();
         let (writer, pool) = PoolWriter::new(&route, empty);
-        (Self::start(publisher, &pool.into(), (1, 1000), options, drop).0, writer)
+        (Self::start(publisher, &pool.into(), 1, 1000, options, drop).0, writer)
     }
 
     /// `greet` is called when the address is listened on, and no client is served yet.
     fn start<T>(
         publisher: TargetWriter,
         route: &TargetSource,
-        (workers, max_connections): (usize, usize),
+        workers: usize,
+        max_connections: usize,
         options: Options,
         greet: impl FnOnce(SocketAddr) -> T,
     ) -> (Self, T) {

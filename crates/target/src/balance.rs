@@ -54,7 +54,8 @@ impl LoadBalancer {
         &mut self,
         now: Instant,
         members: &[(Generation, usize)],
-        (max_moves, calm): (usize, bool),
+        max_moves: usize,
+        calm: bool,
         left: usize,
     ) -> Option<Vec<usize>> {
         let same = self.members.iter().eq(members.iter().map(|(generation, _)| generation));
@@ -135,32 +136,32 @@ mod tests {
     fn waits_until_members_have_settled() {
         let (mut balance, start) = (LoadBalancer::default(), Instant::now());
         let both = members(&[16, 0]);
-        assert_eq!(balance.step(start, &both, (10, true), 0), None, "the members are not settled");
-        assert_eq!(balance.step(start + ms(10), &both, (10, true), 0), None);
+        assert_eq!(balance.step(start, &both, 10, true, 0), None, "the members are not settled");
+        assert_eq!(balance.step(start + ms(10), &both, 10, true, 0), None);
         assert_eq!(
-            balance.step(start + ms(2000), &both, (10, false), 0),
+            balance.step(start + ms(2000), &both, 10, false, 0),
             None,
             "a failover restarts the wait"
         );
-        assert_eq!(balance.step(start + ms(2010), &both, (10, true), 0), None);
-        assert_eq!(balance.step(start + ms(5000), &both, (10, true), 0), None);
-        assert_eq!(balance.step(start + ms(5010), &both, (5, true), 0), Some(vec![5, 0]));
+        assert_eq!(balance.step(start + ms(2010), &both, 10, true, 0), None);
+        assert_eq!(balance.step(start + ms(5000), &both, 10, true, 0), None);
+        assert_eq!(balance.step(start + ms(5010), &both, 5, true, 0), Some(vec![5, 0]));
         assert_eq!(
-            balance.step(start + ms(5500), &members(&[11, 5]), (5, true), 0),
+            balance.step(start + ms(5500), &members(&[11, 5]), 5, true, 0),
             None,
             "five per second"
         );
         assert_eq!(
-            balance.step(start + ms(6010), &members(&[11, 5]), (5, true), 0),
+            balance.step(start + ms(6010), &members(&[11, 5]), 5, true, 0),
             Some(vec![3, 0])
         );
         assert_eq!(
-            balance.step(start + ms(7010), &members(&[8, 8]), (5, true), 0),
+            balance.step(start + ms(7010), &members(&[8, 8]), 5, true, 0),
             Some(vec![0, 0]),
             "permits are withdrawn"
         );
-        assert_eq!(balance.step(start + ms(8010), &members(&[8, 8]), (5, true), 0), None);
-        assert_eq!(balance.step(start + ms(99_000), &both, (0, true), 0), None, "switched off");
+        assert_eq!(balance.step(start + ms(8010), &members(&[8, 8]), 5, true, 0), None);
+        assert_eq!(balance.step(start + ms(99_000), &both, 0, true, 0), None, "switched off");
     }
 
     #[test]
@@ -169,7 +170,7 @@ mod tests {
         let (both, mut granted, mut asked) = (members(&[16, 0]), 0, 0);
         for _ in 0..600 {
             now += ms(500);
-            if let Some(moves) = balance.step(now, &both, (4, true), granted) {
+            if let Some(moves) = balance.step(now, &both, 4, true, granted) {
                 granted = moves.iter().sum();
                 asked += 1;
             }
@@ -222,7 +223,7 @@ mod tests {
                 at += later;
                 let unequal = one.abs_diff(other) >= 2;
                 let loads = members(&[one, other]);
-                if let Some(moves) = balance.step(start + ms(at), &loads, (rate, calm), 0) {
+                if let Some(moves) = balance.step(start + ms(at), &loads, rate, calm, 0) {
                     granted = moves.iter().sum();
                     prop_assert!(granted == 0 || (calm && unequal));
                     allowed += granted;

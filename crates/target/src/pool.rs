@@ -271,7 +271,7 @@ impl PoolWriter {
             members.iter().map(|target| (target.generation(), target.load())).collect();
         let left = members.iter().map(|target| target.moves()).sum();
         let Some(moves) =
-            self.balance.step(now, &loads, (max_moves, calm && !self.pool.gate.is_closed()), left)
+            self.balance.step(now, &loads, max_moves, calm && !self.pool.gate.is_closed(), left)
         else {
             return;
         };

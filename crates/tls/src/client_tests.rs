@@ -51,7 +51,7 @@ fn verifies_authority_name_and_validity() {
         CertificateError::NotValidForNameContext { .. }
     ));
     assert_eq!(connects(&good, &chain, "10.0.0.2"), Ok(()));
-    let expired = server(ours.issue_within(&["redis.example"], P256, (2020, 2021)));
+    let expired = server(ours.issue_within(&["redis.example"], P256, 2020, 2021));
     for client in [&full, &chain] {
         assert!(matches!(
             fault(connects(&expired, client, "redis.example")),

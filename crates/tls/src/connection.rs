@@ -151,7 +151,9 @@ impl<S: TlsSide> TlsConnection<S> {
         mut plaintext: impl FnMut(&[u8]),
     ) -> Result<(), Error> {
         let processed = advance::<S>(
-            (&mut self.inner, &mut self.outgoing, &mut self.peer_closed),
+            &mut self.inner,
+            &mut self.outgoing,
+            &mut self.peer_closed,
             incoming,
             &mut plaintext,
         );
@@ -274,7 +276,9 @@ impl<S: TlsSide> TlsConnection<S> {
 
 /// Processes `incoming` as far as possible. Returns how much of it was processed.
 fn advance<S: TlsSide>(
-    (inner, outgoing, peer_closed): (&mut S::Inner, &mut Vec<u8>, &mut bool),
+    inner: &mut S::Inner,
+    outgoing: &mut Vec<u8>,
+    peer_closed: &mut bool,
     incoming: &mut [u8],
     plaintext: &mut impl FnMut(&[u8]),
 ) -> (usize, Result<(), Error>) {

@@ -24,9 +24,8 @@ fn settings(version: Version) -> (ServerTls, ClientTls) {
     (server, client)
 }
 
-fn ends(
-    (server, client): &(ServerTls, ClientTls),
-) -> (TlsConnection<ServerSide>, TlsConnection<ClientSide>) {
+fn ends(sides: &(ServerTls, ClientTls)) -> (TlsConnection<ServerSide>, TlsConnection<ClientSide>) {
+    let (server, client) = sides;
     let (config, name) = client.connect("redis.example").unwrap();
     (TlsConnection::accept(server.config()).unwrap(), TlsConnection::connect(config, name).unwrap())
 }

@@ -33,12 +33,12 @@ fn explains_each_fault_of_a_servers_certificate() {
     assert_eq!(wrong.what, "its certificate is not for 10.0.0.2, only for a.example, 10.0.0.1");
     assert!(wrong.remedy.contains("server_name") && wrong.remedy.contains("verify"));
 
-    let expired = ours.issue_within(&["a.example"], P256, (2010, 2020));
+    let expired = ours.issue_within(&["a.example"], P256, 2010, 2020);
     let expired = fault(&server(expired), &client, "a.example");
     assert_eq!(expired.kind, FaultKind::Expired);
     assert!(expired.what.starts_with("its certificate expired ") && expired.what.contains("days"));
 
-    let early = ours.issue_within(&["a.example"], P256, (2090, 2100));
+    let early = ours.issue_within(&["a.example"], P256, 2090, 2100);
     assert_eq!(fault(&server(early), &client, "a.example").kind, FaultKind::NotYetValid);
 
     let unknown = fault(&server(other.issue(&["a.example"])), &client, "a.example");
@@ -53,7 +53,7 @@ fn explains_each_fault_of_a_servers_certificate() {
 #[test]
 fn reads_faulty_certificate_without_verification() {
     let (ours, other) = (Authority::new("ours"), Authority::new("other"));
-    let certificate = other.issue_within(&["b.example"], P256, (2010, 2020));
+    let certificate = other.issue_within(&["b.example"], P256, 2010, 2020);
     let server = ServerTls::new(&server(certificate)).unwrap();
     let client = ClientTls::new(&trusting(&ours)).unwrap();
     let connect = client.connect_unverified("a.example").unwrap();

@@ -56,8 +56,7 @@ fn selects_certificates_by_name() {
 #[test]
 fn selects_a_key_that_the_client_can_verify() {
     let authority = Authority::new("ca");
-    let both =
-        [RSA, P256].map(|kind| authority.issue_within(&["redis.example"], kind, (2020, 2100)));
+    let both = [RSA, P256].map(|kind| authority.issue_within(&["redis.example"], kind, 2020, 2100));
     let server = ServerTls::new(&settings(&both)).unwrap();
     // In TLS 1.2 the cipher determines the kind of the key.
     for cipher in ["ECDHE-RSA-AES128-GCM-SHA256", "ECDHE-ECDSA-AES128-GCM-SHA256"] {
@@ -80,7 +79,7 @@ fn selects_a_key_that_the_client_can_verify() {
 fn reads_every_form_of_a_private_key() {
     let authority = Authority::new("ca");
     for (kind, label) in [(RSA, "RSA PRIVATE KEY"), (P256, "EC PRIVATE KEY")] {
-        let mut files = authority.issue_within(&["redis.example"], kind, (2020, 2100));
+        let mut files = authority.issue_within(&["redis.example"], kind, 2020, 2100);
         assert!(ServerTls::new(&settings(std::slice::from_ref(&files))).is_ok());
         let rustls::pki_types::PrivateKeyDer::Pkcs8(pkcs8) = files.key.private_key().unwrap()
         else {
@@ -196,9 +195,9 @@ fn reports_all_problems_at_once() {
 #[test]
 fn reports_names_and_validity() {
     let authority = Authority::new("ca");
-    let long = authority.issue_within(&["Redis.example", "10.0.0.1", "::1"], P256, (2020, 2050));
+    let long = authority.issue_within(&["Redis.example", "10.0.0.1", "::1"], P256, 2020, 2050);
     // The chain is valid only as long as all of it is.
-    let short = authority.issue_within(&["x"], P256, (2021, 2040));
+    let short = authority.issue_within(&["x"], P256, 2021, 2040);
     let text = authority_text(&long.chain) + &authority_text(&short.chain);
     let files = CertificateFiles { chain: pem("tls.crt", &text), key: long.key };
     let server = ServerTls::new(&settings(&[files])).unwrap();
@@ -247,7 +246,7 @@ fn requires_client_certificates_as_configured() {
     };
     let known = || client(Some(theirs.issue(&["app"])));
     let unknown = || client(Some(others.issue(&["app"])));
-    let expired = || client(Some(theirs.issue_within(&["app"], P256, (2020, 2021))));
+    let expired = || client(Some(theirs.issue_within(&["app"], P256, 2020, 2021)));
     let server = |client_certificates| {
         ServerTls::new(&ServerSettings {
             client_certificates,
@@ -375,7 +374,7 @@ fn verifies_client_again_under_current_rules() {
     let server = ServerTls::new(&under(&clients)).unwrap();
     let chain = |files: &CertificateFiles| files.chain.certificates().unwrap();
     let (known, expired) =
-        (clients.issue(&["operator"]), clients.issue_within(&["operator"], P256, (2020, 2021)));
+        (clients.issue(&["operator"]), clients.issue_within(&["operator"], P256, 2020, 2021));
     assert!(server.accepts_client(&chain(&known)));
     assert!(!server.accepts_client(&chain(&expired)) && !server.accepts_client(&[]));
     assert!(!server.accepts_client(&chain(&authority.issue(&["operator"]))));

@@ -52,7 +52,8 @@ impl Authority {
         &self,
         names: &[&str],
         kind: &'static SignatureAlgorithm,
-        (from, to): (i32, i32),
+        from: i32,
+        to: i32,
     ) -> CertificateFiles {
         let names: Vec<String> = names.iter().map(ToString::to_string).collect();
         let subject = names.first().cloned().unwrap_or_default();
@@ -70,17 +71,17 @@ impl Authority {
 
     /// A certificate that is valid now.
     pub(crate) fn issue(&self, names: &[&str]) -> CertificateFiles {
-        self.issue_within(names, P256, (2020, 2100))
+        self.issue_within(names, P256, 2020, 2100)
     }
 }
 
 /// Completes a handshake, or returns the first error of either side.
 pub(crate) fn handshake(
     server: Arc<ServerConfig>,
-    (client, name): (Arc<ClientConfig>, ServerName<'static>),
+    client: (Arc<ClientConfig>, ServerName<'static>),
 ) -> Result<(ServerConnection, ClientConnection), Error> {
     let mut server = ServerConnection::new(server)?;
-    let mut client = ClientConnection::new(client, name)?;
+    let mut client = ClientConnection::new(client.0, client.1)?;
     loop {
         let mut moved = false;
         let mut bytes = Vec::new();

@@ -88,7 +88,7 @@ impl Certificates {
         validity: (SystemTime, SystemTime),
     ) -> CertificateFiles {
         let key = KeyPair::generate().expect("a key");
-        let certificate = params(names, validity).signed_by(&key, &self.authority);
+        let certificate = params(names, validity.0, validity.1).signed_by(&key, &self.authority);
         self.write(file, &certificate.expect("a certificate").pem(), &key)
     }
 
@@ -98,7 +98,7 @@ impl Certificates {
     /// Like [`issue`](Self::issue).
     pub fn self_signed(&self, file: &str, names: &[&str]) -> CertificateFiles {
         let (key, now) = (KeyPair::generate().expect("a key"), now());
-        let certificate = params(names, (now - DAY, now + DAY * 365)).self_signed(&key);
+        let certificate = params(names, now - DAY, now + DAY * 365).self_signed(&key);
         self.write(file, &certificate.expect("a certificate").pem(), &key)
     }
 
@@ -122,7 +122,7 @@ fn now() -> SystemTime {
     SystemTime::now()
 }
 
-fn params(names: &[&str], (from, until): (SystemTime, SystemTime)) -> CertificateParams {
+fn params(names: &[&str], from: SystemTime, until: SystemTime) -> CertificateParams {
     let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
     let subject = names.first().cloned().unwrap_or_default();
     let mut params = CertificateParams::new(names).expect("host names or addresses");

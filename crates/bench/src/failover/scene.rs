@@ -136,7 +136,7 @@ pub(super) fn play(
     let ages = wait_for_phase(stage, &cluster, timed, run)?;
     let tap = Tap::start(old.addr().port())?;
     let cause = Instant::now();
-    let cut = bring_about(scenario, &cluster, (old, beside), source)?;
+    let cut = bring_about(scenario, &cluster, old, beside, source)?;
     let mut silent = None;
     if matches!(scenario, Scenario::Sigstop | Scenario::Partition) {
         wait("the writers to notice", FAILOVER, stage, || load.since_last() > SILENCE)?;
@@ -157,7 +157,7 @@ pub(super) fn play(
     })?;
     load.stop();
     let busy = share_of_waiting(waited, began);
-    let mut record = count(&cluster, &events, &observer, &load, (cause, commit.as_ref()))?;
+    let mut record = count(&cluster, &events, &observer, &load, cause, commit.as_ref())?;
     (record.scenario, record.proxy, record.run) = (scenario, proxy, run);
     let late = silent.and_then(|acknowledged| unacknowledged(&observer.old(), acknowledged));
     on_old_master(
@@ -226,7 +226,8 @@ fn on_old_master(
 fn bring_about(
     scenario: Scenario,
     cluster: &Cluster,
-    (old, beside): (&Node, &Node),
+    old: &Node,
+    beside: &Node,
     source: Option<Ipv4Addr>,
 ) -> Result<Option<Partition>, String> {
     match (scenario, source) {
@@ -257,7 +258,8 @@ fn count(
     events: &Events,
     observer: &Observer,
     load: &Load,
-    (cause, commit): (Instant, Option<&(Instant, Value)>),
+    cause: Instant,
+    commit: Option<&(Instant, Value)>,
 ) -> Result<Record, String> {
     let master = cluster.current_master_addr()?;
     let verdict =

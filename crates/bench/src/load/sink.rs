@@ -104,11 +104,11 @@ fn exchange(
         };
         let bytes = buffer.get(..read).unwrap_or_default();
         if conn.partial.is_empty() {
-            let taken = digest(bytes, small, out)?;
+            let taken = digest(bytes, small.0, small.1, out)?;
             conn.partial.extend_from_slice(bytes.get(taken..).unwrap_or_default());
         } else {
             conn.partial.extend_from_slice(bytes);
-            let taken = digest(&conn.partial, small, out)?;
+            let taken = digest(&conn.partial, small.0, small.1, out)?;
             conn.partial.drain(..taken);
         }
         if read < buffer.len() {
@@ -130,7 +130,7 @@ fn exchange(
 }
 
 /// Answers all complete commands and returns their length in bytes.
-fn digest(bytes: &[u8], (request, reply): (&[u8], &[u8]), out: &mut Vec<u8>) -> io::Result<usize> {
+fn digest(bytes: &[u8], request: &[u8], reply: &[u8], out: &mut Vec<u8>) -> io::Result<usize> {
     let mut rest = bytes;
     loop {
         if let Some(behind) = rest.strip_prefix(request) {
@@ -165,11 +165,11 @@ mod tests {
             let (mut kept, mut out) = (Vec::new(), Vec::new());
             for piece in bytes.chunks(size) {
                 kept.extend_from_slice(piece);
-                let taken = digest(&kept, (&request, &reply), &mut out).expect("sense");
+                let taken = digest(&kept, &request, &reply, &mut out).expect("sense");
                 kept.drain(..taken);
             }
             assert_eq!(out, expected, "pieces of {size}");
         }
-        assert!(digest(b"*z\r\n", (&request, &reply), &mut Vec::new()).is_err());
+        assert!(digest(b"*z\r\n", &request, &reply, &mut Vec::new()).is_err());
     }
 }

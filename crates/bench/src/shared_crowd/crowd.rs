@@ -123,11 +123,11 @@ impl Crowd {
     fn send(&mut self, at: usize, due: Instant, seen: (&Stage, usize)) -> io::Result<()> {
         let Some(client) = self.clients.get_mut(at) else { return Ok(()) };
         if !client.is_free() {
-            record(seen, |seen| seen.behind += 1);
+            record(seen.0, seen.1, |seen| seen.behind += 1);
             return Ok(());
         }
         if client.ask(due).is_err() {
-            record(seen, |seen| seen.closed += 1);
+            record(seen.0, seen.1, |seen| seen.closed += 1);
             return self.reconnect(at);
         }
         Ok(())
@@ -140,7 +140,7 @@ impl Crowd {
             Ok(None) => Ok(()),
             Ok(Some((due, fault))) => {
                 let took = u32::try_from(due.elapsed().as_micros()).unwrap_or(u32::MAX);
-                record(seen, |seen| {
+                record(seen.0, seen.1, |seen| {
                     seen.latencies.push(took);
                     match fault {
                         None => {}
@@ -158,7 +158,7 @@ impl Crowd {
                 Ok(())
             }
             Err(error) => {
-                record(seen, |seen| {
+                record(seen.0, seen.1, |seen| {
                     seen.closed += 1;
                     seen.note(&error.to_string());
                 });
@@ -178,7 +178,7 @@ fn watch(epoll: &std::os::fd::OwnedFd, client: &Crowded, number: usize) -> io::R
     Ok(epoll::add(epoll, client.stream(), EventData::new_u64(number as u64), EventFlags::IN)?)
 }
 
-fn record((stage, phase): (&Stage, usize), record: impl FnOnce(&mut Seen)) {
+fn record(stage: &Stage, phase: usize, record: impl FnOnce(&mut Seen)) {
     let mut seen = stage.seen.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     if let Some(seen) = seen.get_mut(phase) {
         record(seen);

@@ -95,7 +95,7 @@ pub(crate) fn run(options: &SharedCrowdOptions) -> Result<ExitCode, String> {
     let to: Vec<SocketAddr> = proxies.iter().map(Pointsman::addr).collect();
     let mut parts = gather(options, &to)?;
     println!("{} clients are connected", short(f64::from(options.clients)));
-    let observed = conduct(options, (&cluster, &proxies), &mut parts)?;
+    let observed = conduct(options, &cluster, &proxies, &mut parts)?;
     let mut seen = vec![Seen::default(); PHASES.len()];
     for part in parts {
         for (all, some) in seen.iter_mut().zip(part.end()?) {
@@ -161,7 +161,8 @@ struct Observed {
 /// Lets the phases follow each other.
 fn conduct(
     options: &SharedCrowdOptions,
-    (cluster, proxies): (&Cluster, &[Pointsman]),
+    cluster: &Cluster,
+    proxies: &[Pointsman],
     parts: &mut [Part],
 ) -> Result<Observed, String> {
     let span = Duration::from_secs(options.seconds.into());

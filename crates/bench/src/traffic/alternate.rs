@@ -103,7 +103,7 @@ pub(crate) fn run(options: &AlternateOptions) -> Result<ExitCode, String> {
                 return Ok(ExitCode::FAILURE);
             }
             if let Some(raw) = &mut raw {
-                record(raw, (row, number), &pairs)?;
+                record(raw, row, number, &pairs)?;
             }
             println!("{:>11}  {number:>3}/{}  {}", name_of(&row), options.series, line(&pairs));
             series.push(pairs);
@@ -129,8 +129,8 @@ fn alternate(
 ) -> Result<Vec<[Cost; 2]>, String> {
     let (said, heard) = channel();
     let go_on = until(WARM + options.pairs, Arc::clone(stop), said);
-    let against = (Peer::Pointsman, options.with, options.with_program.as_deref());
-    stage(|| scene.alternate(flow, WINDOW, against, go_on))?;
+    let program = options.with_program.as_deref();
+    stage(|| scene.alternate(flow, WINDOW, Peer::Pointsman, options.with, program, go_on))?;
     Ok(heard.into_iter().skip(WARM as usize).collect())
 }
 
@@ -151,7 +151,7 @@ fn until(
     }
 }
 
-fn record(raw: &mut Raw, (row, series): (Row, u32), pairs: &[[Cost; 2]]) -> Result<(), String> {
+fn record(raw: &mut Raw, row: Row, series: u32, pairs: &[[Cost; 2]]) -> Result<(), String> {
     for pair in pairs {
         let [one, other] = pair.map(|it| json!([it.requests, it.cpu]));
         let line = json!({"row": name_of(&row), "series": series, "one": one, "other": other});

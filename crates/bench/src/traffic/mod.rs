@@ -263,7 +263,7 @@ fn play(
             if stop.load(Ordering::Acquire) {
                 return Ok(records);
             }
-            let said = match measure(scene, (row, peer), round, options.pace(), &mut in_vain) {
+            let said = match measure(scene, row, peer, round, options.pace(), &mut in_vain) {
                 Ok(record) => {
                     if let Some(raw) = &mut raw {
                         raw.line(&record.line())?;
@@ -292,7 +292,8 @@ fn play(
 /// Measures once, or twice if the first measurement was disturbed; returns the quieter one.
 fn measure(
     scene: &mut Scene,
-    (row, peer): (Row, Peer),
+    row: Row,
+    peer: Peer,
     round: u32,
     pace: Pace,
     in_vain: &mut u32,

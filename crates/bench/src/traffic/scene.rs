@@ -177,7 +177,9 @@ impl Scene {
         &mut self,
         flow: Flow,
         window: Duration,
-        (peer, other, program): (Peer, Peer, Option<&Path>),
+        peer: Peer,
+        other: Peer,
+        program: Option<&Path>,
         go_on: impl FnMut(&[Cost]) -> bool + Send + 'static,
     ) -> Result<(), String> {
         let one = self.launch(peer)?;

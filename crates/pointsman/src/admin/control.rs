@@ -236,7 +236,7 @@ impl Handler for CommandHandler {
             command: self.control.log.begin(name, command, parameters),
         };
         match self.command {
-            ControlCommand::Pause => self.pause(request, (name, handle), logged),
+            ControlCommand::Pause => self.pause(request, name, handle, logged),
             ControlCommand::Resume => {
                 info!(service = name, "traffic resumed by command");
                 self.control.resume(name, handle, logged("resume", json!({})))
@@ -275,7 +275,8 @@ impl CommandHandler {
     fn pause(
         &self,
         request: &Request<'_>,
-        (name, handle): (&str, &DiscoveryHandle),
+        name: &str,
+        handle: &DiscoveryHandle,
         logged: impl FnOnce(&'static str, serde_json::Value) -> Responder,
     ) -> Reply {
         let duration = match parameter(request, "for").map(parse_duration) {

@@ -171,7 +171,7 @@ impl Reporter for ProcessReport {
             let readers = service.readers.as_ref().map(of);
             let seen = service.discovery.snapshot();
             let operations = service.discovery.operations_snapshot();
-            status::service((&seen, &operations), writers, readers, (service.is_leaving, now))
+            status::service(&seen, &operations, writers, readers, service.is_leaving, now)
         });
         let mut status = Status {
             schema: status::SCHEMA,

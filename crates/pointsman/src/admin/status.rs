@@ -97,11 +97,14 @@ pub fn traffic(settings: &ServiceSettings, counted: &ServiceSnapshot) -> Traffic
 /// was removed from the configuration.
 #[must_use]
 pub fn service(
-    (seen, operations): (&DiscoverySnapshot, &OperationsSnapshot),
-    (listen, traffic): ListenerStatus,
+    seen: &DiscoverySnapshot,
+    operations: &OperationsSnapshot,
+    listener: ListenerStatus,
     readers: Option<ListenerStatus>,
-    (is_leaving, now): (bool, Instant),
+    is_leaving: bool,
+    now: Instant,
 ) -> ServiceStatus {
+    let (listen, traffic) = listener;
     let age = |at: Instant| seconds(now.saturating_duration_since(at));
     let target = seen.master.as_ref().map(|master| TargetStatus {
         name: master.addr.to_string(),
@@ -171,17 +174,14 @@ fn changed_priority(seen: &sentinel::PriorityChange) -> ChangedPriorityStatus {
     }
 }
 
-fn readers(
-    seen: &sentinel::ReplicaPoolSnapshot,
-    (listen, traffic): ListenerStatus,
-) -> ReadersStatus {
+fn readers(seen: &sentinel::ReplicaPoolSnapshot, listener: ListenerStatus) -> ReadersStatus {
     ReadersStatus {
-        listen,
+        listen: listener.0,
         eligible: seen.eligible,
         empty: if seen.master_serves_reads { "master" } else { "reject" },
         ejections: seen.ejections,
         readmissions: seen.readmissions,
-        traffic,
+        traffic: listener.1,
     }
 }
 

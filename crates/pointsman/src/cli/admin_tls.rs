@@ -19,7 +19,8 @@ pub(super) type TlsStream = StreamOwned<ClientConnection, TcpStream>;
 /// Of the connection, or a [`TlsProblem`].
 pub(super) fn connect(
     socket: TcpStream,
-    (host, tls): (&str, &ClientTls),
+    host: &str,
+    tls: &ClientTls,
     server: &AdminServer,
     timeout: Duration,
 ) -> io::Result<TlsStream> {

@@ -72,7 +72,8 @@ impl ControlError {
 /// Why it failed, with a remedy.
 pub(super) fn send(
     action: &str,
-    (args, parameters): (&ControlArgs, &[(&str, &str)]),
+    args: &ControlArgs,
+    parameters: &[(&str, &str)],
     env: &[(OsString, OsString)],
 ) -> Result<String, ControlError> {
     let (endpoint, token) = access(args, env)?;

@@ -64,7 +64,7 @@ impl Stream {
     fn connect(server: &AdminServer) -> io::Result<Self> {
         let socket = TcpStream::connect_timeout(&server.addr, CONNECT_TIMEOUT)?;
         let Some((host, tls)) = &server.tls else { return Ok(Self::Network(socket)) };
-        let stream = admin_tls::connect(socket, (host, tls), server, REQUEST_TIMEOUT)?;
+        let stream = admin_tls::connect(socket, host, tls, server, REQUEST_TIMEOUT)?;
         Ok(Self::Tls(Box::new(stream), server.clone()))
     }
 
@@ -226,7 +226,7 @@ fn read_response(from: &mut impl BufRead, sink: &mut dyn FnMut(&[u8])) -> io::Re
     for _ in 0..MAX_HEADERS {
         let header = line(from)?;
         if header.is_empty() {
-            body(from, (length, chunked), sink)?;
+            body(from, length, chunked, sink)?;
             return Ok(code);
         }
         let (name, value) =
@@ -247,7 +247,8 @@ fn read_response(from: &mut impl BufRead, sink: &mut dyn FnMut(&[u8])) -> io::Re
 
 fn body(
     from: &mut impl BufRead,
-    (length, chunked): (Option<u64>, bool),
+    length: Option<u64>,
+    chunked: bool,
     sink: &mut dyn FnMut(&[u8]),
 ) -> io::Result<()> {
     if !chunked {

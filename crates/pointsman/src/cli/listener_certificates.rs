@@ -44,7 +44,7 @@ pub(super) fn examine(section: &ListenerSection, now: Option<Duration>) -> Exami
     for (key, (what, remedy)) in &section.faults {
         if !explained.iter().any(|it| it.starts_with(what)) {
             let what = format!("{what}: {UNUSABLE}");
-            add(&mut found.findings, (Severity::Fault, "certificate-file"), key, what, remedy);
+            add(&mut found.findings, Severity::Fault, "certificate-file", key, what, remedy);
         }
     }
     found.findings.sort();
@@ -54,7 +54,8 @@ pub(super) fn examine(section: &ListenerSection, now: Option<Duration>) -> Exami
 
 fn add(
     findings: &mut Vec<Finding>,
-    (severity, code): (Severity, &'static str),
+    severity: Severity,
+    code: &'static str,
     about: &str,
     what: String,
     remedy: &str,
@@ -85,7 +86,7 @@ fn word(path: &Path) -> String {
 fn examine_file(findings: &mut Vec<Finding>, file: &ListenerFile) {
     if let Err((what, remedy)) = &file.contents {
         let what = format!("{what}: {UNUSABLE}");
-        add(findings, (Severity::Fault, "certificate-file"), &about(file), what, remedy);
+        add(findings, Severity::Fault, "certificate-file", &about(file), what, remedy);
     }
     if let Some(mode) = file.exposed {
         let what = format!(
@@ -94,7 +95,7 @@ fn examine_file(findings: &mut Vec<Finding>, file: &ListenerFile) {
         );
         let remedy = "take the permissions away (in Kubernetes: defaultMode of the volume); if others \
                       had access, replace key and certificate";
-        add(findings, (Severity::Warning, "key-exposed"), &about(file), what, remedy);
+        add(findings, Severity::Warning, "key-exposed", &about(file), what, remedy);
         with_commands(findings, [format!("chmod o-rwx {}", word(&file.path))]);
     }
 }
@@ -130,8 +131,8 @@ fn examine_pair(
     }
     for what in &facts.warnings {
         let remedy = "write the certificate of each issuer after the one that it has issued";
-        let code = (Severity::Warning, "certificate-chain");
-        add(&mut found.findings, code, &at, what.clone(), remedy);
+        let (severity, code) = (Severity::Warning, "certificate-chain");
+        add(&mut found.findings, severity, code, &at, what.clone(), remedy);
     }
     found.certificates.push(facts);
 }
@@ -148,8 +149,8 @@ fn pair_fault(
     let what = format!("{}: {UNUSABLE}", problem.what);
     if !is_foreign {
         let file = if problem.file.as_ref() == Some(&key.path) { key } else { &pair.chain };
-        let code = (Severity::Fault, "certificate-file");
-        return add(findings, code, &about(file), what, &problem.remedy);
+        let (severity, code) = (Severity::Fault, "certificate-file");
+        return add(findings, severity, code, &about(file), what, &problem.remedy);
     }
     let fits = |other: &&ListenerPair| {
         let (Ok(chain), Ok(key)) = (&other.chain.contents, &key.contents) else { return false };
@@ -163,7 +164,7 @@ fn pair_fault(
         ),
         None => format!("{}. The commands print the same for a pair", problem.remedy),
     };
-    add(findings, (Severity::Fault, "certificate-key"), &about(key), what, &remedy);
+    add(findings, Severity::Fault, "certificate-key", &about(key), what, &remedy);
     let (chain, key) = (word(&pair.chain.path), word(&key.path));
     with_commands(
         findings,
@@ -184,21 +185,21 @@ fn validity(
     let (name, left) = (subject(facts), facts.not_after.saturating_sub(now));
     if left.is_zero() {
         let what = format!("it has expired: {name}; clients that verify it cannot connect");
-        add(findings, (Severity::Fault, "certificate-expired"), at, what, RENEW);
+        add(findings, Severity::Fault, "certificate-expired", at, what, RENEW);
     } else if facts.not_before > now {
         let begins = days(facts.not_before.saturating_sub(now));
         let what = format!(
             "it is not valid yet, but in {begins}: {name}; clients that verify it cannot connect"
         );
         let remedy = "check the clock of this host, and that of the host that issued it";
-        add(findings, (Severity::Fault, "certificate-expired"), at, what, remedy);
+        add(findings, Severity::Fault, "certificate-expired", at, what, remedy);
         with_commands(findings, ["date -u".to_owned()]);
     } else if left < CERTIFICATE_SOON {
         let what = format!(
             "it expires in {}: {name}; clients that verify it cannot connect from then on",
             days(left)
         );
-        add(findings, (Severity::Warning, "certificate-expires"), at, what, RENEW);
+        add(findings, Severity::Warning, "certificate-expires", at, what, RENEW);
     }
 }
 
@@ -207,7 +208,7 @@ fn names(findings: &mut Vec<Finding>, at: &str, facts: &CertificateFacts) {
         let what =
             format!("it has no names: {}; clients that verify names refuse it", subject(facts));
         let remedy = "issue it with the names and addresses that clients use as subjectAltName";
-        add(findings, (Severity::Warning, "certificate-name"), at, what, remedy);
+        add(findings, Severity::Warning, "certificate-name", at, what, remedy);
     }
     if facts.self_signed {
         let what = format!(
@@ -216,7 +217,7 @@ fn names(findings: &mut Vec<Finding>, at: &str, facts: &CertificateFacts) {
         );
         let remedy = "issue certificates by a CA of your own, so that they can be renewed without a \
                       change at the clients";
-        add(findings, (Severity::Note, "certificate-self-signed"), at, what, remedy);
+        add(findings, Severity::Note, "certificate-self-signed", at, what, remedy);
     }
 }
 
@@ -226,17 +227,17 @@ fn incomplete(findings: &mut Vec<Finding>, file: &ListenerFile, issuer: &str, fo
          clients that know the root only refuse it"
     );
     let at = found_in.display();
-    let code = (Severity::Warning, "certificate-chain");
+    let (severity, code) = (Severity::Warning, "certificate-chain");
     if file.is_link {
         // A command would replace the link, and the next renewal would not be noticed.
         let remedy = format!(
             "{at} has it. The path is a symbolic link: let the program that writes these files \
              write the whole chain, or name a file that has it, such as fullchain.pem"
         );
-        return add(findings, code, &about(file), what, &remedy);
+        return add(findings, severity, code, &about(file), what, &remedy);
     }
     let remedy = format!("append {at}, which has it");
-    add(findings, code, &about(file), what, &remedy);
+    add(findings, severity, code, &about(file), what, &remedy);
     // Replaced by a rename, so that a running process never reads a part of it.
     let (chain, more) = (word(&file.path), word(found_in));
     let new = quote(&format!("{}.new", file.path.display()));

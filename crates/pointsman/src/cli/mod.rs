@@ -121,25 +121,22 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
                 [("pause_clients", pause_clients)].into_iter().chain(to).collect();
             control::send(
                 "switchover",
-                (&args.control, &parameters),
+                &args.control,
+                &parameters,
                 &environment().collect::<Vec<_>>(),
             )?
         }
         Command::Pause(args) => {
             let duration = args.duration.as_deref().map(|time| ("for", time));
             let parameters: Vec<_> = duration.into_iter().collect();
-            control::send(
-                "pause",
-                (&args.control, &parameters),
-                &environment().collect::<Vec<_>>(),
-            )?
+            control::send("pause", &args.control, &parameters, &environment().collect::<Vec<_>>())?
         }
         Command::Resume(args) => {
-            control::send("resume", (&args, &[]), &environment().collect::<Vec<_>>())?
+            control::send("resume", &args, &[], &environment().collect::<Vec<_>>())?
         }
         Command::Follow(args) => follow(&args)?,
         Command::Unfollow(args) => {
-            control::send("unfollow", (&args, &[]), &environment().collect::<Vec<_>>())?
+            control::send("unfollow", &args, &[], &environment().collect::<Vec<_>>())?
         }
         Command::Sessions(args) => {
             return Ok(sessions::sessions(&args, &environment().collect::<Vec<_>>())?);
@@ -183,7 +180,7 @@ fn follow(args: &FollowArgs) -> Result<String, Failure> {
         ("force", force),
     ];
     let env = environment().collect::<Vec<_>>();
-    Ok(control::send("follow", (&args.control, &parameters), &env)?)
+    Ok(control::send("follow", &args.control, &parameters, &env)?)
 }
 
 /// Reads the environment in one place, so that tests of the parts do not depend on it.

@@ -91,7 +91,7 @@ pub(super) fn sentinels(
             // there.
             let listen = values.setting("service.listen");
             let is_own = listen.is_some_and(|it| it.origin != Origin::Default);
-            let mut result = examine((&config, is_own), service, &args.zones(), now).await;
+            let mut result = examine(&config, is_own, service, &args.zones(), now).await;
             if let Some(section) = loaded.listener_certificates(values) {
                 let listeners = listener_certificates::examine(&section, now);
                 result.certificates = listeners.certificates;
@@ -128,7 +128,8 @@ pub(super) fn sentinels(
 }
 
 async fn examine(
-    (config, is_own): (&Config, bool),
+    config: &Config,
+    is_own: bool,
     service: &config::ServiceConfig,
     zones: &BTreeMap<String, String>,
     now: Option<Duration>,

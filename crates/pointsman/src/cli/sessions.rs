@@ -202,5 +202,5 @@ fn request(args: &SessionsArgs, env: &[(OsString, OsString)]) -> Result<String, 
 ///
 /// Why it was not ended.
 pub(super) fn kill(args: &KillArgs, env: &[(OsString, OsString)]) -> Result<String, ControlError> {
-    control::send("kill", (&args.endpoint.control(), &[("id", &args.id)]), env)
+    control::send("kill", &args.endpoint.control(), &[("id", &args.id)], env)
 }

@@ -183,7 +183,7 @@ pub(super) fn resolve_tokens(
     env: &BTreeMap<&str, &str>,
     found: &mut SecretFindings,
 ) {
-    let keys = resolve_token(process, CONTROL_TOKEN, (read_file, env), found);
+    let keys = resolve_token(process, CONTROL_TOKEN, read_file, env, found);
     let on = matches!(process.value("admin.control"), Some(Value::Bool(true)));
     let sound = !keys.iter().any(|key| process.broken.contains(key));
     let is_given = keys.iter().any(|key| process.settings.contains_key(key));
@@ -195,14 +195,15 @@ pub(super) fn resolve_tokens(
             "add control_socket, control_token_file or control_token_env",
         ));
     }
-    resolve_token(process, READ_TOKEN, (read_file, env), found);
+    resolve_token(process, READ_TOKEN, read_file, env, found);
 }
 
 /// Resolves one token, and returns the keys that can give it.
 fn resolve_token(
     process: &mut SettingMap,
     section: &'static str,
-    (read_file, env): (ReadFile<'_>, &BTreeMap<&str, &str>),
+    read_file: ReadFile<'_>,
+    env: &BTreeMap<&str, &str>,
     found: &mut SecretFindings,
 ) -> [String; 2] {
     const MIN_LENGTH: usize = 16;

@@ -89,21 +89,23 @@ impl Loaded {
             Some(Value::Text(name)) => Some(name.as_str()),
             _ => None,
         };
-        self.section(service, name, (SERVICE, "certificate_files", "key_files"))
+        self.section(service, name, SERVICE, "certificate_files", "key_files")
     }
 
     /// The certificate that the admin server shows; `None` without one.
     #[must_use]
     pub fn admin_certificates(&self) -> Option<ListenerSection> {
         let process = &self.settings.process;
-        self.section(process, None, (tls_admin::SECTION, "certificate_file", "key_file"))
+        self.section(process, None, tls_admin::SECTION, "certificate_file", "key_file")
     }
 
     fn section(
         &self,
         values: &SettingMap,
         service: Option<&str>,
-        (section, chains, keys): (&str, &str, &str),
+        section: &str,
+        chains: &str,
+        keys: &str,
     ) -> Option<ListenerSection> {
         let files = |key: &str| -> Vec<ListenerFile> {
             let key = format!("{section}.{key}");

@@ -191,7 +191,7 @@ pub(super) fn assemble(
         .iter()
         .flat_map(|service| &service.settings)
         .chain(&flags.values)
-        .filter_map(referenced_variable)
+        .filter_map(|(path, setting)| referenced_variable(path, setting))
         .collect();
     let (env, mut warnings) = environment::read(vars, &referenced);
     let (mut settings, mut findings) = merge(parsed, env, flags);
@@ -217,7 +217,7 @@ pub(super) fn assemble(
 }
 
 /// The environment variable that a setting names.
-fn referenced_variable((path, setting): (&String, &Setting)) -> Option<String> {
+fn referenced_variable(path: &str, setting: &Setting) -> Option<String> {
     match &setting.value {
         Value::Text(name) if path.ends_with(".password_env") || path.ends_with("_token_env") => {
             Some(name.clone())

@@ -43,7 +43,7 @@ impl ReloadPlan {
         new: &Settings,
     ) -> Result<Self, Faults> {
         let (mut settings, mut applied, mut pending) = (running.clone(), Vec::new(), Vec::new());
-        plan_values(&mut settings.process, &new.process, None, (&mut applied, &mut pending));
+        plan_values(&mut settings.process, &new.process, None, &mut applied, &mut pending);
         let known = std::mem::take(&mut settings.services);
         for other in &new.services {
             let name = name_of(other);
@@ -55,7 +55,7 @@ impl ReloadPlan {
             let service = serves.or_else(|| leaving.iter().find(is_same)).cloned();
             settings.services.push(match service {
                 Some(mut service) => {
-                    plan_values(&mut service, other, Some(&name), (&mut applied, &mut pending));
+                    plan_values(&mut service, other, Some(&name), &mut applied, &mut pending);
                     service
                 }
                 None => other.clone(),
@@ -75,7 +75,8 @@ fn plan_values(
     old: &mut SettingMap,
     new: &SettingMap,
     service: Option<&str>,
-    (applied, pending): (&mut Vec<String>, &mut Vec<String>),
+    applied: &mut Vec<String>,
+    pending: &mut Vec<String>,
 ) {
     let named =
         |path: &str| service.map_or_else(|| path.to_owned(), |name| format!("{path} ({name})"));

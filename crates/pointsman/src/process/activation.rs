@@ -135,12 +135,12 @@ pub(super) fn owner_of(
     let at = sets.iter().position(|it| it.listen.contains(addr));
     let named = sets.iter().position(|it| it.name == name);
     if let Some((number, set)) = named.and_then(|number| Some((number, sets.get(number)?))) {
-        agrees(set, (name, addr), &sets)?;
+        agrees(set, name, addr, &sets)?;
         return Ok(SocketOwner::ListenerSet(number));
     }
     if name == ADMIN && addr.tcp().is_some() {
         let tls = sets.iter().filter(|it| it.tls);
-        return refuse_other(tls, (name, addr)).map(|()| SocketOwner::Admin);
+        return refuse_other(tls, name, addr).map(|()| SocketOwner::Admin);
     }
     // The name of a master contains no slash, so this is one of a set, and of no unit.
     if name.contains('/') {
@@ -162,14 +162,15 @@ pub(super) fn owner_of(
 /// Refuses a socket with the name of this set if its address is configured for the other protocol.
 fn agrees(
     set: &ListenerSet,
-    (name, addr): (&str, &ListenAddr),
+    name: &str,
+    addr: &ListenAddr,
     sets: &[ListenerSet],
 ) -> Result<(), Box<ActivationError>> {
     let is_exact = |it: &ListenerSet| it.tls == set.tls && it.listen.contains(addr);
     if sets.iter().any(is_exact) {
         return Ok(());
     }
-    refuse_other(sets.iter().filter(|it| it.tls != set.tls), (name, addr))?;
+    refuse_other(sets.iter().filter(|it| it.tls != set.tls), name, addr)?;
     let tls = sets.iter().find(|it| it.tls && it.set == set.set);
     match tls.filter(|_| !set.tls && set.listen.is_empty()) {
         None => Ok(()),
@@ -186,7 +187,8 @@ fn agrees(
 /// Refuses a socket whose address covers one of these sets.
 fn refuse_other<'a>(
     mut sets: impl Iterator<Item = &'a ListenerSet>,
-    (name, addr): (&str, &ListenAddr),
+    name: &str,
+    addr: &ListenAddr,
 ) -> Result<(), Box<ActivationError>> {
     let found = sets.find_map(|set| {
         let configured = set.listen.iter().find(|configured| covers(addr, configured))?;

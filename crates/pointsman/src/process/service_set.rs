@@ -1,10 +1,11 @@
 //! The services that run: applies a reload to the listeners, the data plane and discovery.
 //!
-//! The start begins all services, and serves them when everything is ready. A reload is [prepared](prepare) first, which may fail; applying it cannot. Each listening
-//! address is closed by itself, with the sessions that came through it, by the plan of a shutdown
-//! (`drain`); other addresses and services are not touched. A service that was removed keeps its
-//! discovery, its metrics and its place in the status until its last session has left. If it is
-//! added again meanwhile, it continues with them.
+//! The start begins all services, and serves them when everything is ready. A reload is
+//! [prepared](prepare) first, which may fail; applying it cannot. Each listening address is closed
+//! by itself, with the sessions that came through it, by the plan of a shutdown (`drain`); other
+//! addresses and services are not touched. A service that was removed keeps its discovery, its
+//! metrics and its place in the status until its last session has left. If it is added again
+//! meanwhile, it continues with them.
 //!
 //! Addresses of a service manager's sockets are configured there; a reload keeps them.
 

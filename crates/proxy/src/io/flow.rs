@@ -204,7 +204,8 @@ impl Flow {
         source: &mut impl ByteStream,
         sink: &mut impl ByteStream,
         policy: &mut impl ForwardingPolicy,
-        (scratch, end_signal): (&mut [u8], EndSignal),
+        scratch: &mut [u8],
+        end_signal: EndSignal,
         mut reads_left: usize,
     ) -> FlowStep {
         while reads_left > 0 {

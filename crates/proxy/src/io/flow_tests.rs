@@ -69,7 +69,7 @@ fn step(
     // As the pump does.
     buffer::with_scratch(|scratch| match flow.poll_usual(&mut cx, source, sink, policy, scratch) {
         Ok(step) => step,
-        Err(left) => flow.poll_move(&mut cx, source, sink, policy, (scratch, EndSignal::Yes), left),
+        Err(left) => flow.poll_move(&mut cx, source, sink, policy, scratch, EndSignal::Yes, left),
     })
 }
 
@@ -89,7 +89,8 @@ fn returns_what_is_not_admitted_and_writes_none_of_it() {
             &mut source,
             &mut sink,
             &mut policy,
-            (scratch, EndSignal::Yes),
+            scratch,
+            EndSignal::Yes,
             MAX_READS,
         );
         assert!(matches!(step, FlowStep::Stopped(3)), "{step:?}");

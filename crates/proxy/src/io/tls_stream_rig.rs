@@ -78,7 +78,8 @@ fn part(from: usize, length: usize) -> Vec<u8> {
 pub fn run(
     steps: &[u8],
     server: Arc<ServerConfig>,
-    (client, name): (Arc<ClientConfig>, ServerName<'static>),
+    client: Arc<ClientConfig>,
+    name: ServerName<'static>,
 ) -> Seen {
     let eventfd =
         rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).expect("an eventfd");

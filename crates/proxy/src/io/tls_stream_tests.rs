@@ -248,7 +248,7 @@ fn counts_whole_records_on_the_fuzz_corpus() {
             }
             let version = Version::ALL[variation % 2];
             let client = (ca.client_config((version, version), None), name.clone());
-            let run = tls_stream_rig::run(&steps, server.config(), client);
+            let run = tls_stream_rig::run(&steps, server.config(), client.0, client.1);
             seen[0] += usize::from(run.pending > 0 && run.written > 0);
             seen[1] += usize::from(run.read > 0 && !run.changed);
             seen[2] += usize::from(run.read > 0 && run.changed);

@@ -63,7 +63,7 @@ pub(crate) async fn serve(
             accepted = next(&mut listen_socket, backoff.is_out_of_resources()) => accepted,
         };
         let failure = match accepted {
-            Ok((socket, peer)) => begin((socket, peer), &context, Some(&inboxes), start),
+            Ok((socket, peer)) => begin(socket, peer, &context, Some(&inboxes), start),
             Err(errno) => Err(errno),
         };
         let Err(errno) = failure else {
@@ -127,7 +127,7 @@ pub(crate) fn start_handed_over(
     context: &Arc<WorkerContext>,
     start: StartSession,
 ) {
-    if start_session((socket, peer, admission), context, start).is_err() {
+    if start_session(socket, peer, admission, context, start).is_err() {
         context.counters.accept_errors.increment();
     }
     drop(permit);
@@ -144,8 +144,9 @@ pub(crate) async fn drain_queue(
         if accepted_count % ACCEPTS_PER_TURN == 0 {
             tasks::yield_now().await;
         }
-        let started = |client| begin(client, context, None, start);
-        let admitted = listen_socket.accept().and_then(started);
+        let admitted = listen_socket
+            .accept()
+            .and_then(|(socket, peer)| begin(socket, peer, context, None, start));
         if admitted.is_err_and(|errno| classify(errno) != AcceptErrorKind::Connection) {
             return;
         }
@@ -159,7 +160,8 @@ pub(crate) async fn drain_queue(
 ///
 /// Its session could not be started.
 fn begin(
-    (socket, peer): (OwnedFd, Peer),
+    socket: OwnedFd,
+    peer: Peer,
     context: &Arc<WorkerContext>,
     inboxes: Option<&Inboxes>,
     start: StartSession,
@@ -196,7 +198,8 @@ pub(super) fn deliver(
         }
         None => client,
     };
-    start_session(client, context, start)
+    let (socket, peer, admission) = client;
+    start_session(socket, peer, admission, context, start)
 }
 
 /// Admits or rejects a client.
@@ -217,7 +220,9 @@ pub(super) fn admit(socket: OwnedFd, peer: Peer, context: &WorkerContext) -> Opt
 ///
 /// The event loop could not register the socket.
 fn start_session(
-    (socket, peer, admission): Client,
+    socket: OwnedFd,
+    peer: Peer,
+    admission: Admission,
     context: &Arc<WorkerContext>,
     start: StartSession,
 ) -> Result<(), Errno> {

@@ -227,7 +227,7 @@ impl<'a, C: ClientStream> Connecting<'a, C> {
             return Ok(Attempt::Connected(upstream, replayed));
         }
         match opened {
-            Ok(opened) => self.opened(target, opened, begin),
+            Ok((upstream, replayed)) => self.opened(target, upstream, replayed, begin),
             Err(Failed::Superseded) if ticket.is_cut() => Err(EndReason::Cut),
             // Its answer, if it gave one, says nothing about the time when it was the target.
             Err(Failed::Superseded) => Ok(Attempt::Superseded),
@@ -239,7 +239,8 @@ impl<'a, C: ClientStream> Connecting<'a, C> {
     fn opened(
         &mut self,
         target: &TargetRef,
-        (upstream, replayed): (Upstream, Option<Box<Replayed>>),
+        upstream: Upstream,
+        replayed: Option<Box<Replayed>>,
         begin: Instant,
     ) -> Result<Attempt, EndReason> {
         let context = self.context;
@@ -278,7 +279,8 @@ impl<'a, C: ClientStream> Connecting<'a, C> {
 /// kept until the new one works, and there is one attempt.
 async fn rebalance(
     context: &WorkerContext,
-    (here, upstream): (TargetRef, Upstream),
+    here: TargetRef,
+    upstream: Upstream,
     state: CarryState,
 ) -> (TargetRef, Upstream, Start) {
     let CarryState { ledger, unsent: early, .. } = state;

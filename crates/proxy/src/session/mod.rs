@@ -217,7 +217,7 @@ impl Session {
         let by = if U::SHARED { ConnectionUse::Shared } else { ConnectionUse::Dedicated };
         self.base.count_as(Some(by));
         let target = self.target.insert(target);
-        let pump = Pump::new((client, upstream), &self.base.context, target, start);
+        let pump = Pump::new(client, upstream, &self.base.context, target, start);
         continue_as(Pumping::new(self, pump));
     }
 

@@ -120,7 +120,8 @@ pub(super) struct Rare {
 impl<C: ByteStream, U: TargetStream> Pump<C, U> {
     /// A pump between two open ends.
     pub(crate) fn new(
-        (client, upstream): (C, U),
+        client: C,
+        upstream: U,
         context: &Arc<WorkerContext>,
         target: &TargetRef,
         start: impl Into<Start>,
@@ -229,7 +230,7 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
         if self.is_finished() {
             return Err(EndReason::ClientClosed);
         }
-        Ok(self.move_requests(cx, (scratch, EndSignal::Yes), MAX_READS))
+        Ok(self.move_requests(cx, scratch, EndSignal::Yes, MAX_READS))
     }
 
     /// What follows from the steps of both directions, unless they are idle and nothing else is to
@@ -240,7 +241,8 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
         cx: &mut Context<'_>,
         waker: &Waker,
         scratch: &mut [u8],
-        (requests, mut replies): (FlowStep, FlowStep),
+        requests: FlowStep,
+        mut replies: FlowStep,
     ) -> Poll<Stop> {
         if self.reply_dropped {
             return Poll::Ready(EndReason::ReplyDropped.into());
@@ -255,7 +257,7 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
                 return Poll::Ready(EndReason::UpstreamClosed.into());
             }
             self.append_last_push();
-            replies = self.move_replies(cx, (scratch, EndSignal::Yes), MAX_READS);
+            replies = self.move_replies(cx, scratch, EndSignal::Yes, MAX_READS);
         }
         let more = matches!(requests, FlowStep::More) || matches!(replies, FlowStep::More);
         let waits = U::SHARED && self.has_waiting_requests();

@@ -24,7 +24,7 @@ async fn pump(
         publisher.clear();
     }
     let base = session_base(context);
-    Pump::new((client, upstream), context, &target, Vec::new()).run(&base).await
+    Pump::new(client, upstream, context, &target, Vec::new()).run(&base).await
 }
 
 #[tokio::test]
@@ -35,7 +35,7 @@ async fn sends_waiting_requests_in_the_first_poll() {
     let target = context.shared.service.route.usable_target().unwrap();
     let base = session_base(&context);
     {
-        let pump = Pump::new((&mut client, &mut upstream), &context, &target, b"INFO\r\n".to_vec());
+        let pump = Pump::new(&mut client, &mut upstream, &context, &target, b"INFO\r\n".to_vec());
         let running = pump.run(&base);
         let mut running = std::pin::pin!(running);
         let polled =

@@ -136,8 +136,9 @@ pub(super) async fn refusing<C: ClientStream + 'static>(
 pub(super) async fn closing<C: ClientStream + 'static>(
     mut session: Session,
     mut client: C,
-    (reason, last_bytes): SessionEnd,
+    end: SessionEnd,
 ) {
+    let (reason, last_bytes) = end;
     session.base.reason = reason;
     session.base.stage.set(Stage::Closing);
     let finish = finish::finish(&mut client, &last_bytes, reason);

@@ -105,11 +105,7 @@ impl Connection {
 
     /// The connection is open, in the state of its members. `corrected`: how the server's own table
     /// of commands differs from the built-in one.
-    pub(crate) fn opened(
-        &self,
-        (resp3, authenticated): (bool, bool),
-        corrected: Option<Rc<Commands>>,
-    ) {
+    pub(crate) fn opened(&self, resp3: bool, authenticated: bool, corrected: Option<Rc<Commands>>) {
         let mut state = self.0.borrow_mut();
         state.corrected = corrected;
         state.ledger = Some(UpstreamLedger::new(resp3, authenticated, state.limits));
@@ -434,7 +430,7 @@ impl State {
             let Some(state) = members.get(&member) else {
                 return Taken::Sent { requests: 0, bytes: 0, more: false };
             };
-            let (taken, script) = state.borrow_mut().take((quantum, room), rules, outgoing);
+            let (taken, script) = state.borrow_mut().take(quantum, room, rules, outgoing);
             if let Taken::Sent { requests: requests @ 1.., bytes, .. } = taken {
                 parts.push(Part { member, requests, bytes, script });
             }

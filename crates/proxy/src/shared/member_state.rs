@@ -165,7 +165,8 @@ impl MemberState {
     /// Moves requests to `outgoing`. Also returns whether they are a script.
     pub(super) fn take(
         &mut self,
-        (quantum, room): (Quantum, Room),
+        quantum: Quantum,
+        room: Room,
         rules: Rules<'_>,
         outgoing: &mut Vec<u8>,
     ) -> (Taken, bool) {

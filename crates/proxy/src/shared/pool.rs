@@ -347,7 +347,7 @@ impl Driver {
         let of_table = counters.by_table.get(source as usize);
         of_table.inspect(|it| it.increment());
         self.context.counters.dials.increment();
-        self.connection.opened((self.key.resp3(), self.key.is_authenticated()), corrected);
+        self.connection.opened(self.key.resp3(), self.key.is_authenticated(), corrected);
         if self.succeeds {
             self.retire_silent();
         }

@@ -81,7 +81,7 @@ pub(crate) fn may_keep(ledger: &Ledger) -> bool {
 pub(crate) fn keep(upstream: Upstream, target: &Arc<Target>, context: &Arc<WorkerContext>) {
     match Place::take() {
         Some(place) => {
-            tasks::spawn(reset((upstream, place), Arc::clone(target), Arc::clone(context)));
+            tasks::spawn(reset(upstream, place, Arc::clone(target), Arc::clone(context)));
         }
         None => upstream.close_answered(),
     }
@@ -89,7 +89,8 @@ pub(crate) fn keep(upstream: Upstream, target: &Arc<Target>, context: &Arc<Worke
 
 /// Takes a connection back to the start, and keeps it then.
 async fn reset(
-    (mut upstream, _place): (Upstream, Place),
+    mut upstream: Upstream,
+    _place: Place,
     target: Arc<Target>,
     context: Arc<WorkerContext>,
 ) {

@@ -80,13 +80,13 @@ impl TestCa {
     /// What a client trusts, with these versions and this certificate.
     pub(crate) fn client_config(
         &self,
-        (min, max): (Version, Version),
+        versions: (Version, Version),
         certificate: Option<CertificateFiles>,
     ) -> Arc<ClientConfig> {
         let client = ClientTls::new(&ClientSettings {
             roots: Roots::Own(self.file()),
             certificate,
-            protocols: Protocols { min, max, ..Protocols::default() },
+            protocols: Protocols { min: versions.0, max: versions.1, ..Protocols::default() },
             ..ClientSettings::default()
         })
         .unwrap();

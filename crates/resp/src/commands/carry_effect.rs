@@ -60,14 +60,17 @@ pub fn listed_commands() -> Vec<ListedCommand> {
     let ordinary =
         crate::commands::ordinary::NAMES.split(' ').map(|name| (name.to_owned(), Class::Ordinary));
     let argued = WITH_ARGUMENTS.iter().map(|name| ((*name).to_owned(), class(name)));
-    let mut all: Vec<ListedCommand> =
-        special_names().chain(ordinary).chain(argued).map(ListedCommand::new).collect();
+    let mut all: Vec<ListedCommand> = special_names()
+        .chain(ordinary)
+        .chain(argued)
+        .map(|(name, class)| ListedCommand::new(name, class))
+        .collect();
     all.sort_by(|a, b| a.name.cmp(&b.name));
     all
 }
 
 impl ListedCommand {
-    fn new((name, class): (String, Class)) -> Self {
+    fn new(name: String, class: Class) -> Self {
         // `DEL` has the reply `+OK` and deletes a cursor.
         let deletes_cursor = name == "FT.CURSOR DEL";
         let (effect, reason) =

@@ -170,7 +170,7 @@ impl Ledger {
                         *input = &[];
                         return self.fail(LedgerFault::Request);
                     };
-                    self.look_up(piece, (first, true)).unwrap_or(Class::Unknown)
+                    self.look_up(piece, first, true).unwrap_or(Class::Unknown)
                 } else {
                     class
                 };
@@ -216,7 +216,7 @@ impl Ledger {
         }
         let (mut class, copy_limits) = (self.requests.class_so_far(), self.limits.copy_limits());
         if class == Some(Class::Unknown) {
-            class = self.look_up(piece, (first, false));
+            class = self.look_up(piece, first, false);
         }
         if may_be_copied(class, copy_limits) {
             self.matcher.recorder().record_piece(class, piece, first, copy_limits);
@@ -228,16 +228,16 @@ impl Ledger {
     /// The class of a request whose command is not in the table, from a `piece` of it that includes
     /// its `(beginning, end)` or not. `None` if another word is needed.
     #[cold]
-    fn look_up(&mut self, piece: &[u8], of: (bool, bool)) -> Option<Class> {
+    fn look_up(&mut self, piece: &[u8], first: bool, whole: bool) -> Option<Class> {
         if self.limits.memory == 0 || self.matcher.is_pinned_permanently() {
             return Some(Class::Unknown);
         }
         // Nearly always the piece is the whole request.
-        if of == (true, true) && self.stateless.has_command_of(piece) {
+        if first && whole && self.stateless.has_command_of(piece) {
             self.requests.set_stateless();
             return Some(Class::Ordinary);
         }
-        let class = self.matcher.recorder().look_up(&self.stateless, piece, of);
+        let class = self.matcher.recorder().look_up(&self.stateless, piece, first, whole);
         match class {
             Some(Class::Unknown) => self.matcher.pin_permanently(),
             Some(_) => self.requests.set_stateless(),

@@ -164,7 +164,8 @@ impl Recorder {
         &mut self,
         declared: &StatelessCommands,
         piece: &[u8],
-        (first, whole): (bool, bool),
+        first: bool,
+        whole: bool,
     ) -> Option<Class> {
         let before = self.record.as_ref().and_then(|record| record.fragment.as_ref());
         let found = match before {

@@ -64,7 +64,7 @@ pub(crate) fn requests<'a>(
             }
         };
         let (request, left) = (run.rest, words - 1);
-        if !run.arguments(rest, (words, left)) {
+        if !run.arguments(rest, words, left) {
             break;
         }
         if run.rest.is_empty() {
@@ -74,7 +74,7 @@ pub(crate) fn requests<'a>(
         let Some(left) = left.checked_sub(1) else { continue };
         let Some(like) = Beginning::of_request(request, rest) else { continue };
         while let Some(rest) = like.skip(run.rest) {
-            if !run.arguments(rest, (words, left)) {
+            if !run.arguments(rest, words, left) {
                 return run;
             }
         }
@@ -85,7 +85,7 @@ pub(crate) fn requests<'a>(
 impl<'a> RequestRun<'a> {
     /// Reads the last `left` words of a request. Returns whether it is complete.
     #[inline(always)]
-    fn arguments(&mut self, mut rest: &'a [u8], (words, mut left): (u32, u32)) -> bool {
+    fn arguments(&mut self, mut rest: &'a [u8], words: u32, mut left: u32) -> bool {
         while left > 0 {
             let Some((_, after)) = short_string(rest) else { break };
             (rest, left) = (after, left - 1);

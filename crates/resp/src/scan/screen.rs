@@ -169,7 +169,7 @@ impl Screen {
                 output.change();
                 self.hold_refused(piece);
             }
-            Fate::Undecided => self.decide(rules, (piece, ended), output),
+            Fate::Undecided => self.decide(rules, piece, ended, output),
         }
         if ended && self.fate != Fate::Broken {
             if let Fate::Dropped(command) = self.fate {
@@ -195,12 +195,7 @@ impl Screen {
         }
     }
 
-    fn decide(
-        &mut self,
-        rules: &RefusalRules,
-        (piece, ended): (&[u8], bool),
-        output: &mut Output<'_>,
-    ) {
+    fn decide(&mut self, rules: &RefusalRules, piece: &[u8], ended: bool, output: &mut Output<'_>) {
         let decision = if self.held.is_empty() {
             rules.decide(piece, ended)
         } else {

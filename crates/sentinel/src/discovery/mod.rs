@@ -317,7 +317,7 @@ impl Discovery {
         let Some(link) = self.links.get_mut(id) else { return };
         match event {
             LinkEvent::Up { id, addr, protocol, events, tls } => {
-                let displaced = link.on_up((id, addr), protocol, events, tls);
+                let displaced = link.on_up(id, addr, protocol, events, tls);
                 let services = link.services.clone();
                 if let Some(id) = displaced {
                     let event = MachineEvent::Displaced { id: id.clone() };

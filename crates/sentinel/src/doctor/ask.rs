@@ -102,7 +102,7 @@ pub(super) async fn examine(examination: Arc<Asking>, resolver: &Resolver) -> Ob
             all.filter(|addr| is_reachable(addr, answer.reached, &examination)).collect();
         all.into_iter().for_each(|addr| *named.entry(addr.clone()).or_default() += weight);
     }
-    let ask = |addr, trust| ask_node((addr, trust), Arc::clone(&examination), resolver.clone());
+    let ask = |addr, trust| ask_node(addr, trust, Arc::clone(&examination), resolver.clone());
     let all = named.into_iter().take(MAX_ASKED);
     let (most, few): (Vec<_>, Vec<_>) = all.partition(|(_, times)| times * 2 > configured);
     let most = most.into_iter().map(|(addr, _)| ask(addr, Trust::Committed));
@@ -217,11 +217,10 @@ async fn ask_sentinels(
         let (examination, resolver) = (Arc::clone(examination), resolver.clone());
         async move {
             let transport = &examination.to_sentinels;
-            let how = (&*examination, transport);
             let dialled = if configured {
-                dial(&addr, how, &resolver).await
+                dial(&addr, &examination, transport, &resolver).await
             } else {
-                dial_announced(&addr, how, &resolver).await
+                dial_announced(&addr, &examination, transport, &resolver).await
             };
             let (answer, reached, mut certificate) = match dialled {
                 Ok((connection, reached)) => {
@@ -250,11 +249,12 @@ async fn ask_sentinels(
 /// address that was dialled, if there was one.
 async fn dial_announced(
     addr: &NodeAddr,
-    (examination, transport): (&Asking, &Transport),
+    examination: &Asking,
+    transport: &Transport,
     resolver: &Resolver,
 ) -> Result<(RespConnection, SocketAddr), (Option<SocketAddr>, ExamineError)> {
     if examination.nodes.permits(addr) || examination.address_map.contains_key(addr) {
-        dial(addr, (examination, transport), resolver).await
+        dial(addr, examination, transport, resolver).await
     } else {
         Err((None, ExamineError::OutsideNodes))
     }
@@ -264,7 +264,8 @@ async fn dial_announced(
 /// was dialled, if there was one.
 async fn dial(
     addr: &NodeAddr,
-    (examination, transport): (&Asking, &Transport),
+    examination: &Asking,
+    transport: &Transport,
     resolver: &Resolver,
 ) -> Result<(RespConnection, SocketAddr), (Option<SocketAddr>, ExamineError)> {
     let to = examination.address_map.get(addr).unwrap_or(addr);
@@ -274,14 +275,14 @@ async fn dial(
         return Err((Some(reached), ExamineError::LeadsBack));
     }
     transport.set_name(reached, &to.host);
-    let to = (reached, transport);
-    let mut dialled = RespConnection::connect(to, DIAL_TIMEOUT, USER_TIMEOUT).await;
+    let mut dialled = RespConnection::connect(reached, transport, DIAL_TIMEOUT, USER_TIMEOUT).await;
     // A plain port never answers a handshake. One with TLS is late if its host or this one is busy.
     if let Err(ConnectionError::Tls(Fault { kind: FaultKind::TimedOut, .. })) = dialled {
         if tls_ports::is_plain(reached).await {
             return Err((Some(reached), ExamineError::Tls(Fault::not_tls())));
         }
-        dialled = RespConnection::connect(to, HANDSHAKE_TIMEOUT, USER_TIMEOUT).await;
+        dialled =
+            RespConnection::connect(reached, transport, HANDSHAKE_TIMEOUT, USER_TIMEOUT).await;
     }
     dialled.map(|connection| (connection, reached)).map_err(|error| (Some(reached), broken(error)))
 }
@@ -317,12 +318,13 @@ async fn ask_sentinel(
 }
 
 async fn ask_node(
-    (addr, trust): (NodeAddr, Trust),
+    addr: NodeAddr,
+    trust: Trust,
     examination: Arc<Asking>,
     resolver: Resolver,
 ) -> ObservedNode {
     let transport = &examination.to_nodes;
-    let dialled = dial_announced(&addr, (&examination, transport), &resolver).await;
+    let dialled = dial_announced(&addr, &examination, transport, &resolver).await;
     let (connection, reached) = match dialled {
         Ok(connected) => connected,
         Err((dialled, error)) => {

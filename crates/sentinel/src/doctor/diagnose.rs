@@ -105,11 +105,12 @@ pub(super) struct Findings(Vec<Finding>);
 impl Findings {
     pub(super) fn add(
         &mut self,
-        (severity, code): (Severity, &'static str),
+        kind: (Severity, &'static str),
         about: impl fmt::Display,
         what: impl Into<String>,
         remedy: impl Into<String>,
     ) {
+        let (severity, code) = kind;
         self.0.push(Finding {
             severity,
             code,
@@ -254,12 +255,7 @@ fn no_answer(
             return refusals(findings, at, std::slice::from_ref(denied), "sentinel");
         }
         ExamineError::Tls(fault) => {
-            return transport::fault(
-                findings,
-                at,
-                fault,
-                ("service.sentinel_tls", Severity::Fault),
-            );
+            return transport::fault(findings, at, fault, "service.sentinel_tls", Severity::Fault);
         }
         ExamineError::UnexpectedServer | ExamineError::OtherSentinel => (
             "no-sentinel",

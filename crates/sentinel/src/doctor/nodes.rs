@@ -30,13 +30,13 @@ pub(super) fn diagnose(findings: &mut Findings, observed: &Observed, context: &C
             Err(ExamineError::Tls(fault)) => {
                 let severity = if is_master { Severity::Fault } else { Severity::Warning };
                 let key = "service.redis_tls";
-                transport::fault(findings, &node.addr, fault, (key, severity));
+                transport::fault(findings, &node.addr, fault, key, severity);
             }
             // Reported with those who list it.
             Err(_) if observed.is_replica_gone(&node.addr) && !is_master => {}
             Err(error) => unreachable(findings, node, error, is_master, context),
             Ok(_) if context.verify == Verify::Tcp => {}
-            Ok(_) => answered(findings, (observed, context), node, is_master, &masters),
+            Ok(_) => answered(findings, observed, context, node, is_master, &masters),
         }
         if is_master {
             write_guard(findings, observed, node);
@@ -213,7 +213,8 @@ fn probe_commands(findings: &mut Findings, node: &ObservedNode, report: &NodeRep
 
 fn answered(
     findings: &mut Findings,
-    (observed, context): (&Observed, &Context),
+    observed: &Observed,
+    context: &Context,
     node: &ObservedNode,
     is_master: bool,
     masters: &BTreeSet<&NodeAddr>,

@@ -84,7 +84,8 @@ pub(super) fn read(
     let master = match poll::read_poll(poll_replies, false) {
         PollOutcome::View { view, .. } => MasterAnswer::Known(Box::new(read_master(
             poll_replies,
-            (view.addr, view.epoch),
+            view.addr,
+            view.epoch,
             ckquorum,
         ))),
         PollOutcome::UnknownName => MasterAnswer::UnknownName,
@@ -118,7 +119,8 @@ fn is_about_identity(denied: &Denied) -> bool {
 
 fn read_master(
     poll_replies: &[Reply],
-    (addr, epoch): (NodeAddr, u64),
+    addr: NodeAddr,
+    epoch: u64,
     ckquorum: Option<Result<(), String>>,
 ) -> ObservedMaster {
     let empty: &[Reply] = &[];

@@ -20,7 +20,8 @@ pub(super) fn fault(
     findings: &mut Findings,
     at: &NodeAddr,
     fault: &Fault,
-    (section, severity): (&str, Severity),
+    section: &str,
+    severity: Severity,
 ) {
     let code = match fault.kind {
         FaultKind::Expired | FaultKind::NotYetValid => "certificate-expired",
@@ -49,7 +50,7 @@ pub(super) fn diagnose(findings: &mut Findings, observed: &Observed, context: &C
     for (at, certificate, answered, section) in sentinels.chain(nodes) {
         let Some(certificate) = certificate else { continue };
         if answered {
-            expiry(findings, &at, ("its certificate", certificate), context);
+            expiry(findings, &at, "its certificate", certificate, context);
         } else {
             unverified(findings, &at, certificate, section);
         }
@@ -62,7 +63,7 @@ pub(super) fn diagnose(findings: &mut Findings, observed: &Observed, context: &C
         .collect();
     for (file, (section, certificate)) in own {
         let at = format!("{} ({section}.certificate_file)", file.display());
-        expiry(findings, &at, ("our client certificate", certificate), context);
+        expiry(findings, &at, "our client certificate", certificate, context);
     }
 }
 
@@ -85,7 +86,8 @@ fn unverified(findings: &mut Findings, at: &str, certificate: &CertificateFacts,
 fn expiry(
     findings: &mut Findings,
     at: &str,
-    (what, certificate): (&str, &CertificateFacts),
+    what: &str,
+    certificate: &CertificateFacts,
     context: &Context,
 ) {
     let Some(now) = context.now else { return };

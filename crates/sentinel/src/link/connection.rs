@@ -105,7 +105,8 @@ impl RespConnection {
     /// Connects within `timeout`, the handshake of TLS included. The kernel ends the connection
     /// after `user_timeout` without acknowledgement from the peer.
     pub(crate) async fn connect(
-        (addr, transport): (SocketAddr, &Transport),
+        addr: SocketAddr,
+        transport: &Transport,
         timeout: Duration,
         user_timeout: Duration,
     ) -> Result<Self, ConnectionError> {

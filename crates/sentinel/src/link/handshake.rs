@@ -23,7 +23,7 @@ pub(super) async fn open_connection(
 ) -> Result<(SentinelConnection, CredentialsId), LinkError> {
     loop {
         let presented = login.present();
-        match open_with((addr, login.transport()), config, presented.credentials.as_ref()).await {
+        match open_with(addr, login.transport(), config, presented.credentials.as_ref()).await {
             Ok(connection) => {
                 login.accept(presented.id);
                 return Ok((connection, presented.id));
@@ -38,12 +38,13 @@ pub(super) async fn open_connection(
 /// Opens a connection with these credentials that is to replace an established one, and polls
 /// once: what the established one may do, this one must be allowed to do.
 pub(super) async fn open_replacement(
-    to: (SocketAddr, &Transport),
+    addr: SocketAddr,
+    transport: &Transport,
     config: &LinkConfig,
     credentials: Option<&Credentials>,
     subscribed: bool,
 ) -> Result<(SentinelConnection, Vec<LinkEvent>), LinkError> {
-    let mut connection = open_with(to, config, credentials).await?;
+    let mut connection = open_with(addr, transport, config, credentials).await?;
     let denied = |command, rule| Err(LinkError::Denied(Denied::NotPermitted { command, rule }));
     if subscribed && !connection.subscribed {
         return denied("SUBSCRIBE", "+subscribe allchannels");
@@ -67,13 +68,14 @@ pub(super) async fn open_replacement(
 }
 
 async fn open_with(
-    to: (SocketAddr, &Transport),
+    addr: SocketAddr,
+    transport: &Transport,
     config: &LinkConfig,
     credentials: Option<&Credentials>,
 ) -> Result<SentinelConnection, LinkError> {
     let timeouts = config.timeouts();
     let timeout = timeouts.connect + timeouts.command * 2;
-    let opening = handshake(to, config, credentials);
+    let opening = handshake(addr, transport, config, credentials);
     tokio::time::timeout(timeout, opening)
         .await
         .unwrap_or(Err(LinkError::Unresponsive(timeouts.command * 2)))
@@ -81,12 +83,14 @@ async fn open_with(
 
 /// Connects, authenticates, reads the identity, subscribes and starts the first poll.
 async fn handshake(
-    to: (SocketAddr, &Transport),
+    addr: SocketAddr,
+    transport: &Transport,
     config: &LinkConfig,
     credentials: Option<&Credentials>,
 ) -> Result<SentinelConnection, LinkError> {
     let timeouts = config.timeouts();
-    let mut queries = RespConnection::connect(to, timeouts.connect, timeouts.user).await?;
+    let mut queries =
+        RespConnection::connect(addr, transport, timeouts.connect, timeouts.user).await?;
     hello(&mut queries, credentials).await?;
     let mut commands = BytesMut::new();
     put_command(&mut commands, &["CLIENT", "SETNAME", "pointsman"]);
@@ -101,7 +105,8 @@ async fn handshake(
     let id = answer.text().and_then(MyId::parse).ok_or(LinkError::NoIdentity)?;
     let mut events = None;
     if queries.protocol == Protocol::Resp2 {
-        let mut second = RespConnection::connect(to, timeouts.connect, timeouts.user).await?;
+        let mut second =
+            RespConnection::connect(addr, transport, timeouts.connect, timeouts.user).await?;
         authenticate(&mut second, credentials).await?;
         events = Some(second);
     }

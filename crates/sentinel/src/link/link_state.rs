@@ -16,7 +16,8 @@ impl Link {
     /// another one.
     pub(crate) fn on_up(
         &mut self,
-        (id, addr): (MyId, SocketAddr),
+        id: MyId,
+        addr: SocketAddr,
         protocol: Protocol,
         events: bool,
         tls: Option<Version>,

@@ -168,8 +168,8 @@ async fn connection(
                 RenewalStep::Due => {
                     let newest = server.newest();
                     if newest.id != credentials {
-                        let to = (addr, server.transport().clone());
-                        renewal.start(replace(config, to, newest, connection.subscribed));
+                        let (to, events) = (server.transport().clone(), connection.subscribed);
+                        renewal.start(replace(config, addr, to, newest, events));
                     }
                     Vec::new()
                 }
@@ -231,12 +231,14 @@ type Replacement = Result<(SentinelConnection, Vec<LinkEvent>), LinkError>;
 /// Opens a connection that replaces the present one; see `renewal`.
 async fn replace(
     config: &LinkConfig,
-    (addr, transport): (SocketAddr, Transport),
+    addr: SocketAddr,
+    transport: Transport,
     newest: Presented,
     subscribed: bool,
 ) -> (CredentialsId, Replacement) {
     let opening = handshake::open_replacement(
-        (addr, &transport),
+        addr,
+        &transport,
         config,
         newest.credentials.as_ref(),
         subscribed,

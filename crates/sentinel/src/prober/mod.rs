@@ -223,7 +223,7 @@ async fn replace(
     let (verify, timeout, id) = (factory.verify(), factory.timeout(), newest.id);
     let attempt = async {
         let connection =
-            RespConnection::connect((dialled, factory.login.transport()), timeout, USER_TIMEOUT)
+            RespConnection::connect(dialled, factory.login.transport(), timeout, USER_TIMEOUT)
                 .await
                 .ok()?;
         let mut connection = ProbeConnection::new(connection, dialled, newest);
@@ -553,7 +553,7 @@ impl NodeProber {
         }
         let transport = self.factory.login.transport();
         transport.set_name(dialled, self.lookup.host());
-        let connected = RespConnection::connect((dialled, transport), timeout, USER_TIMEOUT).await;
+        let connected = RespConnection::connect(dialled, transport, timeout, USER_TIMEOUT).await;
         let connection = connected.inspect_err(|_| self.lookup.failed())?;
         Ok(ProbeConnection::new(connection, dialled, self.login.present()))
     }

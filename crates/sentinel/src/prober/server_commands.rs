@@ -126,7 +126,7 @@ async fn ask(
     timeout: Duration,
 ) -> Result<Vec<CommandInfo>, NotRead> {
     let mut connection =
-        RespConnection::connect((addr, login.transport()), timeout, USER_TIMEOUT).await?;
+        RespConnection::connect(addr, login.transport(), timeout, USER_TIMEOUT).await?;
     let mut request = BytesMut::new();
     let credentials = login.present().credentials;
     if let Some(credentials) = &credentials {

@@ -151,9 +151,9 @@ impl ReplicaPublisher {
             }
         }
         for (addr, from, to) in update.changes {
-            self.log_change(now, service, &addr, (from, to));
+            self.log_change(now, service, &addr, from, to);
         }
-        self.update_pause((now, service), failing_over, machine);
+        self.update_pause(now, service, failing_over, machine);
         let stable = !failing_over
             && *machine.state() == MachineState::Stable
             && self.eligibility.is_current();
@@ -162,12 +162,7 @@ impl ReplicaPublisher {
 
     /// Holds readers' requests while replicas are about to be reconfigured. An announcement is
     /// credible only while a failover is in progress.
-    fn update_pause(
-        &mut self,
-        (now, service): (Instant, &str),
-        failing_over: bool,
-        machine: &Machine,
-    ) {
+    fn update_pause(&mut self, now: Instant, service: &str, failing_over: bool, machine: &Machine) {
         let next = match machine.state() {
             MachineState::Armed { candidate, .. } => candidate.as_ref(),
             MachineState::Committing { addr, .. } => Some(addr),
@@ -238,7 +233,8 @@ impl ReplicaPublisher {
         now: Instant,
         service: &str,
         addr: &NodeAddr,
-        (from, to): (ReplicaState, ReplicaState),
+        from: ReplicaState,
+        to: ReplicaState,
     ) {
         let (left, came) = (from == ReplicaState::Eligible, to == ReplicaState::Eligible);
         self.ejections += u64::from(left);

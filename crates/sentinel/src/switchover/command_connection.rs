@@ -28,10 +28,11 @@ impl CommandConnection {
     /// ones yet. The error is for operators and contains no secret.
     pub(super) async fn open(
         addr: SocketAddr,
-        (login, setting): (&Login, &'static str),
+        login: &Login,
+        setting: &'static str,
         timeout: Duration,
     ) -> Result<Self, String> {
-        let connection = RespConnection::connect((addr, login.transport()), timeout, USER_TIMEOUT)
+        let connection = RespConnection::connect(addr, login.transport(), timeout, USER_TIMEOUT)
             .await
             .map_err(|error| describe(&error))?;
         let mut talk = Self { connection: Some(connection), timeout };

@@ -80,19 +80,21 @@ impl FailoverLeader {
         limits: SwitchoverLimits,
     ) -> Result<Self, String> {
         let login = access.sentinel_auth.load_full();
-        let auth = (&*login, SENTINEL_AUTH);
         let mut lookup = Lookup::new(&access.resolver, &sentinel.host, sentinel.port);
         let addr = lookup.address(limits.timeout).await.map_err(|error| error.to_string())?;
         login.transport().set_name(addr, &sentinel.host);
         // A sentinel does not answer while it writes its configuration to a slow disk.
-        let mut connection = CommandConnection::open(addr, auth, limits.timeout * 2).await?;
+        let mut connection =
+            CommandConnection::open(addr, &login, SENTINEL_AUTH, limits.timeout * 2).await?;
         if read_tilt(&connection.ask(&["INFO", "sentinel"]).await?) {
             return Err("it is in TILT".to_owned());
         }
         let view = view(&mut connection, &access.master_name).await?;
-        let events =
-            subscribe(CommandConnection::open(addr, auth, limits.timeout).await?, limits.timeout)
-                .await?;
+        let events = subscribe(
+            CommandConnection::open(addr, &login, SENTINEL_AUTH, limits.timeout).await?,
+            limits.timeout,
+        )
+        .await?;
         let connection = patient(connection, limits);
         Ok(Self { addr: sentinel.clone(), view, connection, others: Vec::new(), events })
     }
@@ -165,7 +167,8 @@ pub(super) async fn listen(
 }
 
 pub(super) async fn answer(
-    (mut connection, mut others): (CommandConnection, Vec<(NodeAddr, CommandConnection)>),
+    mut connection: CommandConnection,
+    mut others: Vec<(NodeAddr, CommandConnection)>,
     name: Arc<str>,
     mut asked: mpsc::Receiver<LeaderCommand>,
     out: mpsc::Sender<Input>,
@@ -273,8 +276,8 @@ mod tests {
         });
         let login = Login::new(Access { credentials: None, tls: None }, None);
         let limits = SwitchoverLimits::default();
-        let auth = (&login, SENTINEL_AUTH);
-        let connection = CommandConnection::open(addr, auth, limits.timeout * 2).await.unwrap();
+        let connection =
+            CommandConnection::open(addr, &login, SENTINEL_AUTH, limits.timeout * 2).await.unwrap();
         order(&mut patient(connection, limits), "mymaster", FailoverKind::Plain).await
     }
 

@@ -203,7 +203,7 @@ impl Run<'_> {
         self.check_permitted()?;
         let Some(to) = &self.options.to else {
             let (participants, nodes, leader) = self.prepare().await?;
-            return self.carry_out(participants, (nodes, leader), None).await;
+            return self.carry_out(participants, nodes, leader, None).await;
         };
         let mut preference = self.prefer(to).await?;
         let result = self.switch_to_preferred(&mut preference).await;
@@ -240,9 +240,11 @@ impl Run<'_> {
     async fn prefer(&self, to: &NodeAddr) -> Result<Preference, SwitchoverError> {
         let (participants, _nodes, leader) = self.prepare().await?;
         let node = requested_replica(&self.handle.snapshot(), &participants, to)?;
-        let timing = (self.options.limits.timeout, self.reporter.clone());
-        let leader = (leader.addr, leader.connection);
-        Preference::start(self.handle, &participants, leader, node, timing).await
+        let (timeout, reporter) = (self.options.limits.timeout, self.reporter.clone());
+        let (leader, connection) = (leader.addr, leader.connection);
+        let participants = &participants;
+        Preference::start(self.handle, participants, leader, connection, node, timeout, reporter)
+            .await
     }
 
     /// The switchover, once the leader reports the requested replica as its first choice. What
@@ -260,8 +262,8 @@ impl Run<'_> {
             }
         }
         let (participants, nodes, leader) = self.prepare().await?;
-        preference.check((&leader.addr, &leader.view))?;
-        self.carry_out(participants, (nodes, leader), Some(preference)).await
+        preference.check(&leader.addr, &leader.view)?;
+        self.carry_out(participants, nodes, leader, Some(preference)).await
     }
 
     /// Connects to every server that takes part, and checks whatever can be checked before traffic
@@ -306,7 +308,8 @@ impl Run<'_> {
     async fn carry_out(
         &self,
         participants: Participants,
-        (nodes, leader): (ReplicationNodes, FailoverLeader),
+        nodes: ReplicationNodes,
+        leader: FailoverLeader,
         preference: Option<&Preference>,
     ) -> Result<SwitchoverOutcome, SwitchoverError> {
         let (access, limits) = (self.handle.connection_settings(), self.options.limits);
@@ -316,7 +319,7 @@ impl Run<'_> {
         };
         let down_after = self.options.pause_clients.then(|| down_after.unwrap_or_default());
         let (mut machine, mut actions) =
-            SwitchoverMachine::begin(clock::now(), (participants, leader), limits, down_after)?;
+            SwitchoverMachine::begin(clock::now(), participants, leader, limits, down_after)?;
         let gate = HeldGate(self.handle);
         loop {
             for action in actions {

@@ -69,7 +69,8 @@ impl SwitchoverMachine {
     /// paused.
     pub(super) fn begin(
         now: Instant,
-        (participants, leader): (Participants, NodeAddr),
+        participants: Participants,
+        leader: NodeAddr,
         limits: SwitchoverLimits,
         down_after: Option<Duration>,
     ) -> Result<(Self, Vec<Action>), SwitchoverError> {
@@ -238,7 +239,7 @@ impl SwitchoverMachine {
             | SwitchoverPhase::LeaderLost { since, .. } => {
                 if let Some((to, generation, epoch)) = newer {
                     let (since, to) = (*since, to.clone());
-                    self.committed(now, since, (to, *generation, *epoch));
+                    self.committed(now, since, to, *generation, *epoch);
                 } else if matches!(self.phase, SwitchoverPhase::LeaderLost { .. })
                     && !discovery.holding
                 {
@@ -401,7 +402,9 @@ impl SwitchoverMachine {
         &mut self,
         now: Instant,
         ordered_at: Instant,
-        (to, generation, epoch): (NodeAddr, u64, u64),
+        to: NodeAddr,
+        generation: u64,
+        epoch: u64,
     ) {
         if to == self.participants.master {
             // The old master was verified anew, which opened the gate.

@@ -71,7 +71,7 @@ impl ServerTasks {
         if let Some(events) = events {
             tasks.spawn(listen(events, Arc::clone(&access.master_name), out.clone()));
         }
-        tasks.spawn(answer((connection, others), Arc::clone(&access.master_name), asked, out));
+        tasks.spawn(answer(connection, others, Arc::clone(&access.master_name), asked, out));
         Self { inputs, look, master: commands, leader: questions, _tasks: tasks }
     }
 }
@@ -82,7 +82,7 @@ async fn open_node(
     dialled: SocketAddr,
     limits: SwitchoverLimits,
 ) -> Result<CommandConnection, SwitchoverError> {
-    let connection = CommandConnection::open(dialled, (&access.auth, AUTH), limits.timeout).await;
+    let connection = CommandConnection::open(dialled, &access.auth, AUTH, limits.timeout).await;
     connection.map_err(|problem| SwitchoverError::Node { node: node.clone(), problem })
 }
 
@@ -226,7 +226,7 @@ impl MasterTask {
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
             None => {
-                CommandConnection::open(self.dialled, (&self.login, AUTH), self.limits.timeout)
+                CommandConnection::open(self.dialled, &self.login, AUTH, self.limits.timeout)
                     .await?
             }
         };

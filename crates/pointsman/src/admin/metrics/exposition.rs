@@ -128,7 +128,8 @@ impl Exposition {
         name: &str,
         labels: &[LabelPair<'_>],
         buckets: impl Iterator<Item = (f64, u64)>,
-        (count, sum): (u64, Duration),
+        count: u64,
+        sum: Duration,
     ) {
         let Some(metric) = lookup(name, MetricKind::Histogram, labels) else { return };
         let text = self.histograms.entry(metric.name).or_insert_with(|| {
@@ -321,7 +322,8 @@ mod tests {
             "pointsman_failover_hold_seconds",
             &[("service", "m")],
             buckets,
-            (3, Duration::from_millis(2500)),
+            3,
+            Duration::from_millis(2500),
         );
         let text = page.render(Format::Prometheus);
         let lines: Vec<&str> = text.lines().skip(2).collect();

@@ -91,7 +91,8 @@ impl DurationHistogram {
                 phase.name,
                 labels,
                 phase.bounds.iter().copied().zip(below),
-                (self.count, self.sum),
+                self.count,
+                self.sum,
             );
         }
     }

@@ -40,7 +40,7 @@ pub fn write(
         let bound = Duration::from_micros(micros);
         (bound.as_secs_f64(), distribution.below(bound))
     });
-    page.histogram(name, labels, buckets, (distribution.count(), distribution.sum()));
+    page.histogram(name, labels, buckets, distribution.count(), distribution.sum());
 }
 
 #[cfg(test)]

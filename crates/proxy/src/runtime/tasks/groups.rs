@@ -36,8 +36,8 @@ impl Default for TaskGroup {
 
 /// Wakes the tasks of this thread that are in the group, and sets their flags, before the event
 /// loop waits again.
-pub(crate) fn wake(TaskGroup(group): TaskGroup) {
-    super::queue([TaskKey::new(GROUP, group.get())]);
+pub(crate) fn wake(group: TaskGroup) {
+    super::queue([TaskKey::new(GROUP, group.0.get())]);
 }
 
 impl Tasks {

@@ -200,7 +200,8 @@ impl Game {
 fn play(
     steps: Vec<GameStep>,
     rules: GameRules,
-    (to, drained): (Option<&str>, bool),
+    to: Option<&str>,
+    drained: bool,
     ca: Option<&TestCa>,
 ) {
     let log = ExecutionLog::default();
@@ -314,7 +315,7 @@ proptest! {
     ) {
         let subscriptions = if replay { Subscriptions::Replay } else { Subscriptions::Close };
         let rules = GameRules { subscriptions, servers_know, notifies };
-        play(steps, rules, (named.then_some("redis.example:6379"), drained), None);
+        play(steps, rules, named.then_some("redis.example:6379"), drained, None);
     }
 }
 
@@ -336,6 +337,6 @@ proptest! {
     ) {
         let subscriptions = if replay { Subscriptions::Replay } else { Subscriptions::Close };
         let rules = GameRules { subscriptions, servers_know: false, notifies };
-        play(steps, rules, (None, drained), Some(&TestCa::new()));
+        play(steps, rules, None, drained, Some(&TestCa::new()));
     }
 }

@@ -54,7 +54,7 @@ impl Session {
             Why::Again(again) => Box::pin(self.connect_again(client, again)),
             Why::Rebalance(here, upstream, state) => {
                 let context = &self.base.context;
-                Box::pin(async move { Ok(rebalance(context, (here, upstream), state).await) })
+                Box::pin(async move { Ok(rebalance(context, here, upstream, state).await) })
             }
         }
     }

@@ -87,7 +87,7 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
         if matches!((&requests, &replies), (FlowStep::Idle, FlowStep::Idle)) && self.is_usual() {
             return Poll::Pending;
         }
-        self.poll_unusual(cx, waker, scratch, (requests, replies))
+        self.poll_unusual(cx, waker, scratch, requests, replies)
     }
 
     /// Whether nothing remains to be checked after a poll in which both directions have moved all
@@ -146,10 +146,10 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
         match flow.poll_usual(cx, client, upstream, &mut policy, scratch) {
             Ok(FlowStep::Stopped(_)) => {
                 self.take_screened();
-                self.move_requests(cx, (scratch, EndSignal::NotYet), MAX_READS)
+                self.move_requests(cx, scratch, EndSignal::NotYet, MAX_READS)
             }
             Ok(step) => step,
-            Err(reads_left) => self.move_requests(cx, (scratch, EndSignal::NotYet), reads_left),
+            Err(reads_left) => self.move_requests(cx, scratch, EndSignal::NotYet, reads_left),
         }
     }
 
@@ -157,7 +157,7 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
     #[inline(always)]
     pub(super) fn forward_replies(&mut self, cx: &mut Context<'_>, scratch: &mut [u8]) -> FlowStep {
         if self.leaving != Leaving::No || self.is_interleaving() {
-            return self.move_replies(cx, (scratch, EndSignal::NotYet), MAX_READS);
+            return self.move_replies(cx, scratch, EndSignal::NotYet, MAX_READS);
         }
         if self.replies.is_plain() && !self.upstream.is_readable() {
             return FlowStep::Idle;
@@ -166,7 +166,7 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
         match flow.poll_usual(cx, upstream, client, &mut policy, scratch) {
             Ok(FlowStep::Stopped(read)) => self.filter_read(cx, read, scratch),
             Ok(step) => step,
-            Err(reads_left) => self.move_replies(cx, (scratch, EndSignal::NotYet), reads_left),
+            Err(reads_left) => self.move_replies(cx, scratch, EndSignal::NotYet, reads_left),
         }
     }
 
@@ -174,12 +174,13 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
     pub(super) fn move_requests(
         &mut self,
         cx: &mut Context<'_>,
-        (scratch, tell): (&mut [u8], EndSignal),
+        scratch: &mut [u8],
+        tell: EndSignal,
         reads_left: usize,
     ) -> FlowStep {
         for reads in (0..=reads_left).rev() {
             let (flow, client, upstream, mut policy) = self.request_parts();
-            match flow.poll_move(cx, client, upstream, &mut policy, (scratch, tell), reads) {
+            match flow.poll_move(cx, client, upstream, &mut policy, scratch, tell, reads) {
                 FlowStep::Stopped(_) => self.take_screened(),
                 step => return step,
             }
@@ -191,7 +192,8 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
     pub(super) fn move_replies(
         &mut self,
         cx: &mut Context<'_>,
-        (scratch, tell): (&mut [u8], EndSignal),
+        scratch: &mut [u8],
+        tell: EndSignal,
         reads_left: usize,
     ) -> FlowStep {
         let before = self.replies.bytes_moved();
@@ -199,7 +201,7 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
             if self.is_interleaving() { self.move_split_replies(cx, scratch) } else { None };
         let step = split.unwrap_or_else(|| {
             let (flow, upstream, client, mut policy) = self.reply_parts();
-            flow.poll_move(cx, upstream, client, &mut policy, (&mut *scratch, tell), reads_left)
+            flow.poll_move(cx, upstream, client, &mut policy, &mut *scratch, tell, reads_left)
         });
         let step = match step {
             FlowStep::Stopped(read) => self.filter_read(cx, read, scratch),

@@ -41,7 +41,7 @@ fn reads_no_more_than_the_worker_may_keep() {
     let (_publisher, context) = context();
     let target = context.shared.service.route.usable_target().unwrap();
     let (mut client, mut upstream) = (FakeStream::sending(&[HANDSHAKE]), FakeStream::sending(&[]));
-    let mut pump = Pump::new((&mut client, &mut upstream), &context, &target, Vec::new());
+    let mut pump = Pump::new(&mut client, &mut upstream, &context, &target, Vec::new());
     poll(&mut pump);
     assert!(pump.is_interleaving());
     for stuck in [0, 1, 3, 6] {
@@ -128,7 +128,7 @@ fn check(scenario: &Scenario) {
         .set(Options { maintenance_push: scenario.wanted, ..Options::default() });
     let target = context.shared.service.route.usable_target().unwrap();
     let (mut client, mut upstream) = (FakeStream::sending(&[]), FakeStream::sending(&[]));
-    let mut pump = Pump::new((&mut client, &mut upstream), &context, &target, Vec::new());
+    let mut pump = Pump::new(&mut client, &mut upstream, &context, &target, Vec::new());
     // First `HELLO` alone, so that it is answered before the rest is sent.
     pump.client.incoming.push_back(b"*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n".to_vec());
     pump.upstream.incoming.push_back(b"%1\r\n+proto\r\n:3\r\n".to_vec());
@@ -199,7 +199,7 @@ fn sends_a_push_after_the_value_under_way() {
     let target = context.shared.service.route.usable_target().unwrap();
     let (mut client, mut upstream) = (FakeStream::sending(&[]), FakeStream::sending(&[]));
     let mut pump: Pump<&mut FakeStream, &mut FakeStream> =
-        Pump::new((&mut client, &mut upstream), &context, &target, Vec::new());
+        Pump::new(&mut client, &mut upstream, &context, &target, Vec::new());
     pump.client
         .incoming
         .push_back([b"*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n", HANDSHAKE, b"GET k\r\n"].concat());

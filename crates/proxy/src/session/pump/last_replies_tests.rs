@@ -39,7 +39,7 @@ async fn fenced(
     let (mut client, mut upstream) = (client, FakeStream::sending(&[first]));
     client.incoming.push_back(requests.to_vec());
     let (stopped, took) = {
-        let mut pump = Pump::new((&mut client, &mut upstream), &context, &target, Vec::new());
+        let mut pump = Pump::new(&mut client, &mut upstream, &context, &target, Vec::new());
         let waker = Waker::noop();
         while pump.upstream.written.is_empty()
             || (pump.upstream.has_unread() && pump.replies.is_clear())
@@ -135,7 +135,7 @@ async fn waits_for_no_reply_that_has_not_begun() {
     let base = session_base(&context);
     let (mut client, mut upstream) =
         (FakeStream::sending(&[b"SET k v\r\n"]), FakeStream::sending(&[]));
-    let pump = Pump::new((&mut client, &mut upstream), &context, &target, Vec::new());
+    let pump = Pump::new(&mut client, &mut upstream, &context, &target, Vec::new());
     let mut running = std::pin::pin!(pump.run(&base));
     let mut poll = async || poll_fn(|cx| Poll::Ready(running.as_mut().poll(cx))).await;
     assert!(poll().await.is_pending());

@@ -155,7 +155,7 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
         let before = self.replies.bytes_moved();
         // An end of the target is passed on by the end of the session.
         let step = buffer::with_scratch(|scratch| {
-            self.move_replies(cx, (scratch, EndSignal::NotYet), MAX_READS)
+            self.move_replies(cx, scratch, EndSignal::NotYet, MAX_READS)
         });
         let waits = match step {
             FlowStep::More => return Poll::Ready(true),

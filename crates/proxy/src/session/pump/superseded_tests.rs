@@ -33,7 +33,7 @@ fn with_requests(requests: &[u8], test: impl FnOnce(&mut TargetWriter, &mut Fake
     let (mut publisher, context) = context();
     let target = context.shared.service.route.usable_target().unwrap();
     let (mut client, mut upstream) = (FakeStream::sending(&[requests]), FakeStream::sending(&[]));
-    let mut pump = Pump::new((&mut client, &mut upstream), &context, &target, Vec::new());
+    let mut pump = Pump::new(&mut client, &mut upstream, &context, &target, Vec::new());
     assert_eq!(poll(&mut pump), Poll::Pending);
     assert_eq!(pump.upstream.written, requests);
     test(&mut publisher, &mut pump);
@@ -322,7 +322,7 @@ fn sends_nothing_read_during_a_master_change() {
         let (publisher, context, target) = meddling();
         let mut client = Meddling { stream: FakeStream::sending(&[SET]), publisher, action };
         let mut upstream = FakeStream::sending(&[]);
-        let mut pump = Pump::new((&mut client, &mut upstream), &context, &target, Vec::new());
+        let mut pump = Pump::new(&mut client, &mut upstream, &context, &target, Vec::new());
         let _pending_or_fenced = poll(&mut pump);
         assert!(pump.client.stream.incoming.is_empty(), "it was read");
         let unsent = pump.requests.take_kept();
@@ -339,7 +339,7 @@ fn forwards_no_reply_that_was_read_while_the_evidence_came() {
         let (publisher, context, target) = meddling();
         let mut client = FakeStream::sending(&[SET]);
         let mut upstream = Meddling { stream: FakeStream::sending(&[]), publisher, action };
-        let mut pump = Pump::new((&mut client, &mut upstream), &context, &target, Vec::new());
+        let mut pump = Pump::new(&mut client, &mut upstream, &context, &target, Vec::new());
         assert_eq!(poll(&mut pump), Poll::Pending);
         pump.upstream.stream.incoming.push_back(OK.to_vec());
         assert_eq!(poll(&mut pump), Poll::Ready(reason.into()));

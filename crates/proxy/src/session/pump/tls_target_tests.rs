@@ -49,7 +49,7 @@ fn with_pump(
     let target = context.shared.service.route.usable_target().unwrap();
     let (mut upstream, mut far) = FarEnd::pair(version);
     let mut client = FakeStream::sending(&[requests]);
-    let pump = Pump::new((&mut client, &mut upstream), &context, &target, Vec::new());
+    let pump = Pump::new(&mut client, &mut upstream, &context, &target, Vec::new());
     test(&context, &mut publisher, pump, &mut far);
 }
 

@@ -107,7 +107,7 @@ pub fn run(steps: &[u8]) -> Seen {
 /// An open connection; those with an odd number encrypt.
 fn connection(number: usize) -> (Rc<Connection>, Wire) {
     let connection = Connection::with_limits(QUANTUM, LIMITS);
-    connection.opened((true, true), None);
+    connection.opened(true, true, None);
     (Rc::new(connection), Wire::new(number % 2 == 1))
 }
 

@@ -75,7 +75,8 @@ impl HealthTracker {
     pub(super) fn report<'a>(
         &'a self,
         now: Instant,
-        (addr, run_id): (&'a NodeAddr, Option<&'a str>),
+        addr: &'a NodeAddr,
+        run_id: Option<&'a str>,
         unanswered: Option<Duration>,
     ) -> ReplicaHealth<'a> {
         let since = |at: Instant| now.saturating_duration_since(at);
@@ -101,7 +102,7 @@ mod tests {
         let (mut health, start, addr) = (HealthTracker::default(), Instant::now(), node(2));
         let mut record_probe = |at: u64, role| {
             health.record_probe(start + ms(at), &answer(start + ms(at), role));
-            health.report(start + ms(at), (&addr, None), None).repointed_at
+            health.report(start + ms(at), &addr, None, None).repointed_at
         };
         assert_eq!(record_probe(1, follower(1, true)), None, "the first answer is not a change");
         assert_eq!(record_probe(2, follower(1, false)), None, "a broken link is not a change");
@@ -116,7 +117,7 @@ mod tests {
         assert_eq!(record_probe(7, follower(3, true)), Some(start + ms(7)));
         // An answer that was overtaken by a later one.
         health.record_probe(start + ms(9), &answer(start + ms(2), follower(1, true)));
-        let health = health.report(start + ms(9), (&addr, None), None);
+        let health = health.report(start + ms(9), &addr, None, None);
         assert_eq!(
             (health.repointed_at, health.asked_at),
             (Some(start + ms(7)), Some(start + ms(7)))
@@ -129,7 +130,7 @@ mod tests {
         health.record_probe(start, &answer(start, follower(1, true)));
         let failed = |failure| Probe { asked_at: start + ms(3000), outcome: Err(failure) };
         let silent = |health: &HealthTracker, at| {
-            health.report(start + ms(at), (&addr, None), Some(ms(3000))).silent
+            health.report(start + ms(at), &addr, None, Some(ms(3000))).silent
         };
         for failure in
             [ProbeFailure::Unresponsive, ProbeFailure::Unreachable, ProbeFailure::UnusableAddress]
@@ -142,7 +143,7 @@ mod tests {
             );
         }
         assert!(
-            !health.report(start + ms(9000), (&addr, None), None).silent,
+            !health.report(start + ms(9000), &addr, None, None).silent,
             "it has not been probed since a stall"
         );
         for failure in [ProbeFailure::ConnectionRejected, ProbeFailure::Denied, ProbeFailure::Busy]

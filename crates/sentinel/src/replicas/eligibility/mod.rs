@@ -199,8 +199,7 @@ impl Eligibility {
                 .last_report
                 .as_ref()
                 .and_then(|last_report| last_report.report.lineage.as_ref());
-            let health =
-                record.health.report(now, (addr, lineage.map(|it| &*it.run_id)), unanswered);
+            let health = record.health.report(now, addr, lineage.map(|it| &*it.run_id), unanswered);
             ReplicaHealth { candidate: record.state == ReplicaState::Candidate, ..health }
         })
     }

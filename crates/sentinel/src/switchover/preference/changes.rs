@@ -141,8 +141,10 @@ pub(super) struct PriorityChanges {
 impl PriorityChanges {
     pub(super) fn begin(
         now: Instant,
-        (sentinel, master): (NodeAddr, NodeAddr),
-        (requested, wanted): (NodeAddr, u64),
+        sentinel: NodeAddr,
+        master: NodeAddr,
+        requested: NodeAddr,
+        wanted: u64,
         changes: Vec<PriorityChange>,
     ) -> (Self, Vec<Action>) {
         let node = |change| Node { change, state: NodeState::Original, unsure_until: None };

@@ -117,7 +117,7 @@ impl PriorityKeeper {
                 let (access, role) = (self.access.clone(), node.role.clone());
                 requests.spawn(async move {
                     let (reply, connection) =
-                        restore_once(&access, connection, (&change, role.as_deref())).await;
+                        restore_once(&access, connection, &change, role.as_deref()).await;
                     Finished::Restored(index, reply, connection)
                 });
             }
@@ -184,7 +184,8 @@ impl PriorityKeeper {
 async fn restore_once(
     access: &NodeAccess,
     connection: Option<CommandConnection>,
-    (change, role): (&PriorityChange, Option<&str>),
+    change: &PriorityChange,
+    role: Option<&str>,
 ) -> (RestoreReply, Option<CommandConnection>) {
     if let Some(mut connection) = connection
         && let Ok(reply) = restore(&mut connection, change, role).await

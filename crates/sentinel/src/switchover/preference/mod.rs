@@ -87,9 +87,11 @@ impl Preference {
     pub(super) async fn start(
         handle: &DiscoveryHandle,
         participants: &Participants,
-        (leader, connection): (NodeAddr, CommandConnection),
+        leader: NodeAddr,
+        connection: CommandConnection,
         requested: NodeAddr,
-        (timeout, reporter): (Duration, Reporter),
+        timeout: Duration,
+        reporter: Reporter,
     ) -> Result<Self, SwitchoverError> {
         let settings = handle.connection_settings();
         let access = NodeAccess { login: settings.auth.clone(), timeout };
@@ -111,8 +113,10 @@ impl Preference {
         let (out, events) = mpsc::channel(4);
         let begun = PriorityChanges::begin(
             clock::now(),
-            (leader, participants.master.clone()),
-            (requested.clone(), wanted),
+            leader,
+            participants.master.clone(),
+            requested.clone(),
+            wanted,
             changes,
         );
         let keeper = PriorityKeeper {
@@ -147,7 +151,8 @@ impl Preference {
     /// Whether the sentinel that starts the failover would promote the requested replica.
     pub(super) fn check(
         &self,
-        (leader, view): (&NodeAddr, &LeaderView),
+        leader: &NodeAddr,
+        view: &LeaderView,
     ) -> Result<(), SwitchoverError> {
         first_choice(view, &self.requested, self.wanted)
             .map_err(|problem| SwitchoverError::Refused(format!("{leader}: {problem}")))

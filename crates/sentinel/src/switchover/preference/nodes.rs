@@ -27,7 +27,7 @@ pub(super) struct NodeAccess {
 
 impl NodeAccess {
     pub(super) async fn open(&self, dialled: SocketAddr) -> Result<CommandConnection, String> {
-        CommandConnection::open(dialled, (&self.login, AUTH), self.timeout).await
+        CommandConnection::open(dialled, &self.login, AUTH, self.timeout).await
     }
 }
 

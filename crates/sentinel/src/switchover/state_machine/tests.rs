@@ -63,10 +63,14 @@ struct Scenario {
 impl Scenario {
     fn begin(down_after: Option<Duration>) -> Self {
         let start = Instant::now();
-        let cast_of = (participants(), node(9));
-        let (machine, actions) =
-            SwitchoverMachine::begin(start, cast_of, SwitchoverLimits::default(), down_after)
-                .unwrap();
+        let (machine, actions) = SwitchoverMachine::begin(
+            start,
+            participants(),
+            node(9),
+            SwitchoverLimits::default(),
+            down_after,
+        )
+        .unwrap();
         Self {
             machine,
             start,

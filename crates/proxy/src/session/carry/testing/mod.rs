@@ -266,7 +266,8 @@ fn serve(
 }
 
 /// Stops half-way, if that is wanted.
-fn wait((state, changed): &(Mutex<(bool, usize)>, Condvar)) {
+fn wait(stop: &(Mutex<(bool, usize)>, Condvar)) {
+    let (state, changed) = stop;
     let mut state = state.lock().unwrap();
     state.1 += 1;
     changed.notify_all();

@@ -52,7 +52,7 @@ impl Scenario {
         let start = Instant::now();
         let changes = vec![change(3, 1, 2), change(2, 100, 1)];
         let (machine, actions) =
-            PriorityChanges::begin(start, (node(9), node(1)), (node(2), 1), changes);
+            PriorityChanges::begin(start, node(9), node(1), node(2), 1, changes);
         Self { machine, start, at: 0, values: [100, 1], seen: actions.clone(), pending: actions }
     }
 

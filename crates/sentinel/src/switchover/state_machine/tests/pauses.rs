@@ -50,7 +50,8 @@ fn ends_when_pause_is_refused_or_too_long() {
     assert_eq!(scenario.count(|it| matches!(it, Action::StartFailover(_))), 0);
     let refused = SwitchoverMachine::begin(
         Instant::now(),
-        (participants(), node(9)),
+        participants(),
+        node(9),
         SwitchoverLimits::default(),
         Some(MS(1000)),
     );
