@@ -76,7 +76,7 @@ impl Machine {
         let (epoch, basis, retry_at) = (*epoch, *basis, now + verify_pause(*attempts));
         let patient = now < *evidence_at + self.rules.bootstrap_grace;
         *attempts = attempts.saturating_add(1);
-        let waits = patient && self.committed.is_none() && !self.has_heard_replicas();
+        let waits = patient && self.committed.is_none() && !self.has_heard_replicas(None);
         match &probe.outcome {
             Ok(report)
                 if !waits

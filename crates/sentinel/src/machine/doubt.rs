@@ -335,12 +335,11 @@ impl Machine {
         same: bool,
     ) -> Option<Duration> {
         // A vote for the same master at a higher epoch confirms it, too.
-        let votes = || {
-            self.electorate
-                .own_votes_since(doubt.until)
-                .filter(|(.., epoch)| *epoch >= committed.epoch)
-        };
+        let all = || self.electorate.own_votes_since(doubt.until);
+        let votes = || all().filter(|(.., epoch)| *epoch >= committed.epoch);
         let ours = |addr: &NodeAddr| *addr == committed.addr;
+        let agreeing: BTreeSet<&MyId> =
+            all().filter(|(_, addr, _)| ours(addr)).map(|(id, ..)| id).collect();
         let confirming: BTreeSet<&MyId> =
             votes().filter(|(_, addr, _)| ours(addr)).map(|(id, ..)| id).collect();
         // At the same epoch, a claim for a node that reports itself a replica does not count.
@@ -356,7 +355,7 @@ impl Machine {
             return None;
         }
         // A majority for another node that is a master is no silence, at whatever epoch.
-        let others = self.electorate.own_votes_since(doubt.until).filter(|(_, addr, _)| {
+        let others = all().filter(|(_, addr, _)| {
             !ours(addr) && self.verified_since(addr, doubt.until) == Some(true)
         });
         if self.electorate.is_majority(&others.map(|(id, ..)| id).collect()) {
@@ -367,6 +366,14 @@ impl Machine {
         let failing_over = views().any(|view| view.failing_over && view.addr == committed.addr);
         let calm = if failing_over { self.rules.hold_max } else { Duration::ZERO };
         if !newer && self.electorate.is_majority(&confirming) {
+            Some(calm)
+        } else if !opposed
+            && relation != ProcessRelation::Unrelated
+            && self.electorate.is_majority(&agreeing)
+            && self.has_heard_replicas(Some(doubt.until))
+        {
+            // Sentinels that were configured anew begin at epoch 0. They say nothing about a
+            // failover before that, but a promoted replica does.
             Some(calm)
         } else if !opposed && !confirming.is_empty() {
             Some(self.rules.bootstrap_grace.max(calm))

@@ -200,12 +200,14 @@ impl Machine {
             || report.lineage.as_ref().zip(committed.lineage.as_ref()).is_some_and(same)
     }
 
-    /// Whether all replicas that the sentinels see up have been heard. A start waits for them,
-    /// since one of them may have been promoted.
-    pub(super) fn has_heard_replicas(&self) -> bool {
+    /// Whether all replicas that the sentinels see up, and the known ones, have answered a query
+    /// sent at or after `since`, or have failed to. A start waits for them, and so does a doubt
+    /// that only votes at a lower epoch could end, since one of them may have been promoted.
+    pub(super) fn has_heard_replicas(&self, since: Option<Instant>) -> bool {
         let listed = self.electorate.member_views().flat_map(|(_, view)| &view.replicas);
-        let silent = |addr: &NodeAddr| self.nodes.get(addr).is_some_and(|node| node.last.is_none());
-        !listed.filter(|replica| replica.healthy).any(|replica| silent(&replica.addr))
+        let listed = listed.filter(|replica| replica.healthy).map(|replica| &replica.addr);
+        let heard = |it: &NodeRecord| it.last.as_ref().is_some_and(|it| since <= Some(it.asked_at));
+        listed.chain(&self.nodes.family).all(|addr| self.nodes.get(addr).is_none_or(heard))
     }
 
     /// What is known from before applies to a new master at once: a start, a takeover and a commit

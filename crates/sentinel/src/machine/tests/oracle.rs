@@ -331,7 +331,12 @@ impl Oracle {
             |addr: &NodeAddr| self.last.as_ref().is_some_and(|(current, _)| current == addr);
         let confirmed = self.confirmed.iter().filter(|((addr, _), at)| still(addr) && fresh(at));
         let voters = asked.map(|((_, by), _)| by).chain(confirmed.map(|((_, by), _)| by));
-        voters.collect::<BTreeSet<_>>().len()
+        let voters = voters.collect::<BTreeSet<_>>().len();
+        // A majority is sufficient at a lower epoch, too.
+        let at_any =
+            self.asked_about.iter().filter(|((claim, _), at)| still(&claim.0) && fresh(at));
+        let at_any = at_any.map(|((_, by), _)| by).collect::<BTreeSet<_>>().len();
+        if at_any >= self.majority.unwrap_or(1) { voters.max(at_any) } else { voters }
     }
 
     /// The gate opens to the same target. After a stall this needs a view that is newer, or silence

@@ -1,8 +1,8 @@
 //! The process itself was suspended, and the cluster may have changed meanwhile.
 
 use super::rig::{Answer, Rig, master, node, view};
-use crate::MachineRules;
 use crate::machine::{MachineEvent, MachineState, Warning};
+use crate::{MachineRules, Minority};
 
 #[test]
 fn confirms_master_after_stall() {
@@ -89,6 +89,42 @@ fn ignores_answer_queried_before_stall() {
     });
     rig.run(500);
     assert_eq!(rig.outcomes(), ["0 hold"]);
+}
+
+/// `SENTINEL REMOVE` and `MONITOR` on all while this process is suspended: their epoch is 0 again.
+/// Rule E4: without a child, a majority of the configured addresses that agrees decides.
+#[test]
+fn confirms_master_at_lower_epoch_after_stall() {
+    for minority in [Minority::Keep, Minority::Hold, Minority::Cut] {
+        let rules = MachineRules { minority, ..MachineRules::default() };
+        let mut rig = Rig::booted_with(rules);
+        rig.stall(30_000);
+        rig.mark();
+        rig.all_name('A', 0).run(1000);
+        assert_eq!(rig.outcomes(), ["0 hold", "1 release"], "{minority:?}: a round trip");
+        // One that names another node at a higher epoch contradicts a majority at a lower one.
+        rig.stall(30_000);
+        rig.mark();
+        rig.names(3, 'B', 7).disconnects(1).disconnects(2).run(100);
+        rig.reconnects(1).reconnects(2).run(1000);
+        assert_eq!(rig.outcomes(), ["0 hold"], "{minority:?}");
+    }
+}
+
+/// A failover, and then all sentinels restart from files that are older than it.
+#[test]
+fn keeps_gate_closed_to_parent_at_lower_epoch() {
+    for late in [0, 1000] {
+        let mut rig = Rig::booted();
+        rig.stall(30_000);
+        rig.mark();
+        // The promoted node answers when the sentinels already have.
+        rig.all_name('A', 4).nodes.insert('B', Answer::Lost);
+        rig.run(late);
+        rig.promotes('B').disconnects(3);
+        rig.change(1, |it| it.failing_over = true).run(30_000);
+        assert_eq!(rig.outcomes(), ["0 hold"], "{late} ms late");
+    }
 }
 
 #[test]
