@@ -28,6 +28,9 @@ const FAST_FOR: Duration = Duration::from_secs(15);
 /// One node.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct NodeRecord {
+    /// Answers to queries from before are ignored: this process was suspended, or the node was not
+    /// wanted for a while, and a later answer may have been dropped.
+    since: Instant,
     pub(super) due: Instant,
     in_flight_since: Option<Instant>,
     /// The last answer, or failure.
@@ -40,8 +43,15 @@ pub(super) struct NodeRecord {
 
 impl NodeRecord {
     fn new(now: Instant) -> Self {
-        let (due, in_flight_since, last, ended_at) = (now, None, None, None);
-        Self { due, in_flight_since, last, ended_at, unreachable_since: None, unreachable_times: 0 }
+        Self {
+            since: now,
+            due: now,
+            in_flight_since: None,
+            last: None,
+            ended_at: None,
+            unreachable_since: None,
+            unreachable_times: 0,
+        }
     }
 
     /// The last report, if its query was sent at or after `since` and it is as good as an answer to
@@ -72,7 +82,8 @@ impl NodeRecord {
     /// Answers may overtake each other: an answer to an older query than that of the last answer is
     /// outdated.
     fn record(&mut self, probe: Probe) -> bool {
-        if self.last.as_ref().is_some_and(|last| probe.asked_at < last.asked_at) {
+        let since = self.last.as_ref().map_or(self.since, |last| last.asked_at);
+        if probe.asked_at < since {
             return false;
         }
         self.in_flight_since = None;
@@ -92,8 +103,6 @@ impl NodeRecord {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct NodeTable {
     by_addr: BTreeMap<NodeAddr, NodeRecord>,
-    /// Answers to queries from before this time are ignored.
-    forgotten_at: Option<Instant>,
     /// Addresses of former masters, each with the epoch that superseded it. Guards against zombies.
     pub(super) superseded: BTreeMap<NodeAddr, Epoch>,
     /// The addresses that members list as replicas of the committed master. A candidate has to be
@@ -123,9 +132,6 @@ impl NodeTable {
     /// Stores an answer. Returns `false` and drops it if the node is no longer wanted or a newer
     /// answer has overtaken it.
     pub(super) fn record(&mut self, addr: &NodeAddr, probe: Probe) -> bool {
-        if self.forgotten_at.is_some_and(|at| probe.asked_at < at) {
-            return false;
-        }
         self.by_addr.get_mut(addr).is_some_and(|node| node.record(probe))
     }
 
@@ -155,7 +161,6 @@ impl NodeTable {
 
     /// Discards all answers, including those still in flight.
     pub(super) fn forget(&mut self, now: Instant) {
-        self.forgotten_at = Some(now);
         for node in self.by_addr.values_mut() {
             *node = NodeRecord::new(now);
         }

@@ -122,6 +122,27 @@ fn keeps_zombie_despite_older_replica_answer() {
     assert!(rig.outcomes().is_empty(), "{:?}", rig.outcomes());
 }
 
+/// A node that no sentinel lists is forgotten with its last answer. An answer that arrives when it
+/// is listed again may be older than that one.
+#[test]
+fn ignores_answer_from_before_node_was_unlisted() {
+    let mut rig = Rig::booted();
+    let asked_at = rig.now;
+    rig.run(100);
+    for sentinel in 1..=3 {
+        rig.change(sentinel, |it| it.replicas.retain(|replica| replica.addr != node('B')));
+    }
+    rig.run(3000);
+    rig.nodes.insert('B', Answer::Lost);
+    rig.all_name('A', 5).run(1100);
+    let Answer::Report(report) = master('B', "history-B", "history-1") else { panic!("a report") };
+    let probe = Probe { asked_at, outcome: Ok(report) };
+    rig.step(MachineEvent::Probed { node: node('B'), probe });
+    assert!(rig.outcomes().is_empty(), "{:?}", rig.outcomes());
+    rig.promotes('B').run(2000);
+    assert_eq!(rig.outcomes_untimed(), ["hold", "release"], "a new answer counts");
+}
+
 #[test]
 fn ignores_answer_overtaken_by_newer_one() {
     let mut rig = Rig::booted();
