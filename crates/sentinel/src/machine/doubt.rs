@@ -97,9 +97,12 @@ fn process(report: &NodeReport) -> Box<str> {
 
 impl Machine {
     /// The committed master did not answer a query sent at `asked_at`, or did not answer it as a
-    /// master.
+    /// master. While a majority answers, that alone is no new sign of an unseen failover: on a
+    /// network on which every other answer is too late, a doubt would never end.
     pub(super) fn doubt(&mut self, now: Instant, asked_at: Instant, grave: bool) -> &mut Doubt {
         let majority_silent = !self.electorate.majority_answers();
+        let recently = now.checked_sub(self.rules.unreachable).unwrap_or(now);
+        let is_sign = grave || !self.electorate.is_majority_heard_since(recently);
         let new = Doubt {
             since: asked_at,
             until: now,
@@ -109,7 +112,9 @@ impl Machine {
             successor: None,
         };
         let doubt = self.doubt.get_or_insert(new);
-        doubt.until = doubt.until.max(now);
+        if is_sign {
+            doubt.until = doubt.until.max(now);
+        }
         doubt.grave |= grave;
         doubt.no_answers &= !grave;
         doubt
@@ -237,7 +242,7 @@ impl Machine {
             .until
             .checked_sub(self.rules.unreachable)
             .map_or(doubt.since, |at| at.max(doubt.since));
-        if doubt.majority_silent || self.electorate.majority_answered_since(recently) {
+        if doubt.majority_silent || self.electorate.is_majority_heard_since(recently) {
             if answered {
                 self.doubt = None;
             }

@@ -199,19 +199,23 @@ impl Electorate {
 
     /// When the most recent queries were sent that a majority answered.
     pub(in crate::machine) fn majority_answered_at(&self) -> Option<Instant> {
+        self.majority_since(|received| received.asked_at)
+    }
+
+    /// Whether answers of a majority arrived at or after `since`, however late they were.
+    pub(in crate::machine) fn is_majority_heard_since(&self, since: Instant) -> bool {
+        self.majority_since(|received| received.at).is_some_and(|at| at >= since)
+    }
+
+    fn majority_since(&self, time: impl Fn(&ReceivedView) -> Instant) -> Option<Instant> {
         let mut views: Vec<(Instant, &MyId)> =
-            self.received_from_members().map(|(id, received)| (received.asked_at, id)).collect();
+            self.received_from_members().map(|(id, received)| (time(received), id)).collect();
         views.sort_unstable_by(|one, two| two.cmp(one));
         let mut spoke = BTreeSet::new();
         views
             .into_iter()
             .find(|(_, id)| spoke.insert(*id) && self.are_enough(&spoke))
             .map(|(at, _)| at)
-    }
-
-    /// Whether a majority answered queries sent at or after `since`.
-    pub(in crate::machine) fn majority_answered_since(&self, since: Instant) -> bool {
-        self.majority_answered_at().is_some_and(|at| at >= since)
     }
 
     /// Whether a majority named this first-hand in answer to queries sent at or after `since`.

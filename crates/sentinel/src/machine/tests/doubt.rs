@@ -89,6 +89,33 @@ fn ignores_votes_from_before_the_outage() {
     assert_eq!(rig.outcomes_untimed(), ["hold", "release"]);
 }
 
+/// Each answer takes about as long as the prober waits for one: every other one is too late, and
+/// those of the sentinels are older than the last failure.
+#[test]
+fn opens_gate_on_network_that_delays_every_answer() {
+    let mut rig = Rig::booted();
+    outage(&mut rig, ProbeFailure::Unresponsive);
+    rig.run(2000);
+    rig.nodes.insert('A', Answer::Lost);
+    rig.mark();
+    for tick in 0..20 {
+        rig.run(250);
+        let ago = |millis| rig.now - super::rig::ms(millis);
+        let Answer::Report(report) = master('A', "history-1", "") else { panic!("a report") };
+        let (asked_at, outcome) = match tick % 2 {
+            0 => (ago(250), Err(ProbeFailure::Unresponsive)),
+            _ => (ago(240), Ok(report)),
+        };
+        let (probe, asked_at) = (crate::Probe { asked_at, outcome }, ago(600));
+        for from in (1..=3).map(super::rig::id) {
+            let view = super::rig::view('A', 5, &[1, 2, 3], &['B', 'C']);
+            rig.step(MachineEvent::View { from, view, asked_at, configured: true });
+        }
+        rig.step(MachineEvent::Probed { node: node('A'), probe });
+    }
+    assert_eq!(rig.outcomes_untimed(), ["release"], "{:?}", rig.outcomes());
+}
+
 #[test]
 fn does_not_hold_for_busy_master_with_majority() {
     let mut rig = Rig::booted();
