@@ -7,9 +7,8 @@
 //! seconds later. The values are restored at the selection, 50 ms or more before the promotion,
 //! because the CONFIG REWRITE that ends each change of a role would make them permanent.
 //!
-//! `plan` decides which values to change, `changes` how they are set and restored; `keeper` acts.
+//! `plan` decides which values to change; `keeper` sets and restores them.
 
-mod changes;
 mod choice;
 mod keeper;
 mod nodes;
@@ -21,7 +20,6 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
-use self::changes::PriorityChanges;
 use self::choice::first_choice;
 use self::keeper::{ChangedNode, PriorityKeeper};
 use self::nodes::{NodeAccess, OpenReplica};
@@ -107,30 +105,24 @@ impl Preference {
         for it in replicas {
             let change = changes.iter().find(|change| change.node == it.candidate.node);
             let Some(change) = change.cloned() else { continue };
-            nodes.push(ChangedNode { change, connection: Some(it.connection), role: it.role });
+            nodes.push(ChangedNode::new(change, it.connection, it.role));
         }
         let (orders, ordered) = mpsc::channel(1);
         let (out, events) = mpsc::channel(4);
-        let begun = PriorityChanges::begin(
-            clock::now(),
-            leader,
-            participants.master.clone(),
-            requested.clone(),
-            wanted,
-            changes,
-        );
         let keeper = PriorityKeeper {
             name: Arc::clone(&settings.name),
             master_name: Arc::clone(&settings.master_name),
+            master: participants.master.clone(),
+            sentinel: leader,
+            requested: requested.clone(),
+            wanted,
             access,
             operations: handle.operations().clone(),
             nodes,
-            leader: Some(connection),
-            orders: ordered,
             events: out,
             reporter: Some(reporter),
         };
-        tokio::spawn(keeper.run(begun));
+        tokio::spawn(keeper.run(connection, ordered));
         Ok(Self { requested, wanted, orders, events })
     }
 

@@ -3,7 +3,6 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::changes::{RestoreReply, SetReply};
 use super::plan::{Candidate, PriorityChange};
 use crate::NodeAddr;
 use crate::link::auth::Denied;
@@ -17,6 +16,29 @@ const PRIORITY: &str = "replica-priority";
 const AUTH: &str = "service.auth";
 /// All rules that are needed beyond those of the probes.
 const RULES: &str = "+config|get +config|set";
+
+/// The result of setting a value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum SetReply {
+    Done,
+    /// The server refused it: nothing was changed.
+    Refused(SwitchoverError),
+    /// No reply: it may take effect.
+    Unknown(SwitchoverError),
+}
+
+/// The result of an attempt to restore a value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum RestoreReply {
+    /// The node reports the value from before.
+    Restored {
+        /// It has changed its role or master since, which includes a CONFIG REWRITE.
+        is_rewritten: bool,
+    },
+    /// Neither that value nor the one that was set here.
+    Other(u64),
+    Failed(String),
+}
 
 /// How to log in to the nodes.
 #[derive(Debug, Clone)]
