@@ -8,6 +8,9 @@ choice!(proxy::Sessions { Carry = "carry", Close = "close", });
 choice!(proxy::Subscriptions { Close = "close", Replay = "replay", });
 choice!(proxy::OnTimeout { Error = "error", Close = "close", });
 choice!(proxy::Splice { On = "on", Off = "off", });
+choice!(target::EmptyPool { Reject = "reject", Master = "master", });
+choice!(tls::ClientCertificates { None = "none", Optional = "optional", Required = "required", });
+choice!(tls::Version { Tls12 = "1.2", Tls13 = "1.3", });
 choice!(proxy::LoggedSessions { Off = "off", Failed = "failed", All = "all", });
 
 choice! {
@@ -21,18 +24,6 @@ choice! {
 }
 
 choice! {
-    /// Whether clients of listeners for TLS show a certificate.
-    ClientCertificates {
-        /// They are not asked for one.
-        None = "none",
-        /// A client may show one, which is verified then.
-        Optional = "optional",
-        /// A client without a valid one is refused.
-        Required = "required",
-    }
-}
-
-choice! {
     /// What is verified of a server's certificate.
     TlsVerification {
         /// Validity, authority and name.
@@ -41,26 +32,6 @@ choice! {
         Chain = "chain",
         /// Nothing.
         None = "none",
-    }
-}
-
-choice! {
-    /// A version of TLS.
-    TlsVersion {
-        /// TLS 1.2.
-        Tls12 = "1.2",
-        /// TLS 1.3.
-        Tls13 = "1.3",
-    }
-}
-
-choice! {
-    /// What readers get while no replica is eligible.
-    NoReplica {
-        /// An error at once, and the connection is closed.
-        Reject = "reject",
-        /// The master, until a replica is eligible again.
-        Master = "master",
     }
 }
 

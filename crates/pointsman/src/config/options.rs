@@ -12,8 +12,9 @@ use std::time::Duration;
 
 use proxy::{ListenAddr, LoggedSessions, Network, OnTimeout, Sessions, Splice, Subscriptions};
 use sentinel::{Minority, Verify};
+use target::EmptyPool;
 
-use super::choices::{LogFormat, LogLevel, NoReplica, Upstream};
+use super::choices::{LogFormat, LogLevel, Upstream};
 use super::credentials::{Credentials, Secret, Token};
 use super::endpoint::Endpoint;
 use super::option_spec::section;
@@ -338,7 +339,7 @@ section! {
         /// "reject" answers a new client with "-MASTERDOWN ...", on which clients retry later, and
         /// closes the connection; no reader ever reaches the master. "master" sends readers to the
         /// master until a replica is eligible again, and then closes them at a command boundary.
-        empty: NoReplica = ValueKind::Choice(NoReplica::NAMES), Some("reject"), Live;
+        empty: EmptyPool = ValueKind::Choice(EmptyPool::NAMES), Some("reject"), Live;
         /// A replica that lags by more than this gets no readers; "0s" for no limit.
         ///
         /// It becomes eligible again at half of this lag.

@@ -1,8 +1,7 @@
 //! TLS of the admin server: its settings, and what is checked of them.
 
-use tls::{CertificateFiles, ServerSettings, ServerTls};
+use tls::{CertificateFiles, ClientCertificates, ServerSettings, ServerTls};
 
-use super::choices::ClientCertificates;
 use super::consistency::Note;
 use super::option_spec::FromSettings as _;
 use super::settings::SettingMap;
@@ -26,8 +25,8 @@ impl AdminTlsConfig {
         Some(ServerSettings {
             certificates: vec![CertificateFiles { chain, key }],
             client_certificates: match self.client_certificates {
-                ClientCertificates::None => tls::ClientCertificates::None,
-                _ => tls::ClientCertificates::Optional,
+                ClientCertificates::None => ClientCertificates::None,
+                _ => ClientCertificates::Optional,
             },
             client_ca: self.pem.of("client_ca_file").pop(),
             protocols: protocols(self.min_version, self.max_version, &[]),

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use super::choices::{ClientCertificates, TlsVerification, TlsVersion};
+use tls::{ClientCertificates, Version};
+
+use super::choices::TlsVerification;
 use super::option_spec::section;
 use super::pem_files::PemTexts;
 use super::value::{ChoiceValue, ValueKind};
@@ -31,9 +33,9 @@ section! {
         /// File with the authorities that issue the certificates of clients, in the PEM format.
         client_ca_file: Option<String> = ValueKind::Path, None, Live;
         /// Oldest version of TLS that clients may use: 1.2 or 1.3.
-        min_version: TlsVersion = ValueKind::Choice(TlsVersion::NAMES), Some("1.2"), Live;
+        min_version: Version = ValueKind::Choice(Version::NAMES), Some("1.2"), Live;
         /// Newest version of TLS that clients may use: 1.2 or 1.3.
-        max_version: TlsVersion = ValueKind::Choice(TlsVersion::NAMES), Some("1.3"), Live;
+        max_version: Version = ValueKind::Choice(Version::NAMES), Some("1.3"), Live;
         /// Ciphers that clients may use, by the name of IANA or OpenSSL; all secure ones if it is
         /// empty.
         ///
@@ -81,9 +83,9 @@ section! {
         /// are dialled.
         server_name: Option<String> = ValueKind::Text, None, Live;
         /// Oldest version of TLS: 1.2 or 1.3.
-        min_version: TlsVersion = ValueKind::Choice(TlsVersion::NAMES), Some("1.2"), Live;
+        min_version: Version = ValueKind::Choice(Version::NAMES), Some("1.2"), Live;
         /// Newest version of TLS: 1.2 or 1.3.
-        max_version: TlsVersion = ValueKind::Choice(TlsVersion::NAMES), Some("1.3"), Live;
+        max_version: Version = ValueKind::Choice(Version::NAMES), Some("1.3"), Live;
         /// Ciphers, by the name of IANA or OpenSSL, in the order of preference; all secure ones if
         /// it is empty.
         ciphers: Vec<String> = ValueKind::Ciphers, Some(""), Live;
@@ -120,9 +122,9 @@ section! {
         /// File with the authorities that issue the certificates of clients, in the PEM format.
         client_ca_file: Option<String> = ValueKind::Path, None, Live;
         /// Oldest version of TLS that clients may use: 1.2 or 1.3.
-        min_version: TlsVersion = ValueKind::Choice(TlsVersion::NAMES), Some("1.2"), Live;
+        min_version: Version = ValueKind::Choice(Version::NAMES), Some("1.2"), Live;
         /// Newest version of TLS that clients may use: 1.2 or 1.3.
-        max_version: TlsVersion = ValueKind::Choice(TlsVersion::NAMES), Some("1.3"), Live;
+        max_version: Version = ValueKind::Choice(Version::NAMES), Some("1.3"), Live;
     }
     with {
         /// The contents of the files.

@@ -1,9 +1,8 @@
 //! Translates the options for TLS into the settings of the `tls` crate, and checks them by building
 //! them.
 
-use tls::{CertificateFiles, PemFile, Protocols, ServerSettings, ServerTls};
+use tls::{CertificateFiles, PemFile, Protocols, ServerSettings, ServerTls, Version};
 
-use super::choices::{ClientCertificates, TlsVersion};
 use super::option_spec::FromSettings as _;
 use super::settings::SettingMap;
 use super::tls_options::ServerTlsConfig;
@@ -19,11 +18,7 @@ impl ServerTlsConfig {
         let keys = self.pem.of("key_files");
         Some(ServerSettings {
             certificates: certificates(chains, keys),
-            client_certificates: match self.client_certificates {
-                ClientCertificates::None => tls::ClientCertificates::None,
-                ClientCertificates::Optional => tls::ClientCertificates::Optional,
-                ClientCertificates::Required => tls::ClientCertificates::Required,
-            },
+            client_certificates: self.client_certificates,
             client_ca: self.pem.of("client_ca_file").pop(),
             protocols: protocols(self.min_version, self.max_version, &self.ciphers),
             application_protocols: Vec::new(),
@@ -38,17 +33,8 @@ fn certificates(chains: Vec<PemFile>, keys: Vec<PemFile>) -> Vec<CertificateFile
     chains.into_iter().zip(keys).map(|(chain, key)| CertificateFiles { chain, key }).collect()
 }
 
-pub(super) fn protocols(min: TlsVersion, max: TlsVersion, ciphers: &[String]) -> Protocols {
-    Protocols { min: min.into(), max: max.into(), ciphers: ciphers.to_vec() }
-}
-
-impl From<TlsVersion> for tls::Version {
-    fn from(version: TlsVersion) -> Self {
-        match version {
-            TlsVersion::Tls12 => Self::Tls12,
-            TlsVersion::Tls13 => Self::Tls13,
-        }
-    }
+pub(super) fn protocols(min: Version, max: Version, ciphers: &[String]) -> Protocols {
+    Protocols { min, max, ciphers: ciphers.to_vec() }
 }
 
 /// What prevents the settings for clients from being used.

@@ -13,7 +13,7 @@ use proxy::{ListenAddr, Options, ServerCommands};
 use sentinel::{DiscoveryHandle, ReplicaRules, Replicas};
 use target::{EmptyPool, PoolWriter, TargetReader, TargetSource};
 
-use crate::config::{Config, LogConfig, NoReplica, ServiceConfig};
+use crate::config::{Config, LogConfig, ServiceConfig};
 use crate::process::session_options::options_to;
 use crate::process::tls_servers::TlsServers;
 
@@ -179,7 +179,7 @@ impl ServiceRoute {
                 SetPublisher::Target,
             ),
             Destinations::Replicas => {
-                let (writer, pool) = PoolWriter::new(&self.target, empty(service));
+                let (writer, pool) = PoolWriter::new(&self.target, service.replicas.empty);
                 let replicas = Replicas { rules: rules(service), writer };
                 let hints = Arc::new(ReaderHints(self.discovery.clone()));
                 (pool.into(), hints, SetPublisher::Replicas(replicas))
@@ -222,14 +222,6 @@ impl proxy::Hints for ReaderHints {
         if matches!(hint, proxy::Hint::DialFailed(_) | proxy::Hint::UpstreamEnded) {
             self.0.hint_from_reader();
         }
-    }
-}
-
-/// Returns what readers get while no replica is eligible.
-pub(crate) fn empty(service: &ServiceConfig) -> EmptyPool {
-    match service.replicas.empty {
-        NoReplica::Reject => EmptyPool::Reject,
-        NoReplica::Master => EmptyPool::Master,
     }
 }
 
@@ -280,7 +272,10 @@ mod tests {
         assert_eq!(names, ["a", "b", "b/replicas"]);
         assert_eq!(sets[2].listen, ["127.0.0.1:3".parse::<std::net::SocketAddr>().unwrap().into()]);
         let readers = &config.services[1];
-        assert_eq!((empty(readers), rules(readers)), (EmptyPool::Master, ReplicaRules::default()));
+        assert_eq!(
+            (readers.replicas.empty, rules(readers)),
+            (EmptyPool::Master, ReplicaRules::default())
+        );
         assert_eq!(
             options_of(&config, &limits.services, &tls)
                 .iter()

@@ -23,7 +23,7 @@ impl ServiceSet {
             let Some(running) = self.services.iter().find(|it| it.name == service.name) else {
                 continue;
             };
-            let replicas = (listener_set::rules(service), listener_set::empty(service));
+            let replicas = (listener_set::rules(service), service.replicas.empty);
             let change = settings::discovery_change(service, replicas);
             self.control.change(running.discovery, change);
         }
