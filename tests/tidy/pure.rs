@@ -51,7 +51,6 @@ const PURE: &[(&str, &str)] = &[
     ("crates/sentinel/src/switchover/catch_up.rs", "whether replicas have caught up"),
     ("crates/sentinel/src/switchover/preference/plan.rs", "which priorities to change"),
     ("crates/sentinel/src/switchover/preference/choice.rs", "which replica would be promoted"),
-    ("crates/sentinel/src/switchover/preference/changes.rs", "when priorities are restored"),
     ("crates/sentinel/src/switchover/participants.rs", "whether a switchover may begin"),
     ("crates/sentinel/src/doctor/electorate.rs", "what is wrong with the electorate"),
     ("crates/sentinel/src/types.rs", "the vocabulary of discovery"),

@@ -25,7 +25,6 @@ use crate::target_tls::TargetTlsLog;
 pub(crate) struct ServiceContext {
     pub(crate) service: Arc<Service>,
     pub(crate) limits: Arc<Limits>,
-    pub(crate) held: Arc<Slots>,
     /// Places of connections whose PROXY protocol header has not arrived.
     pub(crate) awaiting_header: Arc<Slots>,
     pub(crate) rejection_log: RejectionLog,

@@ -92,8 +92,6 @@ reasons! {
     StateLost = "state_lost";
     /// There was no target for `hold_timeout`.
     HoldTimeout = "hold_timeout";
-    /// Too many clients were held already.
-    HoldFull = "hold_full";
     /// The client disconnected while it was held or while its connection was being opened.
     HoldAbandoned = "hold_abandoned";
     /// No connection to the target could be opened in time.
@@ -197,7 +195,6 @@ impl EndReason {
             | Self::CarryRefused
             | Self::StateLost
             | Self::HoldTimeout
-            | Self::HoldFull
             | Self::DialFailed
             | Self::TargetTlsFailed
             | Self::SharedDesync
@@ -240,7 +237,6 @@ impl EndReason {
             | Self::CarryRefused
             | Self::StateLost
             | Self::HoldTimeout
-            | Self::HoldFull
             | Self::DialFailed
             | Self::TargetTlsFailed
             | Self::SharedDesync

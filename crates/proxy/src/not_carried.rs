@@ -80,7 +80,6 @@ impl NotCarried {
             EndReason::CarryRefused => Some(Self::Refused),
             EndReason::HistoryBroken => Some(Self::OtherData),
             EndReason::HoldTimeout
-            | EndReason::HoldFull
             | EndReason::DialFailed
             | EndReason::TargetTlsFailed
             | EndReason::NoReplica => Some(Self::NoServer),

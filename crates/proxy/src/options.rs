@@ -92,8 +92,6 @@ pub struct Options {
     /// How long a session waits at the gate while there is no target. Keep it below the clients'
     /// own timeouts.
     pub hold_timeout: Duration,
-    /// The maximum number of sessions that wait at the gate; further ones are closed immediately.
-    pub max_held: usize,
     /// Closes a client that has sent nothing for this long and is owed no reply; zero for never.
     /// Blocked and subscribed sessions and those in a transaction are silent by nature and are
     /// exempt. An incomplete request is no activity, the arrival of its bytes is.
@@ -167,7 +165,6 @@ impl Default for Options {
         Self {
             connect_timeout: Duration::from_secs(1),
             hold_timeout: Duration::from_secs(10),
-            max_held: 10_000,
             client_idle_timeout: Duration::ZERO,
             first_byte_timeout: Duration::ZERO,
             half_close_timeout: Duration::from_secs(30),

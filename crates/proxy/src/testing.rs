@@ -335,7 +335,6 @@ pub(crate) fn context() -> (TargetWriter, Arc<WorkerContext>) {
     let shared = Arc::new(ServiceContext {
         service,
         limits: Limits::new(1, 0, Slots::new(1), ResourceShortage::default()),
-        held: Slots::new(1),
         awaiting_header: Slots::new(2),
         rejection_log: RejectionLog::default(),
         refusal_log: Default::default(),

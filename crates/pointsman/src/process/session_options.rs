@@ -60,7 +60,6 @@ fn options(service: &ServiceConfig, max_connections: usize, log: &LogConfig) -> 
         keepalive: service.tcp_keepalive,
         user_timeout: service.tcp_user_timeout,
         splice: service.splice,
-        max_held: max_connections,
         max_connections,
         allow: service.allow.iter().copied().collect(),
         proxy_protocol_from: service.proxy_protocol_from.iter().copied().collect(),

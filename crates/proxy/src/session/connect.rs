@@ -13,8 +13,6 @@
 //!   once. The connection counts only when the target has answered the [`replay`] of the session's
 //!   state.
 //!
-//! The number of sessions that wait is bounded by `max_held`.
-//!
 //! Deliberately absent: the replay, and the decision whether a replica closed a connection on
 //! purpose, which are [`carry`](crate::session::carry)'s.
 
@@ -117,8 +115,7 @@ impl<'a, C: ClientStream> Connecting<'a, C> {
             Mode::Fresh => None,
             Mode::Resume(_) => {
                 self.yield_to_requests().await;
-                let place = context.shared.held.take().ok_or(EndReason::HoldFull)?;
-                let held = (place, Held::new(&context.counters));
+                let held = Held::new(&context.counters);
                 self.until = hold_until(context);
                 // In a box, as everything that only a resumed session needs: the future of a new
                 // session that dials has no memory for it.
@@ -175,10 +172,9 @@ impl<'a, C: ClientStream> Connecting<'a, C> {
         }
     }
 
-    /// Waits until a target may be used, if there is a free place to wait, and then for a permit.
+    /// Waits until a target may be used, and then for a permit.
     async fn wait_at_gate(&mut self) -> Result<DialPermit<'a>, EndReason> {
         let context = self.context;
-        let _place = context.shared.held.take().ok_or(EndReason::HoldFull)?;
         let _held = Held::new(&context.counters);
         let Self { base, ticket, client, unsent, until, .. } = self;
         let client = &mut **client;

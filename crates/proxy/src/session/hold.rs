@@ -1,11 +1,11 @@
 //! Holding a client: waiting at the gate while there is no target, and in line for a dial permit.
 //!
-//! A held client costs one of `max_held` places, a timer, and at most a few kilobytes of what it
-//! has already sent: to read a little is the only way to notice that it disconnected. Its bytes go
-//! first to the next target, or nowhere. A client that closes its direction while it is held has
-//! given up as far as can be known, and its request must not be executed after it stopped waiting
-//! for it; so the session ends. An end that follows more bytes than the kernel buffers here has not
-//! arrived, and is noticed no sooner than at `hold_timeout`.
+//! A held client costs a timer, and at most a few kilobytes of what it has already sent: to read a
+//! little is the only way to notice that it disconnected. Its bytes go first to the next target, or
+//! nowhere. A client that closes its direction while it is held has given up as far as can be
+//! known, and its request must not be executed after it stopped waiting for it; so the session
+//! ends. An end that follows more bytes than the kernel buffers here has not arrived, and is
+//! noticed no sooner than at `hold_timeout`.
 //!
 //! Deliberately absent: the error replies at the end of a hold
 //! ([`refusals`](crate::session::refusals)).

@@ -48,10 +48,7 @@ pub(crate) async fn refuse(
     transaction: bool,
 ) -> Vec<u8> {
     let why = match reason {
-        EndReason::HoldTimeout
-        | EndReason::HoldFull
-        | EndReason::DialFailed
-        | EndReason::TargetTlsFailed => NO_MASTER,
+        EndReason::HoldTimeout | EndReason::DialFailed | EndReason::TargetTlsFailed => NO_MASTER,
         EndReason::ResourcesExhausted => EXHAUSTED,
         EndReason::NoReplica => NO_REPLICA,
         _ => return Vec::new(),

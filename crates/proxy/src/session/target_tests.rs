@@ -187,17 +187,6 @@ fn drops_requests_of_held_clients_that_leave() {
 }
 
 #[test]
-fn bounds_the_number_of_held_clients() {
-    let proxy = TestProxy::new(Options { max_held: 1, ..Options::default() });
-    let _held = proxy.client();
-    proxy.wait_for("the hold", |stats| stats.held == 1);
-    let mut other = proxy.client();
-    assert_eq!(rest(&mut other), b"");
-    proxy.wait_for_end(EndReason::HoldFull);
-    assert_eq!((proxy.stats().held, proxy.stats().open), (1, 1));
-}
-
-#[test]
 fn dials_again_while_a_target_starts() {
     let (socket, addr) = closed_port();
     let mut proxy =

@@ -299,13 +299,11 @@ impl Running {
         let options = service.options.now();
         let (most, per_source) = (options.max_connections, options.max_connections_per_source);
         let limits = Limits::new(most, per_source, Arc::clone(&self.total), self.shortage.clone());
-        let held = Slots::new(options.max_held);
         let counters = ServiceCounters::new(Arc::clone(&service.name), workers);
         self.stats.add(counters.clone());
         let shared = Arc::new(ServiceContext {
             service: Arc::new(service),
             limits,
-            held,
             awaiting_header: Slots::new(MAX_AWAITING_HEADER),
             rejection_log: RejectionLog::default(),
             refusal_log: Default::default(),
@@ -338,7 +336,6 @@ impl Running {
     pub fn tune(&self, number: usize, options: Options) {
         let Some(service) = self.services.get(&number) else { return };
         service.shared.limits.set(options.max_connections, options.max_connections_per_source);
-        service.shared.held.set_limit(options.max_held);
         service.shared.service.options.set(options);
     }
 

@@ -748,16 +748,6 @@ pub const HAPROXY: &[Metric] = &[
         &["proxy", "server"],
         "Open client connections of the node.",
     ),
-    counter(
-        "haproxy_server_bytes_in_total",
-        &["proxy", "server"],
-        "Bytes sent to the node while scrapes found it to be the master; not for readers.",
-    ),
-    counter(
-        "haproxy_server_bytes_out_total",
-        &["proxy", "server"],
-        "Bytes received from the node while scrapes found it to be the master; not for readers.",
-    ),
 ];
 
 #[cfg(test)]

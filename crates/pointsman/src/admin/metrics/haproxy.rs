@@ -3,13 +3,11 @@
 //!
 //! A `proxy` is a listener: the service's name, or `NAME/replicas` for readers. A `server` is a
 //! node, identified by the address that the sentinels announce. As with the usual health checks of
-//! haproxy, one server of a master's listener is UP: the master. Bytes per server, which this
-//! process does not count, are derived from the listener's counters and from which node was the
-//! master meanwhile.
+//! haproxy, one server of a master's listener is UP: the master. Bytes per server are absent,
+//! because this process does not count them.
 //!
 //! Names, labels and states were compared with haproxy 2.6.12.
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use proxy::{EndReason, ServiceSnapshot};
@@ -35,24 +33,6 @@ pub(super) struct ProcessMetrics {
     pub(super) limit: usize,
     pub(super) stopping: bool,
     pub(super) accepting: bool,
-}
-
-/// Bytes in and out.
-type Bytes = (u64, u64);
-
-/// State kept between scrapes.
-#[derive(Debug, Default)]
-pub(super) struct ByteAttribution {
-    /// For each listener its byte counters at the last scrape, and the part attributed to each of
-    /// its nodes.
-    listeners: BTreeMap<String, (Bytes, BTreeMap<String, Bytes>)>,
-}
-
-impl ByteAttribution {
-    /// Forgets all other listeners.
-    pub(super) fn retain(&mut self, listeners: &[ListenerMetrics<'_>]) {
-        self.listeners.retain(|name, _| listeners.iter().any(|it| it.proxy == name));
-    }
 }
 
 /// The check states of haproxy that are used here.
@@ -84,12 +64,7 @@ pub(super) fn process(
 }
 
 /// Writes the metrics of one listener: frontend, backend and servers.
-pub(super) fn listener(
-    page: &mut Exposition,
-    attribution: &mut ByteAttribution,
-    accepting: bool,
-    it: &ListenerMetrics<'_>,
-) {
+pub(super) fn listener(page: &mut Exposition, accepting: bool, it: &ListenerMetrics<'_>) {
     let (proxy, traffic): (LabelPair<'_>, _) = (("proxy", it.proxy), it.traffic);
     let of = &[proxy][..];
     for (state, is) in [("DOWN", !accepting), ("UP", accepting)] {
@@ -149,39 +124,11 @@ pub(super) fn listener(
     for server in &servers {
         server.write(page, proxy);
     }
-    if it.replicas.is_none() {
-        bytes(page, attribution, it, &servers);
-    }
 }
 
 /// Connections that were accepted, including refused ones.
 fn accepted(traffic: &ServiceSnapshot) -> u64 {
     traffic.accepted + traffic.refused_in_all()
-}
-
-/// Attributes the bytes since the last scrape to the current master; without one they wait for the
-/// next scrape.
-fn bytes(
-    page: &mut Exposition,
-    attribution: &mut ByteAttribution,
-    it: &ListenerMetrics<'_>,
-    servers: &[ServerMetrics],
-) {
-    let (before, nodes) = attribution.listeners.entry(it.proxy.to_owned()).or_default();
-    nodes.retain(|name, _| servers.iter().any(|server| server.name == *name));
-    if let Some(master) = it.seen.master.as_ref() {
-        let now = (it.traffic.bytes_in, it.traffic.bytes_out);
-        let attributed = nodes.entry(master.addr.to_string()).or_default();
-        attributed.0 += now.0.saturating_sub(before.0);
-        attributed.1 += now.1.saturating_sub(before.1);
-        *before = now;
-    }
-    for server in servers {
-        let (from_clients, to_clients) = nodes.get(&server.name).copied().unwrap_or_default();
-        let of = [("proxy", it.proxy), ("server", &*server.name)];
-        page.count("haproxy_server_bytes_in_total", &of, from_clients);
-        page.count("haproxy_server_bytes_out_total", &of, to_clients);
-    }
 }
 
 /// One node of a listener.

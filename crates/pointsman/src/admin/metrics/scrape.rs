@@ -32,15 +32,13 @@ pub const SPARSE_ABOVE: usize = 16;
 pub struct Scraper {
     failovers: BTreeMap<String, FailoverHistograms>,
     cpu: Option<CpuCgroup>,
-    /// The state of haproxy's metrics, if they are enabled.
-    haproxy: Option<haproxy::ByteAttribution>,
 }
 
 impl Scraper {
     /// Creates the state before the first scrape.
     #[must_use]
     pub fn find() -> Self {
-        Self { failovers: BTreeMap::new(), cpu: CpuCgroup::find(&read), haproxy: None }
+        Self { failovers: BTreeMap::new(), cpu: CpuCgroup::find(&read) }
     }
 
     /// Returns the text of one scrape.
@@ -50,9 +48,6 @@ impl Scraper {
             report.services.list().into_iter().map(ScrapedService::new).collect();
         let mut page = Exposition::new(services.len() > SPARSE_ABOVE);
         let settings = report.effective.settings();
-        if settings.haproxy_names != self.haproxy.is_some() {
-            self.haproxy = settings.haproxy_names.then(haproxy::ByteAttribution::default);
-        }
         process(&mut page, report, now);
         kernel(&mut page, report, self.cpu.as_ref());
         config(&mut page, report, &settings, now);
@@ -81,8 +76,8 @@ impl Scraper {
             all.for_each(|traffic| dials.merge(&traffic.dial_time));
             histogram::write(&mut page, "pointsman_dial_duration_seconds", &[], &dials);
         }
-        if let Some(attribution) = &mut self.haproxy {
-            haproxy_metrics(&mut page, attribution, report, &settings, &services);
+        if settings.haproxy_names {
+            haproxy_metrics(&mut page, report, &settings, &services);
         }
         page.render(format)
     }
@@ -246,7 +241,6 @@ fn config(
 
 fn haproxy_metrics(
     page: &mut Exposition,
-    attribution: &mut haproxy::ByteAttribution,
     report: &ProcessReport,
     settings: &EffectiveSettings,
     services: &[ScrapedService],
@@ -264,7 +258,6 @@ fn haproxy_metrics(
             listeners.push(listener(counters.name(), readers, Some(replicas)));
         }
     }
-    attribution.retain(&listeners);
     let phase = report.drain.phase();
     let process = haproxy::ProcessMetrics {
         uptime: report.start.elapsed(),
@@ -274,6 +267,6 @@ fn haproxy_metrics(
     };
     haproxy::process(page, &process, &listeners);
     for it in &listeners {
-        haproxy::listener(page, attribution, process.accepting, it);
+        haproxy::listener(page, process.accepting, it);
     }
 }

@@ -268,22 +268,6 @@ fn refuses_requests_that_wait_too_long_at_the_gate() {
 }
 
 #[test]
-fn bounds_the_number_of_held_carried_sessions() {
-    let backend = Backend::new();
-    let mut proxy = TestProxy::new(Options { max_held: 1, ..Options::default() });
-    proxy.commit(backend.addr());
-    let (_first, one) = session(&proxy, &backend);
-    let (mut second, two) = session(&proxy, &backend);
-    proxy.publisher.hold();
-    drop(one);
-    proxy.wait_for("the hold", |stats| stats.held == 1);
-    second.write_all(b"GET k\r\n").unwrap();
-    drop(two);
-    assert_eq!(String::from_utf8(rest(&mut second)).unwrap(), LOADING);
-    proxy.wait_for_end(EndReason::HoldFull);
-}
-
-#[test]
 fn closes_carried_sessions_that_send_wait() {
     let (old, new) = (Backend::new(), Backend::new());
     let mut proxy = TestProxy::with_target(&old);
