@@ -17,7 +17,7 @@ use crate::invariant;
 use crate::io::buffer::{self, KeptCount};
 use crate::io::socket_facts::SocketFacts;
 use crate::io::stream::ByteStream;
-use crate::options::{Durability, Options};
+use crate::options::Durability;
 use crate::session_row::TlsFacts;
 
 /// A `WAIT` leaves in one write with requests of at most this many bytes. More are not copied.
@@ -138,14 +138,6 @@ impl<S: ByteStream> ByteStream for ConfirmedStream<S> {
         // Nothing else may be written while an answer is awaited. The next read finds a failure,
         // too.
         let _later = self.poll_write_wait(cx);
-    }
-
-    fn awaits_late_options(&self) -> bool {
-        self.stream.awaits_late_options()
-    }
-
-    fn set_late_options(&mut self, options: &Options) {
-        self.stream.set_late_options(options);
     }
 
     fn is_readable(&self) -> bool {

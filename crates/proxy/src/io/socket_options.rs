@@ -1,7 +1,4 @@
 //! The options of a session's sockets that the configuration sets.
-//!
-//! Deliberately absent: when they are set, which is before the first byte, or once the session has
-//! lasted.
 
 use std::io;
 use std::time::Duration;
@@ -17,11 +14,6 @@ const KEEPALIVE_PROBES: u32 = 3;
 /// that they apply from the first byte.
 pub(crate) fn set(socket: &Socket, options: &Options) -> io::Result<()> {
     socket.set_tcp_nodelay(true)?;
-    set_lasting(socket, options)
-}
-
-/// Sets keepalive and user timeout as configured.
-pub(super) fn set_lasting(socket: &Socket, options: &Options) -> io::Result<()> {
     if !options.keepalive.is_zero() {
         // The kernel counts in whole seconds.
         let idle = options.keepalive.max(Duration::from_secs(1));

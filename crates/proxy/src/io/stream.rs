@@ -18,8 +18,6 @@ use socket2::{SockAddr, SockRef, Socket};
 
 use crate::io::pipe::Pipe;
 use crate::io::socket_facts::SocketFacts;
-use crate::io::socket_options;
-use crate::options::Options;
 use crate::runtime::reactor::{self, Readiness, Registration};
 use crate::session_row::TlsFacts;
 
@@ -30,14 +28,6 @@ pub(crate) trait ByteStream: Unpin {
     /// Takes over the readiness recorded by the event loop. The task of `cx` is woken when it
     /// changes.
     fn update_readiness(&mut self, cx: &mut Context<'_>);
-
-    /// Whether keepalive and user timeout are still to be set.
-    fn awaits_late_options(&self) -> bool {
-        false
-    }
-
-    /// Sets them, if so.
-    fn set_late_options(&mut self, _options: &Options) {}
 
     /// Its registration, if [updating](Self::update_readiness) that is all that it has to do.
     fn registration(&self) -> Option<&Registration> {
@@ -173,14 +163,8 @@ impl SocketStream {
     }
 
     /// Starts to connect `socket`, in non-blocking mode, to `addr`.
-    /// [`poll_connected`](Self::poll_connected) returns the result. With `late_options`, keepalive
-    /// and user timeout are still to be set.
-    pub(crate) fn connect(
-        socket: Socket,
-        addr: SocketAddr,
-        can_splice: bool,
-        late_options: bool,
-    ) -> io::Result<Self> {
+    /// [`poll_connected`](Self::poll_connected) returns the result.
+    pub(crate) fn connect(socket: Socket, addr: SocketAddr, can_splice: bool) -> io::Result<Self> {
         match socket.connect(&SockAddr::from(addr)) {
             Ok(()) => {}
             Err(error) if Errno::from_io_error(&error) == Some(Errno::INPROGRESS) => {}
@@ -191,7 +175,6 @@ impl SocketStream {
         let ready = if socket.peer_addr().is_ok() { Readiness::WRITE } else { Readiness::NONE };
         let socket = OwnedFd::from(socket);
         let registration = Registration::new(&socket, ready, can_splice)?;
-        registration.set_second_flag(late_options);
         Ok(Self { registration, socket })
     }
 
@@ -333,18 +316,6 @@ impl ByteStream for SocketStream {
 
     fn can_splice(&self) -> bool {
         self.registration.flag()
-    }
-
-    fn awaits_late_options(&self) -> bool {
-        self.registration.second_flag()
-    }
-
-    fn set_late_options(&mut self, options: &Options) {
-        if self.registration.second_flag() {
-            self.registration.set_second_flag(false);
-            // Only a broken socket can refuse them: the same values were accepted for a listener.
-            drop(socket_options::set_lasting(&SockRef::from(&self.socket), options));
-        }
     }
 
     fn poll_fill(

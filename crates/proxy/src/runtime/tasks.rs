@@ -31,7 +31,6 @@ pub(crate) mod continuing;
 pub(crate) mod current;
 pub(crate) mod following;
 pub(crate) mod groups;
-pub(crate) mod settling;
 pub(crate) mod visits;
 
 use std::any::Any;
@@ -50,7 +49,6 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::runtime::run_queue::{RunQueue, Weight};
 use crate::runtime::tasks::groups::TaskGroup;
-use crate::runtime::tasks::settling::Settling;
 use crate::runtime::tasks::visits::{Registered, Visitor};
 use crate::runtime::wake_flag::WakeFlag;
 
@@ -351,7 +349,6 @@ pub(crate) struct Tasks {
     /// The ready tasks in the order of their polls.
     ready: RunQueue<TaskKey>,
     visitor: Option<Box<dyn Visitor>>,
-    settling: Settling,
 }
 
 impl Tasks {
@@ -364,13 +361,12 @@ impl Tasks {
             free: Vec::new(),
             ready: RunQueue::default(),
             visitor: None,
-            settling: Settling::default(),
         }
     }
 
     /// Whether any task is ready or due.
     pub(crate) fn is_busy(&self) -> bool {
-        !self.ready.is_empty() || PENDING.get() != Pending::NOTHING || self.is_behind()
+        !self.ready.is_empty() || PENDING.get() != Pending::NOTHING
     }
 
     /// Queues the tasks that other threads have woken. To be called after the wake-up descriptor
@@ -506,11 +502,8 @@ impl Tasks {
         let (bytes, registered) = (BYTES.take(), visits::take_registered());
         if let Some(task) = self.task(key) {
             task.weight.record(bytes);
-            if let Some(Registered { flag, group, settles }) = registered {
+            if let Some(Registered { flag, group }) = registered {
                 (task.flag, task.group) = (flag, Some(group));
-                if settles {
-                    self.settling.ask(key);
-                }
             }
         }
         self.ready.add_bytes(bytes);

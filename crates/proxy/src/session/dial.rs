@@ -34,17 +34,8 @@ pub(crate) async fn connect(
     context: &WorkerContext,
     deadline: Instant,
 ) -> Result<Upstream, DialFailure> {
-    let dial = Dial::begin(target, &context.shared.service.options.peek(), LateOptions::No)?;
+    let dial = Dial::begin(target, &context.shared.service.options.peek())?;
     dial.finish(target, context, deadline).await
-}
-
-/// Whether keepalive and user timeout may be set later, once the session has lasted for [a
-/// while](crate::runtime::tasks::settling). Most sessions of some applications end before, and the
-/// options take five system calls.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum LateOptions {
-    Yes,
-    No,
 }
 
 /// An attempt that has begun.
@@ -62,14 +53,9 @@ impl Dial {
     /// # Errors
     ///
     /// The kind of failure.
-    pub(crate) fn begin(
-        target: &Target,
-        options: &Options,
-        late: LateOptions,
-    ) -> Result<Self, DialFailure> {
+    pub(crate) fn begin(target: &Target, options: &Options) -> Result<Self, DialFailure> {
         let tls = options.target_tls.clone();
-        let late = if tls.is_some() { LateOptions::No } else { late };
-        let stream = start(target.addr(), options, late).map_err(|error| classify(&error))?;
+        let stream = start(target.addr(), options).map_err(|error| classify(&error))?;
         Ok(Self { stream, tls, timeout: options.connect_timeout })
     }
 
@@ -114,20 +100,11 @@ impl Dial {
     }
 }
 
-fn start(addr: SocketAddr, options: &Options, late: LateOptions) -> io::Result<SocketStream> {
+fn start(addr: SocketAddr, options: &Options) -> io::Result<SocketStream> {
     let socket =
         Socket::new(Domain::for_address(addr), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
-    let late = match late {
-        LateOptions::Yes => {
-            socket.set_tcp_nodelay(true)?;
-            true
-        }
-        LateOptions::No => {
-            socket_options::set(&socket, options)?;
-            false
-        }
-    };
-    SocketStream::connect(socket, addr, options.splice == Splice::On, late)
+    socket_options::set(&socket, options)?;
+    SocketStream::connect(socket, addr, options.splice == Splice::On)
 }
 
 /// Classifies an error of `socket(2)` or `connect(2)`.

@@ -9,7 +9,6 @@ use crate::io::pipe::Pipe;
 use crate::io::socket_facts::SocketFacts;
 use crate::io::stream::ByteStream;
 use crate::io::tls_stream::TlsStream;
-use crate::options::Options;
 use crate::runtime::reactor::Registration;
 use crate::session::upstream::TargetTls;
 use crate::session_row::TlsFacts;
@@ -24,14 +23,6 @@ macro_rules! by_pointer {
             #[inline]
             fn update_readiness(&mut self, cx: &mut Context<'_>) {
                 <$stream>::update_readiness(self, cx);
-            }
-
-            fn awaits_late_options(&self) -> bool {
-                <$stream>::awaits_late_options(self)
-            }
-
-            fn set_late_options(&mut self, options: &Options) {
-                <$stream>::set_late_options(self, options);
             }
 
             #[inline]

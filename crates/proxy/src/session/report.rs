@@ -155,8 +155,6 @@ pub(crate) async fn while_visited<T>(
             session_row::leave(base.row());
             Poll::Pending
         }
-        // It has no connection, or is about to replace it.
-        Some(Visit::Settle) => Poll::Pending,
         Some(Visit::End) => {
             visits::accept_end();
             Poll::Ready(None)
@@ -185,11 +183,6 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
             Visit::End => {
                 visits::accept_end();
                 Poll::Ready(EndReason::Killed)
-            }
-            Visit::Settle => {
-                flag.set();
-                self.upstream.set_late_options(&self.context.shared.service.options.peek());
-                Poll::Pending
             }
         }
     }

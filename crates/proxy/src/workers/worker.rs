@@ -99,7 +99,7 @@ impl Worker {
         let end = drain.clone();
         tasks::spawn_essential(async move { end.reached(Phase::Stopped).await });
         let mut events = EventBuffer::default();
-        let mut now = heartbeat.begin();
+        heartbeat.begin();
         while drain.phase() < Phase::Stopped {
             #[cfg(debug_assertions)]
             heartbeat::stall_if_asked(worker);
@@ -110,10 +110,7 @@ impl Worker {
                 .map_err(|source| WorkerError::Loop { worker, source })?;
             // Not in every turn, which would read the clock for each event of a calm worker.
             if turn.ticked {
-                now = heartbeat.beat();
-            }
-            if turn.ticked || tasks.is_behind() {
-                tasks.visit_settled(now);
+                heartbeat.beat();
             }
             if turn.woken {
                 tasks.collect_remote_wakes();

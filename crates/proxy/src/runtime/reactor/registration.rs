@@ -26,8 +26,6 @@ pub(crate) struct Registration {
     ready: Cell<Readiness>,
     /// A flag of the owner, stored here because it would take four bytes there.
     flag: bool,
-    /// Another one.
-    second_flag: Cell<bool>,
     /// Useless on another thread.
     _here: PhantomData<*const ()>,
 }
@@ -39,20 +37,11 @@ impl Registration {
             Some(reactor) => reactor.add(socket, ready),
             None => Err(io::ErrorKind::NotConnected.into()),
         })?;
-        let second_flag = Cell::new(false);
-        Ok(Self { index, ready: Cell::new(ready), flag, second_flag, _here: PhantomData })
+        Ok(Self { index, ready: Cell::new(ready), flag, _here: PhantomData })
     }
 
     pub(crate) fn flag(&self) -> bool {
         self.flag
-    }
-
-    pub(crate) fn second_flag(&self) -> bool {
-        self.second_flag.get()
-    }
-
-    pub(crate) fn set_second_flag(&self, flag: bool) {
-        self.second_flag.set(flag);
     }
 
     /// All known readiness, in the slot and in this registration.

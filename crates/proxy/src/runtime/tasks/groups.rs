@@ -81,7 +81,7 @@ mod tests {
                 let watch = watch.get_or_insert_with(|| {
                     let watch = FlaggedWaker::new(cx.waker());
                     match number {
-                        0 | 1 => visits::register(&watch.flag, group, false),
+                        0 | 1 => visits::register(&watch.flag, group),
                         2 => visits::register_without_flag(group),
                         _ => {}
                     }

@@ -35,8 +35,6 @@ pub(crate) enum Visit {
     Report,
     /// It ends.
     End,
-    /// It has lasted for [a while](super::settling).
-    Settle,
 }
 
 thread_local! {
@@ -51,8 +49,6 @@ pub(super) struct Registered {
     /// The flag to set before a visit; `None` if the task looks for one at every poll.
     pub(super) flag: Option<Arc<WakeFlag>>,
     pub(super) group: TaskGroup,
-    /// It asks for a visit when it has lasted for [a while](super::settling).
-    pub(super) settles: bool,
 }
 
 /// The visit in progress.
@@ -66,15 +62,15 @@ pub(crate) fn accept_end() {
 }
 
 /// Registers the flag and the [group](super::groups) of the task that is being polled, in place of
-/// earlier ones. With `settles` it is visited when it has lasted for [a while](super::settling).
-pub(crate) fn register(flag: &Arc<WakeFlag>, group: TaskGroup, settles: bool) {
-    replace(Registered { flag: Some(Arc::clone(flag)), group, settles });
+/// earlier ones.
+pub(crate) fn register(flag: &Arc<WakeFlag>, group: TaskGroup) {
+    replace(Registered { flag: Some(Arc::clone(flag)), group });
 }
 
 /// The task that is being polled looks for a visit and for events of its group at every poll from
 /// now on. Its flag is freed.
 pub(crate) fn register_without_flag(group: TaskGroup) {
-    replace(Registered { flag: None, group, settles: false });
+    replace(Registered { flag: None, group });
 }
 
 fn replace(registered: Registered) {
@@ -170,7 +166,7 @@ impl Tasks {
         CURRENT.set(Some(visit));
         // An error would be the panic of an essential task.
         let _never = match visit {
-            Visit::Report | Visit::Settle => self.poll_unqueued(key),
+            Visit::Report => self.poll_unqueued(key),
             Visit::End => self.poll(key, false).map(drop),
         };
         CURRENT.set(None);

@@ -11,7 +11,7 @@ use crate::end_reason::EndReason;
 use crate::io::stream::ClientStream;
 use crate::service::{DialFailure, Service};
 use crate::session::carry::replay::Failed;
-use crate::session::dial::{Dial, LateOptions, may_be_used, superseded};
+use crate::session::dial::{Dial, may_be_used, superseded};
 use crate::session::pump::Start;
 use crate::session::report::Stage;
 use crate::session::upstream::Upstream;
@@ -54,7 +54,7 @@ impl FirstDial {
         }
         let target = route.usable_target().ok_or(None)?;
         let begin = Instant::now();
-        match Dial::begin(&target, &options.peek(), LateOptions::Yes) {
+        match Dial::begin(&target, &options.peek()) {
             Ok(dial) if dial.is_done() && may_be_used(&target) => {
                 context.counters.dials.increment();
                 context.counters.dialled_in.record(begin.elapsed());
@@ -146,7 +146,7 @@ impl<C: ClientStream> Connecting<'_, C> {
         }
         let begun = match self.begun.take() {
             Some(first) => first.dial,
-            None => Dial::begin(target, &options.peek(), LateOptions::Yes),
+            None => Dial::begin(target, &options.peek()),
         };
         let dial = match begun {
             Ok(dial) if dial.is_done() => return Ok(dial.into_upstream()),

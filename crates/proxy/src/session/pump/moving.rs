@@ -39,8 +39,7 @@ impl<C: ByteStream, U: TargetStream> Moving<C, U> {
     fn begin(&mut self, cx: &Context<'_>) {
         let Self { pump, watch } = self;
         let watch = watch.insert(FlaggedWaker::new(cx.waker()));
-        let settles = pump.upstream.awaits_late_options();
-        visits::register(&watch.flag, pump.context.listener.id.group(), settles);
+        visits::register(&watch.flag, pump.context.listener.id.group());
         let options = &pump.context.shared.service.options;
         pump.idle.begin(&options.peek(), pump.has_received, &watch.waker);
     }
