@@ -53,6 +53,12 @@ fn dials(pointsman: &Pointsman) -> f64 {
     metric(pointsman, "pointsman_dials_total{service=\"mymaster\"}").expect("a number")
 }
 
+fn ended(pointsman: &Pointsman, reason: &str) -> f64 {
+    let name = "pointsman_sessions_closed_total";
+    let series = format!("{name}{{service=\"mymaster\",reason=\"{reason}\"}}");
+    metric(pointsman, &series).unwrap_or(0.0)
+}
+
 fn not_confirmed(pointsman: &Pointsman) -> f64 {
     metric(pointsman, "pointsman_unconfirmed_writes_total{service=\"mymaster\"}").expect("a number")
 }
@@ -161,6 +167,30 @@ fn loses_writes_without_confirmation() {
     assert!(lost_with_master(BOTH[0], 0) > 0);
 }
 
+/// Writes that arrive while replicas are asked are confirmed by the next `WAIT` together.
+#[test]
+fn confirms_writes_of_many_clients_at_once() {
+    let cluster = cluster();
+    let pointsman = durable_with(&cluster, BOTH[1], 1, "30s", "[process]\nworkers = 1");
+    let mut clients: Vec<Client> = (0..WRITERS).map(|_| pointsman.client()).collect();
+    let set = |client: &mut Client| client.cmd(&["SET", "k", "v"]).expect("a reply").is_ok();
+    assert!(clients.iter_mut().all(set));
+    let waits = || {
+        let line = cluster.master().info("commandstats", "cmdstat_wait").expect("a count");
+        let count = line.strip_prefix("calls=").and_then(|it| it.split_once(','));
+        count.and_then(|(count, _)| count.parse::<u64>().ok()).expect("a number")
+    };
+    let (before, replicas) = (waits(), cluster.replicas());
+    replicas.iter().for_each(|node| node.stop());
+    for client in &mut clients {
+        client.send(&harness::encode(&["SET", "k", "v"])).expect("sent");
+        pause(Duration::from_millis(10));
+    }
+    replicas.iter().for_each(|node| node.cont());
+    assert!(clients.iter_mut().all(|it| it.read_value().expect("a reply").is_ok()));
+    assert_eq!(waits() - before, 2, "one for the first write, and one for all others");
+}
+
 #[test]
 fn keeps_writes_through_a_planned_failover() {
     for mode in BOTH {
@@ -213,6 +243,8 @@ fn closes_instead_of_an_error_if_configured() {
     assert_eq!(client.cmd(&["GET", "k"]).expect("a reply").text(), Some("1"));
     assert!(client.cmd(&["SET", "k", "2"]).is_err());
     replica.cont();
+    wait_until("the end to be counted", PATIENCE, || ended(&pointsman, "not_confirmed") == 1.0);
+    assert_eq!(ended(&pointsman, "upstream_reset"), 0.0);
 }
 
 /// A value that a blocked client was given is confirmed, too. Redis 7.0 does not wait for it by
@@ -303,9 +335,10 @@ fn ends_sessions_that_cannot_be_followed() {
             client.send(request).expect("sent");
             client.read_to_end().expect("an end");
             let after = dials(&pointsman);
-            assert!(after <= before + 3.0, "{mode}: {} dials", after - before);
+            assert!(after <= before + 1.0, "{mode}: {} dials", after - before);
         }
         assert_eq!(other.cmd(&["GET", "k"]).expect("a reply").text(), Some("v"), "{mode}");
+        assert_eq!(ended(&pointsman, "not_confirmed"), 2.0, "{mode}");
     }
 }
 

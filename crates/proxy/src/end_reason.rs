@@ -104,6 +104,9 @@ reasons! {
     SharedDesync = "shared_desync";
     /// Its client did not read, and too much of the replies on a shared connection waited for it.
     SlowReader = "slow_reader";
+    /// It wrote with [durability](crate::Durability), and the write was not confirmed in time, or
+    /// cannot be: its requests cannot be followed, or too many bytes were held.
+    NotConfirmed = "not_confirmed";
     /// This process or host had no file descriptors, memory or local ports left for the connection
     /// to the target.
     ResourcesExhausted = "resources_exhausted";
@@ -199,6 +202,7 @@ impl EndReason {
             | Self::TargetTlsFailed
             | Self::SharedDesync
             | Self::SlowReader
+            | Self::NotConfirmed
             | Self::ResourcesExhausted
             | Self::Cut
             | Self::InternalError
@@ -240,6 +244,7 @@ impl EndReason {
             | Self::DialFailed
             | Self::TargetTlsFailed
             | Self::SharedDesync
+            | Self::NotConfirmed
             | Self::ResourcesExhausted
             | Self::Drained
             | Self::Killed => true,
@@ -268,6 +273,8 @@ impl EndReason {
             ) => Self::UpstreamLost,
             // Only a TLS session rejects what it receives.
             (Side::Upstream, ErrorKind::InvalidData) => Self::TargetTlsFailed,
+            // Only a connection whose writes are confirmed is given up.
+            (Side::Upstream, ErrorKind::Unsupported) => Self::NotConfirmed,
             (Side::Client, _) => Self::ClientError,
             (Side::Upstream, _) => Self::UpstreamError,
         }

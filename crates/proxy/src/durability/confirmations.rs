@@ -70,7 +70,8 @@ impl From<Fault> for io::Error {
             Fault::Untracked => "writes cannot be confirmed without knowing which reply is whose",
             Fault::TooMuchHeld => "too many bytes of replies stand behind an unconfirmed write",
         };
-        Self::new(io::ErrorKind::ConnectionAborted, why)
+        // No socket returns this kind, and the session ends as `not_confirmed`.
+        Self::new(io::ErrorKind::Unsupported, why)
     }
 }
 
@@ -229,6 +230,18 @@ impl Confirmations {
             self.expect_answer(self.answered + self.ledger.owed(), true);
         }
         is_needed
+    }
+
+    /// Whether bytes were examined that are not written yet. They have to be the next ones.
+    pub(crate) fn has_examined(&self) -> bool {
+        self.examined > 0
+    }
+
+    /// Whether all that was examined is written, and an answer to `WAIT` is awaited. The server
+    /// begins nothing before that, so what clients send meanwhile is gathered, and confirmed by one
+    /// `WAIT`.
+    pub(crate) fn gathers(&self) -> bool {
+        self.examined == 0 && !self.waits.is_empty()
     }
 
     /// Writes whose replies were replaced since the last call.

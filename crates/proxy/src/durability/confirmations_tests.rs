@@ -102,6 +102,33 @@ fn sends_one_wait_after_the_last_write() {
     assert_eq!(receive(&mut it, ":1\r\n$1\r\nc\r\n+PONG\r\n"), "+OK b :1 c +PONG ");
 }
 
+/// The server begins nothing while it waits, so what arrives meanwhile is confirmed by one `WAIT`.
+#[test]
+fn gathers_requests_while_an_answer_is_awaited() {
+    let mut it = confirmations(OnTimeout::Error);
+    assert!(!it.gathers());
+    requests(&mut it, &["SET k v", "GET k"]);
+    assert!(it.gathers());
+    receive(&mut it, "+OK\r\n");
+    assert!(it.gathers());
+    assert_eq!(receive(&mut it, ":1\r\n$1\r\nv\r\n"), "+OK v ");
+    assert!(!it.gathers());
+    requests(&mut it, &["GET k"]);
+    assert!(!it.gathers(), "reads need no answer");
+}
+
+/// What was examined has to be written next, until its end.
+#[test]
+fn completes_what_it_has_examined_before_it_gathers() {
+    let mut it = confirmations(OnTimeout::Error);
+    let bytes = [request("SET k v"), request("GET k")].concat();
+    let (most, wait_follows) = it.next_write(&bytes).expect("it can be confirmed");
+    assert!(wait_follows && it.has_examined() && !it.gathers());
+    assert!(it.written(most) && it.has_examined() && !it.gathers());
+    let (rest, wait_follows) = it.next_write(&bytes[most..]).expect("it can be confirmed");
+    assert!(!wait_follows && !it.written(rest) && !it.has_examined() && it.gathers());
+}
+
 #[test]
 fn sends_none_for_reads() {
     let mut it = confirmations(OnTimeout::Error);

@@ -37,6 +37,8 @@ pub(crate) struct ConfirmedStream<S> {
     confirmations: Box<Confirmations>,
     /// How long after the target was first used its replicas may still have to connect.
     patience: Duration,
+    /// A write waits for the answer to a `WAIT`.
+    is_write_held: bool,
     /// Bytes of a `WAIT` that are not written yet.
     unwritten: usize,
     /// Replies that may pass, and how many of their bytes were read.
@@ -63,6 +65,7 @@ impl<S: ByteStream> ConfirmedStream<S> {
             target: Arc::clone(target),
             confirmations: Box::new(Confirmations::new(rule, patience, ledger)),
             patience,
+            is_write_held: false,
             unwritten: 0,
             ready: Vec::new(),
             read: 0,
@@ -156,12 +159,19 @@ impl<S: ByteStream> ByteStream for ConfirmedStream<S> {
                 return Poll::Ready(Ok(read));
             }
             let _later = self.poll_write_wait(cx)?;
+            if self.is_write_held && !self.holds_writes() {
+                cx.waker().wake_by_ref();
+            }
         }
         Poll::Ready(Ok(self.read_ready(buffer)))
     }
 
     fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         ready!(self.poll_write_wait(cx))?;
+        self.is_write_held = self.holds_writes();
+        if self.is_write_held {
+            return Poll::Pending;
+        }
         if self.confirmations.is_patient()
             && self.target.first_use().is_some_and(|since| since.elapsed() >= self.patience)
         {
@@ -184,9 +194,17 @@ impl<S: ByteStream> ByteStream for ConfirmedStream<S> {
         Poll::Ready(Ok(written))
     }
 
+    fn holds_writes(&self) -> bool {
+        self.confirmations.gathers()
+    }
+
     fn begun_write(&self) -> usize {
         // The session does not know of a `WAIT`.
         if self.unwritten > 0 { 0 } else { self.confirmations.clamp(self.stream.begun_write()) }
+    }
+
+    fn has_begun_write(&self) -> bool {
+        self.confirmations.has_examined()
     }
 
     fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -53,9 +53,14 @@ pub(crate) trait ByteStream: Unpin {
         0
     }
 
-    /// Whether there are such bytes.
+    /// Whether the next write has to begin with the same bytes.
     fn has_begun_write(&self) -> bool {
         self.begun_write() > 0
+    }
+
+    /// Whether a write would be pending until something is read.
+    fn holds_writes(&self) -> bool {
+        false
     }
 
     /// Closes our direction: the peer reads an end after the last byte written.

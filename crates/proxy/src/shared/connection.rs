@@ -357,7 +357,7 @@ impl State {
                 return Ok(());
             }
             let is_stopped = self.closed || self.is_silent || self.turns.is_empty();
-            if is_stopped || !target.accepts_requests() {
+            if is_stopped || stream.holds_writes() || !target.accepts_requests() {
                 return Ok(());
             }
             self.prepare();

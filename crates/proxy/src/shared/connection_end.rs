@@ -29,6 +29,12 @@ impl ConnectionEnd {
 
     /// Why members with requests in flight end, if neither the target nor its network is the cause.
     pub(super) fn cause(&self) -> Option<EndReason> {
-        matches!(self, Self::Desync(_)).then_some(EndReason::SharedDesync)
+        match self {
+            Self::Desync(_) => Some(EndReason::SharedDesync),
+            Self::Failed(error) if error.kind() == io::ErrorKind::Unsupported => {
+                Some(EndReason::NotConfirmed)
+            }
+            Self::Closed | Self::Failed(_) => None,
+        }
     }
 }
