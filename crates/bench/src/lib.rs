@@ -14,7 +14,6 @@ mod paired;
 mod peers;
 mod priority;
 mod raw;
-mod shared_crowd;
 pub mod soak;
 pub mod space;
 mod stats;
@@ -64,10 +63,6 @@ enum What {
     /// Random bytes, half hellos, slow headers, floods. At the end nothing but counters may have
     /// changed. Takes twenty minutes by default.
     Junk(junk::JunkOptions),
-    /// Thousands of clients on a few shared connections, beside a slow reader, through failovers.
-    ///
-    /// Every reply is checked to be the client's own. Takes about three minutes.
-    SharedCrowd(shared_crowd::SharedCrowdOptions),
     /// User-space instructions per request, counted by valgrind and compared with
     /// benches/instructions.json.
     ///
@@ -87,7 +82,6 @@ pub fn run(bench: &Bench) -> Result<ExitCode, String> {
         Some(What::Failover(options)) => failover::run(options),
         Some(What::Clients(options)) => clients::run(options),
         Some(What::Junk(options)) => junk::run(options),
-        Some(What::SharedCrowd(options)) => shared_crowd::run(options),
         Some(What::Instructions(options)) => instructions::run(options),
     }
 }

@@ -108,12 +108,13 @@ fn conf(
          frontend clients\n  bind {listen}\n  default_backend masters\n"
     );
     for (index, server) in servers.iter().enumerate() {
+        let port = server.port().to_string();
         let _ = write!(conf, "backend named_{index}\n  option tcp-check\n  tcp-check connect\n");
         exchange(&mut conf, "PING", "+PONG");
         exchange(
             &mut conf,
             &format!("SENTINEL\\ get-master-addr-by-name\\ {name}"),
-            &server.port().to_string(),
+            &format!("{}\\r\\n${}\\r\\n{port}", server.ip(), port.len()),
         );
         conf.push_str("  tcp-check send QUIT\\r\\n\n");
         for (number, sentinel) in sentinels.iter().enumerate() {
@@ -189,7 +190,7 @@ mod tests {
             "  use-server R1 if { srv_is_up(R1) } { nbsrv(named_1) ge 2 }",
             "  server R1 127.1.2.3:40002 check inter 1s fall 1 rise 1",
             "  tcp-check expect string role:master",
-            "  tcp-check expect string 40002",
+            "  tcp-check expect string 127.1.2.3\\r\\n$5\\r\\n40002",
         ] {
             assert!(conf.lines().any(|found| found == line), "{line} in\n{conf}");
         }

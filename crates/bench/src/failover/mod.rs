@@ -7,6 +7,7 @@
 //! Runs that look odd are not excluded: what disturbed a run (load, waiting for a core) is recorded
 //! with it.
 
+mod durability;
 mod observer;
 mod phase;
 mod record;
@@ -21,7 +22,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum as _};
 use harness::{Partition, find_in_path, in_private_namespace, loopback_up};
@@ -29,6 +30,7 @@ use harness::{Partition, find_in_path, in_private_namespace, loopback_up};
 use super::raw::{Raw, benches};
 use super::stats::short;
 use super::{machine, name_of, space, stop_on_signals, words};
+use durability::{Fault, Plan, Way};
 use record::{Measure, Proxy, Record, Scenario};
 use scene::{RATE, Stage, WRITERS};
 use setup::{build, install};
@@ -49,6 +51,22 @@ pub(crate) struct FailoverOptions {
     /// Only this proxy. Nothing is written to benches/ then.
     #[arg(long, value_enum)]
     proxy: Vec<Proxy>,
+    /// Measure what is lost when writes have to be on this many replicas, and when not: another set
+    /// of faults, in which a master dies with its latest writes.
+    #[arg(long, value_name = "REPLICAS", conflicts_with_all = ["quick", "scenario", "proxy"], value_parser = clap::value_parser!(u8).range(1..=2))]
+    durability: Option<u8>,
+    /// Only this fault; may be repeated.
+    #[arg(long, value_enum, requires = "durability")]
+    fault: Vec<Fault>,
+    /// Only this way to the master; may be repeated.
+    #[arg(long, value_enum, requires = "durability")]
+    way: Vec<Way>,
+    /// Writers at full speed.
+    #[arg(long, value_name = "N", default_value_t = WRITERS, requires = "durability")]
+    writers: usize,
+    /// Milliseconds by which replicas are late, at most.
+    #[arg(long, value_name = "MS", default_value_t = 0, requires = "durability")]
+    delay: u64,
     /// Write the raw data to this new file, instead of benches/runs/.
     #[arg(long, value_name = "FILE")]
     raw: Option<PathBuf>,
@@ -65,7 +83,11 @@ impl FailoverOptions {
     }
 
     fn whole(&self) -> bool {
-        !self.quick && self.scenario.is_empty() && self.proxy.is_empty() && self.raw.is_none()
+        !self.quick
+            && self.durability.is_none()
+            && self.scenario.is_empty()
+            && self.proxy.is_empty()
+            && self.raw.is_none()
     }
 
     /// The order of the runs: the proxies alternate, and so does the first one, so that both meet
@@ -124,6 +146,14 @@ pub(crate) fn run(options: &FailoverOptions) -> Result<ExitCode, String> {
         raw.line(&described.to_string())?;
     }
     let stage = Stage { pointsman: &program, haproxy: &haproxy, runs: options.runs(), stop: &stop };
+    if let Some(replicas) = options.durability {
+        partitions.map_err(|why| format!("{why}; this needs root, nftables and iproute2"))?;
+        let (runs, writers) = (options.runs(), options.writers);
+        let delay = Duration::from_millis(options.delay);
+        let (faults, ways) = (options.fault.clone(), options.way.clone());
+        let plan = Plan { replicas, runs, writers, delay, faults, ways };
+        return durability::run(&plan, &stage, raw);
+    }
     let (records, failed) = play_all(&stage, &options.playlist(partitions.is_ok()), raw.as_mut())?;
     let targets = targets::judge(&records, WRITERS);
     conclude(&records, &targets);
@@ -231,6 +261,11 @@ mod tests {
             proxy: Vec::new(),
             raw: None,
             program: None,
+            durability: None,
+            fault: Vec::new(),
+            way: Vec::new(),
+            writers: WRITERS,
+            delay: 0,
             namespaced: false,
         }
     }

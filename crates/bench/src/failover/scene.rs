@@ -37,7 +37,7 @@ const BETWEEN: u64 = 4000;
 /// If no write was acknowledged for this long, none is in flight.
 const SILENCE: Duration = Duration::from_millis(200);
 /// The longest time for a sentinel, a proxy and a writer to find the new master.
-const FAILOVER: Duration = Duration::from_secs(40);
+pub(super) const FAILOVER: Duration = Duration::from_secs(40);
 /// The longest time for the old master to become a replica in sync.
 const SETTLE: Duration = Duration::from_secs(60);
 
@@ -99,7 +99,7 @@ impl Front {
 }
 
 /// The master that a sentinel names.
-fn named_by(sentinel: SocketAddr, name: &str) -> Option<SocketAddr> {
+pub(super) fn named_by(sentinel: SocketAddr, name: &str) -> Option<SocketAddr> {
     let mut client = Client::connect(sentinel).ok()?;
     let reply = client.cmd(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", name]).ok()?;
     let [host, port] = reply.items() else { return None };
@@ -333,7 +333,7 @@ fn anonymous(mut failover: Value) -> Value {
     failover
 }
 
-fn wait(
+pub(super) fn wait(
     what: &str,
     timeout: Duration,
     stage: &Stage<'_>,

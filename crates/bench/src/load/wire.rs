@@ -20,6 +20,8 @@ const LONGEST: usize = 64 << 10;
 pub enum Workload {
     /// GET of a 64-byte value.
     Small,
+    /// SET of a 64-byte value.
+    Write,
     /// PING.
     Ping,
     /// GET of a value of this many bytes, a size of [`BIG_KEYS`].
@@ -34,6 +36,7 @@ impl Workload {
     pub fn request(self) -> Vec<u8> {
         match self {
             Self::Small => command(&[b"GET", small_key()]),
+            Self::Write => command(&[b"SET", small_key(), &value(SMALL)]),
             Self::Ping => command(&[b"PING"]),
             Self::Get(size) => command(&[b"GET", big_key(size).as_bytes()]),
             Self::Set(size) => command(&[b"SET", big_key(size).as_bytes(), &value(size)]),
@@ -47,7 +50,7 @@ impl Workload {
             Self::Small => bulk(&value(SMALL)),
             Self::Ping => b"+PONG\r\n".to_vec(),
             Self::Get(size) => bulk(&value(size)),
-            Self::Set(_) => b"+OK\r\n".to_vec(),
+            Self::Write | Self::Set(_) => b"+OK\r\n".to_vec(),
         }
     }
 
@@ -55,7 +58,7 @@ impl Workload {
     #[must_use]
     pub fn preparation(self) -> Option<Vec<u8>> {
         match self {
-            Self::Small => Some(command(&[b"SET", small_key(), &value(SMALL)])),
+            Self::Small | Self::Write => Some(Self::Write.request()),
             Self::Ping => None,
             Self::Get(size) | Self::Set(size) => Some(Self::Set(size).request()),
         }
@@ -65,7 +68,7 @@ impl Workload {
     #[must_use]
     pub fn payload(self) -> usize {
         match self {
-            Self::Small => SMALL,
+            Self::Small | Self::Write => SMALL,
             Self::Ping => 0,
             Self::Get(size) | Self::Set(size) => size,
         }

@@ -46,11 +46,11 @@ pub(crate) fn configuration(
     let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
     match peer {
         Peer::Direct => ("none", String::new(), Vec::new()),
-        Peer::Pointsman => {
-            ("pointsman.toml", pointsman(routes, around, ""), words("run --config FILE"))
-        }
-        Peer::PointsmanShared => {
-            let text = pointsman(routes, around, "upstream = \"shared\"\n");
+        Peer::Pointsman
+        | Peer::PointsmanShared
+        | Peer::PointsmanDurable
+        | Peer::PointsmanSharedDurable => {
+            let text = pointsman(routes, around, service_lines(peer));
             ("pointsman.toml", text, words("run --config FILE"))
         }
         Peer::Baseline => {
@@ -87,6 +87,19 @@ pub(crate) fn configuration(
             let args = "-c FILE --concurrency 1 --log-level error --disable-hot-restart";
             ("envoy.yaml", envoy(routes), words(args))
         }
+    }
+}
+
+/// What the services of a pointsman have besides.
+fn service_lines(peer: Peer) -> &'static str {
+    match peer {
+        Peer::PointsmanShared => "upstream = \"shared\"\n",
+        // Replicas are connected: writes do not wait longer for them at the start.
+        Peer::PointsmanDurable => "hold_timeout = \"1s\"\ndurability.replicas = 1\n",
+        Peer::PointsmanSharedDurable => {
+            "upstream = \"shared\"\nhold_timeout = \"1s\"\ndurability.replicas = 1\n"
+        }
+        _ => "",
     }
 }
 

@@ -28,6 +28,12 @@ pub(super) enum Peer {
     /// Pointsman whose clients share connections.
     #[value(name = "pointsman-shared")]
     PointsmanShared,
+    /// Pointsman that has writes confirmed by a replica. Only in rows of writes.
+    #[value(name = "pointsman-durable")]
+    PointsmanDurable,
+    /// The same with clients that share connections.
+    #[value(name = "pointsman-shared-durable")]
+    PointsmanSharedDurable,
     /// The baseline proxy: the least that any proxy can do; an example of this crate.
     Baseline,
     /// haproxy of Debian 12.
@@ -61,7 +67,7 @@ pub(super) enum Source {
 
 impl Peer {
     /// In the order of the tables.
-    pub(super) const ALL: [Self; 11] = [
+    pub(super) const ALL: [Self; 13] = [
         Self::Direct,
         Self::Pointsman,
         Self::Haproxy3,
@@ -73,6 +79,8 @@ impl Peer {
         Self::Envoy,
         Self::Baseline,
         Self::PointsmanShared,
+        Self::PointsmanDurable,
+        Self::PointsmanSharedDurable,
     ];
 
     /// The name in the tables.
@@ -81,6 +89,8 @@ impl Peer {
             Self::Direct => "no proxy",
             Self::Pointsman => "**pointsman**",
             Self::PointsmanShared => "**pointsman**, shared",
+            Self::PointsmanDurable => "**pointsman**, confirmed",
+            Self::PointsmanSharedDurable => "**pointsman**, shared, confirmed",
             Self::Baseline => "the baseline",
             Self::Haproxy2 => "haproxy 2.6",
             Self::Haproxy3 => "haproxy 3",
@@ -105,7 +115,9 @@ impl Peer {
     pub(super) fn source(self) -> Option<Source> {
         let debian = |suite, packages, program| Some(Source::Debian { suite, packages, program });
         match self {
-            Self::Direct | Self::Pointsman | Self::PointsmanShared | Self::Baseline => None,
+            Self::Direct | Self::Baseline => None,
+            Self::Pointsman | Self::PointsmanShared => None,
+            Self::PointsmanDurable | Self::PointsmanSharedDurable => None,
             Self::Haproxy2 => debian("bookworm", &["haproxy"], "usr/sbin/haproxy"),
             Self::Haproxy3 | Self::Haproxy3Buffers | Self::Haproxy3Splice => {
                 debian("trixie", &["haproxy"], "usr/sbin/haproxy")

@@ -23,7 +23,7 @@ use setup::{build, install};
 use super::flow::Flow;
 use super::record::Row;
 use super::scene::{Built, Scene};
-use super::{baseline, environment, stage};
+use super::{baseline, environment, replicas, stage};
 use crate::load::Cost;
 use crate::peers::{self, Peer};
 use crate::raw::Raw;
@@ -94,7 +94,7 @@ pub(crate) fn run(options: &AlternateOptions) -> Result<ExitCode, String> {
     if let Some(raw) = &mut raw {
         raw.line(&described.to_string())?;
     }
-    let mut scene = stage(|| Scene::start(built, cores))?;
+    let mut scene = stage(|| Scene::start(built, cores, replicas(&options.only)))?;
     for (row, flow) in flows {
         let mut series = Vec::new();
         for number in 1..=options.series {

@@ -40,6 +40,13 @@ impl Flow {
             Row::Pipeline => Self { pipeline: 16, ..small },
             Row::Redis => Self { to_redis: true, ..small },
             Row::Latency => Self { rate: Some(RATE), to_redis: true, ..small },
+            Row::Writes => Self { workload: Workload::Write, to_redis: true, ..small },
+            Row::WritePipeline => {
+                Self { workload: Workload::Write, pipeline: 16, to_redis: true, ..small }
+            }
+            Row::WriteLatency => {
+                Self { workload: Workload::Write, rate: Some(RATE), to_redis: true, ..small }
+            }
             Row::Get64 => bulk(Workload::Get(64 << 10)),
             Row::Set64 => bulk(Workload::Set(64 << 10)),
             Row::Get1m | Row::TlsGet1m => bulk(Workload::Get(1 << 20)),

@@ -105,10 +105,13 @@ impl TrafficOptions {
                     | Peer::Twemproxy
                     | Peer::Envoy
                     | Peer::PointsmanShared
+                    | Peer::PointsmanDurable
+                    | Peer::PointsmanSharedDurable
             )
         };
         let mut list = Vec::new();
-        let wanted = |row: &&Row| self.only.is_empty() || self.only.contains(row);
+        let wanted =
+            |row: &&Row| self.only.contains(row) || (self.only.is_empty() && !row.needs_replicas());
         for row in Row::value_variants().iter().copied().filter(|row| wanted(&row)) {
             let plays = |peer: &Peer| row.includes(*peer) && (round % 2 == 1 || !aside(*peer));
             let mut turn: Vec<Peer> = admitted.iter().copied().filter(plays).collect();
@@ -152,7 +155,7 @@ pub(crate) fn run(options: &TrafficOptions) -> Result<ExitCode, String> {
     if let Some(raw) = &mut raw {
         raw.line(&described.to_string())?;
     }
-    let mut scene = stage(|| Scene::start(built, cores))?;
+    let mut scene = stage(|| Scene::start(built, cores, replicas(&options.only)))?;
     admitted = those_that(admitted, &mut missing, |peer| stage(|| scene.admit(peer)));
     let played = play(options, &mut scene, &admitted, &stop, raw.as_mut(), &mut missing)?;
     drop(scene);
@@ -182,6 +185,11 @@ pub(crate) fn run(options: &TrafficOptions) -> Result<ExitCode, String> {
     }
     let kept = verdicts.iter().all(|verdict| verdict.met) || !options.check;
     Ok(if kept && !played.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The number of Redis's replicas that these rows need.
+fn replicas(rows: &[Row]) -> usize {
+    if rows.iter().any(|row| row.needs_replicas()) { 2 } else { 0 }
 }
 
 /// The programs that are built here, or given by an option.

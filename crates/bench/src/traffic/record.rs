@@ -19,6 +19,12 @@ pub(super) enum Row {
     Pipeline,
     /// 20,000 requests per second, a Redis as the backend.
     Latency,
+    /// SET of 64 B, 50 clients, a Redis with two replicas as the backend. Only on request.
+    Writes,
+    /// Pipelines of sixteen of them. Only on request.
+    WritePipeline,
+    /// 20,000 of them per second. Only on request.
+    WriteLatency,
     /// GET of 64 KiB.
     #[value(name = "get-64k")]
     Get64,
@@ -67,6 +73,13 @@ impl Row {
             Self::Latency => {
                 "Latency at 20,000 requests a second to a Redis (GET of 64 B, 50 clients)"
             }
+            Self::Writes => "Writes to a Redis with two replicas (SET of 64 B, 50 clients)",
+            Self::WritePipeline => {
+                "Pipelines of 16 writes to a Redis with two replicas (SET of 64 B, 50 clients)"
+            }
+            Self::WriteLatency => {
+                "Latency at 20,000 writes a second to a Redis with two replicas (50 clients)"
+            }
             Self::Get64 => "Bulk: GET of 64 KiB, 8 clients",
             Self::Set64 => "Bulk: SET of 64 KiB, 8 clients",
             Self::Get1m => "Bulk: GET of 1 MiB, 8 clients",
@@ -91,10 +104,15 @@ impl Row {
     /// The measures of the row, in the order of the tables.
     pub(super) fn measures(self) -> &'static [Measure] {
         match self {
-            Self::Small | Self::Redis | Self::Pipeline | Self::TlsSmall => {
-                &[Measure::Rps, Measure::CpuRequest, Measure::Busy]
+            Self::Small
+            | Self::Redis
+            | Self::Pipeline
+            | Self::TlsSmall
+            | Self::Writes
+            | Self::WritePipeline => &[Measure::Rps, Measure::CpuRequest, Measure::Busy],
+            Self::Latency | Self::WriteLatency => {
+                &[Measure::P50, Measure::P99, Measure::P999, Measure::CpuRequest]
             }
-            Self::Latency => &[Measure::P50, Measure::P99, Measure::P999, Measure::CpuRequest],
             Self::Get64
             | Self::Set64
             | Self::Get1m
@@ -116,8 +134,17 @@ impl Row {
         matches!(self, TlsSmall | TlsGet1m | TlsSet1m | TlsFull | TlsResumed | TlsIdle)
     }
 
+    /// Whether it has writes for a Redis with replicas. It is only measured on request, because
+    /// the replicas take a part of the core that is shared by load and Redis.
+    pub(super) fn needs_replicas(self) -> bool {
+        matches!(self, Self::Writes | Self::WritePipeline | Self::WriteLatency)
+    }
+
     /// Whether the row measures this peer.
     pub(super) fn includes(self, peer: Peer) -> bool {
+        if matches!(peer, Peer::PointsmanDurable | Peer::PointsmanSharedDurable) {
+            return self.needs_replicas();
+        }
         if self.is_tls() {
             let large = matches!(self, Self::TlsGet1m | Self::TlsSet1m);
             return match peer {
@@ -130,7 +157,10 @@ impl Row {
             matches!(self, Self::Get64 | Self::Set64 | Self::Get1m | Self::Set1m | Self::Fairness);
         match peer {
             // Without a proxy there is no proxy to be the bottleneck or to be idle.
-            Peer::Direct => bulk || matches!(self, Self::Redis | Self::Latency | Self::First),
+            Peer::Direct => {
+                bulk || self.needs_replicas()
+                    || matches!(self, Self::Redis | Self::Latency | Self::First)
+            }
             Peer::Haproxy3Buffers | Peer::Haproxy3Splice => bulk,
             _ => true,
         }

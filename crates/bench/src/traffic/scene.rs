@@ -77,16 +77,21 @@ pub(super) struct Scene {
 }
 
 impl Scene {
-    /// Starts the backends on the first core; the proxies will run on the second.
+    /// Starts the backends, with this number of replicas, on the first core; the proxies will run
+    /// on the second.
     ///
     /// # Errors
     /// If the load generator does not start.
-    pub(super) fn start(built: Built, cores: (usize, usize)) -> Result<Self, String> {
+    pub(super) fn start(
+        built: Built,
+        cores: (usize, usize),
+        replicas: usize,
+    ) -> Result<Self, String> {
         let words = |error: std::io::Error| format!("no load: {error}");
         let loader = Loader::start(cores.0, IpAddr::V4(Ipv4Addr::LOCALHOST)).map_err(words)?;
         let (ip, port) = (loader.sink().ip(), loader.sink().port());
         let cluster = Cluster::builder()
-            .replicas(0)
+            .replicas(replicas)
             .sentinels(1)
             .sentinel_line(&format!("sentinel monitor sink {ip} {port} 1"))
             .sentinel_line("sentinel down-after-milliseconds sink 10000")

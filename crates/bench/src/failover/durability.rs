@@ -1,0 +1,327 @@
+//! `cargo xtask bench failover --durability N`: what is lost when a master dies whose writes
+//! replicas have to confirm, and beside it what is lost without that.
+//!
+//! Each run has a new cluster whose members have addresses of their own, writers at full speed on
+//! keys that are written once, and one fault. It ends when the new master has been written to and
+//! the old one is back; then the new master must have every acknowledged key. What was written to
+//! the old master meanwhile counts as lost, because Sentinel makes it a replica.
+
+use std::net::{IpAddr, SocketAddr};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use harness::{Cluster, Cut, Haproxy, Load, LoadBuilder, Node, PROXY, Pointsman, pause};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+
+use super::scene::{FAILOVER, Stage, named_by, wait};
+use crate::raw::Raw;
+use crate::{name_of, words};
+
+/// How long Sentinel waits for a master.
+const DOWN_AFTER: Duration = Duration::from_millis(600);
+/// How long writers run before the fault.
+const BEFORE: Duration = Duration::from_millis(500);
+/// How long a master is cut off from its replicas before it dies.
+const CUT_OFF: Duration = Duration::from_millis(400);
+/// How long a writer waits for a reply.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// Writes that the new master has to acknowledge.
+const AFTER: u64 = 200;
+
+/// A fault of the master.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Fault {
+    /// It is cut off from its replicas, and dies.
+    CutOff,
+    /// Its process hangs until another one is master.
+    Hang,
+    /// It is cut off from everything but the proxy, the writers and one sentinel.
+    Partition,
+    /// It dies, and comes back without data.
+    PowerLoss,
+}
+
+/// What the writers use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Way {
+    /// Pointsman with confirmation, on connections of the clients' own.
+    Dedicated,
+    /// The same on shared connections.
+    Shared,
+    /// Pointsman without confirmation.
+    Unconfirmed,
+    /// haproxy, configured like the redis-ha chart.
+    Haproxy,
+    /// No proxy: clients that ask a sentinel.
+    Direct,
+}
+
+impl Way {
+    fn is_confirmed(self) -> bool {
+        matches!(self, Self::Dedicated | Self::Shared)
+    }
+}
+
+/// The settings of the measurement.
+#[derive(Debug, Clone)]
+pub(super) struct Plan {
+    /// How many replicas must have a write.
+    pub(super) replicas: u8,
+    /// Runs of each fault in each confirmed way. The others have a fifth of them.
+    pub(super) runs: u32,
+    pub(super) writers: usize,
+    /// By how much replicas are late at most.
+    pub(super) delay: Duration,
+    /// The faults; all if empty.
+    pub(super) faults: Vec<Fault>,
+    /// What the writers use; all if empty.
+    pub(super) ways: Vec<Way>,
+}
+
+/// The chosen values, or all.
+fn chosen<T: ValueEnum + PartialEq>(these: &[T]) -> impl Iterator<Item = &T> {
+    T::value_variants().iter().filter(|it| these.is_empty() || these.contains(*it))
+}
+
+/// What happened in a run.
+#[derive(Debug, Clone, Copy)]
+struct Outcome {
+    way: Way,
+    fault: Fault,
+    acknowledged: u64,
+    lost: u64,
+    errors: u64,
+    gap: Duration,
+}
+
+/// Runs everything; success if nothing was lost where it was confirmed.
+///
+/// # Errors
+/// A message for people, if a file cannot be written.
+pub(super) fn run(
+    plan: &Plan,
+    stage: &Stage<'_>,
+    mut raw: Option<Raw>,
+) -> Result<ExitCode, String> {
+    let (mut outcomes, mut failed) = (Vec::new(), 0);
+    for run in 1..=plan.runs {
+        for fault in chosen(&plan.faults) {
+            for way in chosen(&plan.ways).filter(|way| way.is_confirmed() || run % 5 == 1) {
+                if stage.stop.load(Ordering::Acquire) {
+                    break;
+                }
+                let what =
+                    format!("{run:>3}/{}  {:<10} {:<11}", plan.runs, name_of(fault), name_of(way));
+                // In a separate thread, because the harness panics if something is missing.
+                let played = std::thread::scope(|scope| {
+                    scope.spawn(|| play(plan, stage, *way, *fault)).join()
+                });
+                match played.unwrap_or_else(|panic| Err(words(&*panic))) {
+                    Ok(outcome) => {
+                        println!("{what} {}", outcome.text());
+                        if let Some(raw) = &mut raw {
+                            raw.line(&outcome.line(plan))?;
+                        }
+                        outcomes.push(outcome);
+                    }
+                    Err(why) => {
+                        println!("{what} FAILED: {why}");
+                        failed += 1;
+                    }
+                }
+            }
+        }
+    }
+    summarize(plan, &outcomes);
+    let kept = outcomes.iter().all(|it| it.lost == 0 || !it.way.is_confirmed());
+    let is_success = kept && failed == 0 && !outcomes.is_empty();
+    Ok(if is_success { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn summarize(plan: &Plan, outcomes: &[Outcome]) {
+    println!("\n{:<10} {:<11} {:>4}  {:>12}  lost", "", "", "runs", "acknowledged");
+    for fault in chosen(&plan.faults) {
+        for way in chosen(&plan.ways) {
+            let of = || outcomes.iter().filter(|it| it.fault == *fault && it.way == *way);
+            let acknowledged: u64 = of().map(|it| it.acknowledged).sum();
+            let lost: u64 = of().map(|it| it.lost).sum();
+            let with_loss = of().filter(|it| it.lost > 0).count();
+            let (fault, way) = (name_of(fault), name_of(way));
+            println!(
+                "{fault:<10} {way:<11} {:>4}  {acknowledged:>12}  {lost} in {with_loss} runs",
+                of().count()
+            );
+        }
+    }
+}
+
+impl Outcome {
+    fn text(self) -> String {
+        format!(
+            "{:>7} acknowledged, {:>5} lost, {:>4} errors, gap {:>5} ms",
+            self.acknowledged,
+            self.lost,
+            self.errors,
+            self.gap.as_millis()
+        )
+    }
+
+    fn line(self, plan: &Plan) -> String {
+        let line = json!({
+            "way": name_of(&self.way), "fault": name_of(&self.fault),
+            "acknowledged": self.acknowledged, "lost": self.lost, "errors": self.errors,
+            "gap_ms": self.gap.as_millis(), "replicas": plan.replicas, "writers": plan.writers,
+            "delay_ms": plan.delay.as_millis(),
+        });
+        line.to_string()
+    }
+}
+
+/// The proxy under test, kept alive.
+enum Front {
+    Direct,
+    Haproxy { _haproxy: Haproxy },
+    Pointsman { _pointsman: Pointsman },
+}
+
+fn start(
+    way: Way,
+    plan: &Plan,
+    stage: &Stage<'_>,
+    cluster: &Cluster,
+    sentinel: SocketAddr,
+) -> (Front, LoadBuilder) {
+    match way {
+        Way::Direct => {
+            // The first sentinel stays with the writers in a partition.
+            let name = cluster.name().to_owned();
+            (Front::Direct, Load::to_resolved(move || named_by(sentinel, &name)))
+        }
+        Way::Haproxy => {
+            let haproxy = Haproxy::start(stage.haproxy, cluster);
+            let load = Load::to(haproxy.addr());
+            (Front::Haproxy { _haproxy: haproxy }, load)
+        }
+        Way::Dedicated | Way::Shared | Way::Unconfirmed => {
+            let mut builder = Pointsman::builder(stage.pointsman, cluster);
+            if way == Way::Shared {
+                builder = builder.service_line("upstream = \"shared\"");
+            }
+            if way.is_confirmed() {
+                builder = builder.service_line(&format!("durability.replicas = {}", plan.replicas));
+            }
+            let pointsman = builder.start();
+            let load = Load::to(pointsman.addr());
+            (Front::Pointsman { _pointsman: pointsman }, load)
+        }
+    }
+}
+
+fn play(plan: &Plan, stage: &Stage<'_>, way: Way, fault: Fault) -> Result<Outcome, String> {
+    let cluster = Cluster::builder().down_after(DOWN_AFTER).start_apart();
+    let sentinels: Vec<&Node> = cluster.sentinels().iter().collect();
+    let (beside, others) = sentinels.split_first().ok_or("no sentinel")?;
+    let (front, load) = start(way, plan, stage, &cluster, beside.addr());
+    let (old, replicas) = (cluster.master(), cluster.replicas());
+    let slow = Slow::start(&replicas, plan.delay);
+    let mut load = load.prefix("durable").writers(plan.writers).timeout(TIMEOUT).start();
+    wait("the first writes", FAILOVER, stage, || load.counts().acknowledged > 0)?;
+    pause(BEFORE);
+    let ips = |nodes: &[&Node]| nodes.iter().map(|it| it.addr().ip()).collect::<Vec<IpAddr>>();
+    let mut cut = None;
+    match fault {
+        Fault::CutOff => {
+            let cut_off = Cut::between(&ips(&[old]), &ips(&replicas));
+            pause(CUT_OFF);
+            drop(slow);
+            old.kill();
+            drop(cut_off);
+        }
+        Fault::Hang => old.stop(),
+        Fault::Partition => {
+            let near = [ips(&[old, beside]), vec![PROXY, cluster.address().ip()]].concat();
+            cut = Some(Cut::between(&near, &[ips(&replicas), ips(others)].concat()));
+        }
+        Fault::PowerLoss => old.kill(),
+    }
+    let named = || cluster.master_addr_of(others.first().unwrap_or(beside), cluster.name());
+    wait("another master", FAILOVER, stage, || named().is_ok_and(|it| it != old.addr()))?;
+    if fault == Fault::Partition {
+        pause(BEFORE);
+    }
+    drop(cut);
+    match fault {
+        Fault::CutOff | Fault::PowerLoss => old.restart(),
+        Fault::Hang => old.cont(),
+        Fault::Partition => {}
+    }
+    let master = named()?;
+    let mut asked = cluster.node_at(master).ok_or("an unknown master")?.client();
+    let keys = move || asked.cmd(&["DBSIZE"]).ok().and_then(|it| it.int()).unwrap_or(0);
+    written_on(keys, stage)?;
+    wait("the old master to follow", FAILOVER, stage, || {
+        old.info("replication", "master_link_status").is_ok_and(|it| it == "up")
+    })?;
+    load.stop();
+    drop(front);
+    let verdict = load
+        .verify(cluster.current_master_addr()?)
+        .map_err(|error| format!("the new master cannot be asked: {error}"))?;
+    let counts = load.counts();
+    let (acknowledged, errors, gap) = (counts.acknowledged, counts.errors, counts.longest_gap);
+    Ok(Outcome { way, fault, acknowledged, lost: verdict.missing, errors, gap })
+}
+
+/// Waits until this many keys were added.
+fn written_on(mut keys: impl FnMut() -> i64, stage: &Stage<'_>) -> Result<(), String> {
+    let before = keys();
+    wait("writes on the new master", FAILOVER, stage, || {
+        keys().saturating_sub(before) > AFTER.cast_signed()
+    })
+}
+
+/// Replicas that run only every now and then, so that what they confirm is late. Dropping it lets
+/// them run.
+struct Slow {
+    ends: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Slow {
+    fn start(replicas: &[&Node], delay: Duration) -> Self {
+        let ends = Arc::new(AtomicBool::new(false));
+        let pids: Vec<Pid> = replicas
+            .iter()
+            .filter_map(|node| Pid::from_raw(i32::try_from(node.pid()?).ok()?))
+            .collect();
+        let is_over = Arc::clone(&ends);
+        let signal = move |signal| {
+            // They outlive this value.
+            let _ = pids.iter().try_for_each(|pid| kill_process(*pid, signal));
+        };
+        let thread = (!delay.is_zero()).then(|| {
+            std::thread::spawn(move || {
+                while !is_over.load(Ordering::Acquire) {
+                    signal(Signal::STOP);
+                    pause(delay);
+                    signal(Signal::CONT);
+                    pause(Duration::from_millis(1));
+                }
+            })
+        });
+        Self { ends, thread }
+    }
+}
+
+impl Drop for Slow {
+    fn drop(&mut self) {
+        self.ends.store(true, Ordering::Release);
+        // A thread that panicked has printed the reason.
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
