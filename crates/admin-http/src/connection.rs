@@ -1,9 +1,7 @@
 //! One connection: hyper on a socket that reports every read and write to a clock.
 //!
 //! The clock is checked in the same poll as the connection, after it, so it is always up to date
-//! and needs no wake-up of its own. Deliberately absent: decisions about timeouts
-//! ([`ConnectionClock`](crate::connection_clock::ConnectionClock)) and about content
-//! ([`Routes`]).
+//! and needs no wake-up of its own.
 
 use std::convert::Infallible;
 use std::future::Future;

@@ -1,7 +1,7 @@
 //! The interface between the server and the process that it reports on.
 //!
 //! The composition root implements [`Reporter`]; the server calls it on the admin thread, one call
-//! at a time. Deliberately absent: caching. A reporter with an expensive answer caches it itself.
+//! at a time. Nothing is cached: a reporter with an expensive answer caches it itself.
 
 use std::borrow::Cow;
 

@@ -3,8 +3,8 @@
 //! A plain table. Built-in and added paths are looked up alike, so another event stream or control
 //! path is one more entry. Before a handler is called, a request must name a host that is ours
 //! ([`hosts`](crate::hosts)), must not be a command at a read-only address, and must pass the
-//! guard; probes are exempt. Deliberately absent: patterns, prefixes and parameters in paths, and
-//! request bodies, which are discarded before a handler is called.
+//! guard; probes are exempt. There are no patterns, prefixes and parameters in paths, and request
+//! bodies are discarded before a handler is called.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

@@ -6,8 +6,8 @@
 //! connection to each sentinel (`link`) and an idle one to each redis node (`prober`), and executes
 //! the machine's actions on the [`target::TargetWriter`].
 //!
-//! Deliberately absent: clients. This crate never sees one and does not know how many there are;
-//! the `target` crate is the only interface between discovery and the data plane.
+//! This crate never sees a client and does not know how many there are; the `target` crate is the
+//! only interface between discovery and the data plane.
 
 mod clock;
 mod discovery;

@@ -6,7 +6,7 @@
 //! on the monotonic clock, so the process wakes up once for all of them. Each wake-up of a thread
 //! that has slept takes some 50 us, and the core's caches from what runs there.
 //!
-//! Deliberately absent: a number of ticks. A caller that comes late does once what is due.
+//! Ticks are not counted: a caller that comes late does once what is due.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;

@@ -12,7 +12,7 @@
 //! that keep up pay for that with more system calls for large values, but only while many others do
 //! not.
 //!
-//! Deliberately absent: the kernel's buffers, which shrink by themselves when a cgroup approaches
+//! The buffers of the kernel are not counted: they shrink by themselves when a cgroup approaches
 //! its limit.
 
 use std::cell::{Cell, RefCell};

@@ -11,8 +11,7 @@
 //! two cores): GET .202 against .282 CPU seconds per GiB, SET .181 against .357, throughput 3 to 5
 //! % lower; at 64 KiB no difference beyond the noise. So it begins at [`MIN_BODY`] bytes.
 //!
-//! Deliberately absent: splicing what the ledger does not follow. In an opaque session no length is
-//! known.
+//! What the ledger does not follow is never spliced: in an opaque session no length is known.
 
 use std::io;
 use std::task::{Context, Poll};

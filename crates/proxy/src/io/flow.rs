@@ -9,8 +9,6 @@
 //!
 //! Whether a byte may be forwarded is not decided here: the [`ForwardingPolicy`] is consulted
 //! before every single write.
-//!
-//! Deliberately absent: which end is the client, the meaning of the bytes, and time.
 
 use std::io;
 use std::task::{Context, Poll};

@@ -8,8 +8,6 @@
 //! the workers start, so that no large value encounters a refusal. What only real sockets reveal is
 //! detected by a worker's first attempt, which has nothing to lose. After a refusal the worker
 //! copies.
-//!
-//! Deliberately absent: when splicing is worthwhile, which [`bulk`](crate::io::bulk) decides.
 
 use std::cell::RefCell;
 use std::io;

@@ -16,7 +16,7 @@
 //! as it is without TLS: commands and replies have lengths of their own, so nothing that is cut off
 //! is taken for complete.
 //!
-//! Deliberately absent: splicing, because every byte has to be processed.
+//! It never splices, because every byte has to be processed.
 
 use std::collections::VecDeque;
 use std::io;

@@ -12,9 +12,6 @@
 //! - **Resume** ([`resume`]): always with a permit, because all sessions of a service arrive at
 //!   once. The connection counts only when the target has answered the [`replay`] of the session's
 //!   state.
-//!
-//! Deliberately absent: the replay, and the decision whether a replica closed a connection on
-//! purpose, which are [`carry`](crate::session::carry)'s.
 
 mod again;
 mod fresh;

@@ -12,9 +12,9 @@
 //! as a TLS handshake does, so that many strangers at once delay these by a part of a connection
 //! and not by all of them.
 //!
-//! Deliberately absent: a refusal. What is not RESP is Redis's to refuse, and a command that is not
-//! known here may be known there: it is late while there are many strangers, and answered as ever.
-//! Only a client that ends its direction in that time is closed without the error.
+//! Nothing is refused here. Redis refuses what is not RESP, and a command that is not known here
+//! may be known there: it is delayed while strangers are frequent, then forwarded as usual. Only a
+//! client that ends its direction in that time is closed without the error.
 
 use std::future::poll_fn;
 use std::task::{Context, Poll};

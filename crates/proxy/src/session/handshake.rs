@@ -10,8 +10,6 @@
 //! A client that sends nothing costs a socket and a small future: the state of the library is
 //! created when its first bytes are here. If these are no TLS, the client is told so in its own
 //! protocol, since its user would otherwise see a connection that ends without a word.
-//!
-//! Deliberately absent: what follows, which is the same as without TLS.
 
 use std::future::poll_fn;
 use std::task::{Context, Poll};

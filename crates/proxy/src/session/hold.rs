@@ -6,9 +6,6 @@
 //! known, and its request must not be executed after it stopped waiting for it; so the session
 //! ends. An end that follows more bytes than the kernel buffers here has not arrived, and is
 //! noticed no sooner than at `hold_timeout`.
-//!
-//! Deliberately absent: the error replies at the end of a hold
-//! ([`refusals`](crate::session::refusals)).
 
 use std::future::poll_fn;
 use std::task::Poll;

@@ -14,8 +14,6 @@
 //!
 //! Idleness is counted in quarters of its timeout in which nothing came. That needs no clock
 //! reading per read, and is late by at most one quarter.
-//!
-//! Deliberately absent: a connection closed in one direction, which has a timeout of its own.
 
 use std::task::Waker;
 use std::time::Duration;

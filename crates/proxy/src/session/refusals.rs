@@ -6,8 +6,6 @@
 //! line for the reply to its next request.
 //!
 //! The amount read for that is bounded, in all and per poll.
-//!
-//! Deliberately absent: writing the replies, which [`finish`](crate::session::finish) does.
 
 use std::future::poll_fn;
 use std::task::Poll;

@@ -3,8 +3,8 @@
 //! A session that pumps is asked where it checks other rare events. In every other stage the future
 //! that it waits for is [watched](while_visited), and what is reported is its [stage](Stage).
 //!
-//! Deliberately absent: a place where any of this is kept. Age, bytes and commands are those of the
-//! session's end; the rest is computed, or asked of the kernel, when it is wanted.
+//! Nothing of this is stored. Age, bytes and commands are those of the session's end; the rest is
+//! computed, or asked of the kernel, when it is wanted.
 
 use std::cell::Cell;
 use std::future::poll_fn;

@@ -15,9 +15,6 @@
 //! pump last looked for any: one that was counted since ends the rest at once. The task that counts
 //! runs on the same thread and wakes the session. The waker for the client's connection is stored
 //! before the connection is looked at.
-//!
-//! Deliberately absent: rest of a session with a connection of its own, which has an end to notice
-//! on both sides.
 
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;

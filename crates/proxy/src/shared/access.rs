@@ -10,7 +10,7 @@
 //! It is asked only while such clients arrive, and before the last answer is too old, so that few
 //! of them wait. One that has joined stays: directly it would stay connected, too.
 //!
-//! Deliberately absent: clients with credentials. The server has verified those of each of them.
+//! Clients with credentials are not checked here: the server has verified those of each client.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

@@ -8,8 +8,6 @@
 //!
 //! Together with its table the server is asked [whether it limits](limits_clients) what it keeps
 //! for a client. Then no connection to it is shared.
-//!
-//! Deliberately absent: what the table changes ([`Commands`]).
 
 use std::rc::Rc;
 use std::time::Instant;

@@ -6,8 +6,8 @@
 //! and a new password of the same user are separate: a connection lost in a group is replaced with
 //! the secret that the clients of that group have shown.
 //!
-//! Deliberately absent: the computation of digests. The caller uses a keyed hash whose key it draws
-//! when it starts, so that a digest in a core dump does not help to guess the secret elsewhere.
+//! The caller computes the digests, with a keyed hash whose key it draws when it starts, so that a
+//! digest in a core dump does not help to guess the secret elsewhere.
 
 use std::fmt;
 

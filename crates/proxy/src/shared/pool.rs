@@ -13,7 +13,7 @@
 //! closed after the last reply. A server that answers nobody does not accept it, and then the
 //! requests wait where they are.
 //!
-//! Deliberately absent: a limit for the time that a request takes.
+//! There is no limit for the time that a request takes.
 
 use std::cell::RefCell;
 use std::future::poll_fn;

@@ -12,7 +12,7 @@
 //! A server that leaves out a reply, or sends two, of the expected type is not detected until its
 //! count differs. No Redis server does that; a request that would cause it is not shared.
 //!
-//! Deliberately absent: buffers. The caller keeps the bytes that were not taken.
+//! It has no buffers: the caller keeps the bytes that were not taken.
 
 use std::collections::VecDeque;
 

@@ -6,8 +6,7 @@
 //! judging are separate: [`examine`] collects [`Observed`], and [`diagnose`] derives [`Finding`]s
 //! from it without a socket.
 //!
-//! Deliberately absent: any change to the cluster. The doctor prints the commands, and an operator
-//! runs them.
+//! The doctor never changes the cluster. It prints the commands, and an operator runs them.
 
 mod acl;
 mod ask;

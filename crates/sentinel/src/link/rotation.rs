@@ -8,8 +8,6 @@
 //!
 //! A server that is down keeps the older credentials in memory, since it may come back with the
 //! old password. There are at most [`MAX_KNOWN`].
-//!
-//! Deliberately absent: connections, and when they are replaced (`renewal`).
 
 use std::collections::{BTreeMap, BTreeSet};
 

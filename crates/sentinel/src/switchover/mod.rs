@@ -23,8 +23,6 @@
 //!
 //! With `to` a named replica is promoted: `preference` makes it Sentinel's first choice before
 //! traffic is held, and undoes that when a replica is selected.
-//!
-//! Deliberately absent: authorization of the request, and the transport of the reports.
 
 mod catch_up;
 mod command_connection;

@@ -14,9 +14,6 @@
 //!
 //! The request is sent once. Without a reply its outcome is unknown, and the session ends, as one
 //! with a request in flight does.
-//!
-//! Deliberately absent: which requests these are ([`resp::split_interrupt`],
-//! [`resp::split_authentication`]).
 
 use std::time::Instant;
 

@@ -8,8 +8,6 @@
 //! A replica that does not answer a new connection has not closed this session on purpose, and
 //! needs no further question. All of it is bounded. Without evidence of a failover the replica
 //! meant this session, and the client's connection ends, too.
-//!
-//! Deliberately absent: how a session continues that may continue.
 
 use std::time::{Duration, Instant};
 

@@ -12,7 +12,7 @@
 //! KILL`, its idle timeout, a full output buffer), so the client's connection ends too. One that
 //! does not answer is about to be replaced. For a replica an answer proves less: see [`kick`].
 //!
-//! Deliberately absent: sessions with a request in flight. Its outcome is unknown, and only their
+//! Sessions with a request in flight are not carried. Its outcome is unknown, and only their
 //! clients can decide.
 
 pub(crate) mod interrupt;

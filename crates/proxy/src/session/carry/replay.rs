@@ -3,8 +3,6 @@
 //!
 //! The target is proved by its answers and by nothing less ([`resp::Replay`] contains a `PING`).
 //! Its fence and its gate are checked before every write to it, as in the pump.
-//!
-//! Deliberately absent: when to try and how often, and what a failure means for the client.
 
 use std::future::poll_fn;
 use std::io;

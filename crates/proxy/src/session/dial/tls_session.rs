@@ -8,8 +8,6 @@
 //! A certificate is verified for the host with which the target was announced, which is an address
 //! unless Sentinel resolves host names; for the host to which an address map leads; or for the
 //! configured name.
-//!
-//! Deliberately absent: what follows a failure, which is the same as for a refused connection.
 
 use std::future::poll_fn;
 use std::io;

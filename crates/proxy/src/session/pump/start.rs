@@ -1,7 +1,5 @@
 //! The initial state of a pump: nothing, requests that arrived before the connection was open, or
 //! the state that a session brings from another target.
-//!
-//! Deliberately absent: the connection itself.
 
 use std::time::Duration;
 

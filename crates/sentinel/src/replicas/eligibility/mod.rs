@@ -22,8 +22,6 @@
 //!
 //! An ineligible replica is merely worse than others. A *fenced* one is wrong: a master, or a node
 //! with another history. No byte may be sent to it.
-//!
-//! Deliberately absent: sockets, the clock, the pool itself, and any preference among the eligible.
 
 mod fault;
 mod health;

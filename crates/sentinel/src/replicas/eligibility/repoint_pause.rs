@@ -6,8 +6,6 @@
 //! instead of being lost. Requests therefore wait from the announcement until the replicas have
 //! been reconfigured, or as many of them as are reconfigured at a time. The wait is bounded,
 //! because an announced reconfiguration may not happen.
-//!
-//! Deliberately absent: which announcements are credible, and the gate.
 
 use std::time::{Duration, Instant};
 

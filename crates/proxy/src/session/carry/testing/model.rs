@@ -8,8 +8,6 @@
 //! connection, its cache of scripts) no client can predict. In a predicted reply such a line is a
 //! [`BLANK`], and the client records the actual value: see
 //! [`Filled`](crate::session::carry::testing::blanks::Filled).
-//!
-//! Deliberately absent: sockets.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
