@@ -9,10 +9,7 @@
 //!
 //! Addresses of a service manager's sockets are configured there; a reload keeps them.
 
-mod closing;
-mod options;
 mod prepare;
-mod report;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -24,14 +21,14 @@ use proxy::{ListenAddr, ListenerId, NewListener, Running, ServerCommands, Socket
 use sentinel::{DiscoveryControl, DiscoveryHandle};
 use target::TargetWriter;
 use tokio::task::JoinSet;
-use tracing::info;
+use tracing::{info, warn};
 
 use crate::admin::effective_config::{EffectiveConfig, ServiceSettings};
-use crate::admin::service_registry::ServiceRegistry;
+use crate::admin::service_registry::{ListenerReport, ReportedService, ServiceRegistry};
 use crate::config::{Config, ServiceConfig};
+use crate::logging;
 use crate::process::listener_set::{self, Destinations, ListenerSet, ServiceRoute, SetPublisher};
 use crate::process::service_set::prepare::PreparedReload;
-use crate::process::service_set::report::log_serving;
 use crate::process::{settings, tls_servers::TlsServers};
 
 /// An address that is served.
@@ -277,6 +274,173 @@ impl ServiceSet {
         }
     }
 
+    /// Changes the options of all sessions and the settings of discovery, which applies these
+    /// together with everything that [`Self::apply`] has changed.
+    pub(crate) fn tune(&mut self, config: &Config, limits: &[usize], workers: &Running) {
+        for (name, options) in listener_set::options_of(config, limits, &self.tls) {
+            let mut sets = self.services.iter().flat_map(|service| &service.sets);
+            if let Some(set) = sets.find(|set| *set.name == *name) {
+                workers.tune(set.number, options);
+            }
+        }
+        self.control.set_timeouts(settings::sentinel_timeouts(&config.services));
+        for service in &config.services {
+            let Some(running) = self.services.iter().find(|it| it.name == service.name) else {
+                continue;
+            };
+            let replicas = (listener_set::rules(service), service.replicas.empty);
+            let change = settings::discovery_change(service, replicas);
+            self.control.change(running.discovery, change);
+        }
+        self.control.apply();
+    }
+
+    /// Sets the options of the listening sockets that exist before a reload, or those of the
+    /// configuration `before` again if the system refuses one.
+    ///
+    /// # Errors
+    ///
+    /// The listener set concerned, and why.
+    pub(crate) fn retune(
+        &self,
+        config: &Config,
+        limits: &[usize],
+        before: &Config,
+    ) -> Result<(), String> {
+        let sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
+        let set = |config: &Config, limits: &[usize]| {
+            let mut all = listener_set::options_of(config, limits, &self.tls).into_iter();
+            all.try_for_each(|(name, options)| {
+                sockets.retune(&name, &options).map_err(|error| {
+                    format!("cannot change the listening sockets of {name}: {error}")
+                })
+            })
+        };
+        let result = set(config, limits);
+        if result.is_err() {
+            // These were accepted once. The limits do not concern the listening sockets.
+            let _ = set(before, &vec![0; before.services.len()]);
+        }
+        result
+    }
+
+    /// Begins to close an address.
+    fn close(
+        &mut self,
+        set: &str,
+        id: ListenerId,
+        moved: bool,
+        config: &Config,
+        workers: &Running,
+    ) {
+        // Before the workers empty the queue, see `Sockets`.
+        self.sockets.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
+        let Some(set) = self.set_mut(set) else { return };
+        let closed = set.addresses.iter().position(|it| it.id == id);
+        let Some(closed) = closed.map(|at| set.addresses.remove(at)) else { return };
+        info!(listener = %set.name, addr = %closed.addr, moved, "closing listener");
+        let Some(controller) = workers.close(id, moved, settings::drain(config)) else { return };
+        set.closing += 1;
+        let number = set.number;
+        self.closing.insert(id, number);
+        self.drains.spawn(async move { (id, controller.run().await) });
+    }
+
+    /// Waits for the end of the next listener that is being closed. Never returns while there is
+    /// none. Cancel-safe.
+    pub(crate) async fn next_closed(&mut self) -> (ListenerId, Summary) {
+        loop {
+            match self.drains.join_next().await {
+                Some(Ok(closed)) => return closed,
+                Some(Err(error)) => warn!(%error, "the drain of a listener has failed"),
+                None => return std::future::pending().await,
+            }
+        }
+    }
+
+    /// The sessions of a listener have left, or were cut.
+    pub(crate) fn closed(&mut self, id: ListenerId, summary: &Summary, workers: &mut Running) {
+        workers.remove(id);
+        let number = self.closing.remove(&id);
+        let mut sets = self.services.iter_mut().flat_map(|service| &mut service.sets);
+        if let Some(set) = sets.find(|set| Some(set.number) == number) {
+            set.closing = set.closing.saturating_sub(1);
+            let ended = &summary.session_counts;
+            info!(
+                listener = %set.name, drained = ended.asked, cut = ended.cut, open = ended.open,
+                "listener closed"
+            );
+        }
+        self.collect(workers);
+    }
+
+    /// Ends the listener sets and services that are not used any more.
+    pub(crate) fn collect(&mut self, workers: &mut Running) {
+        self.collect_unused(workers);
+        self.control.apply();
+    }
+
+    /// As [`Self::collect`], except that discovery applies it with the rest of a reload.
+    fn collect_unused(&mut self, workers: &mut Running) {
+        let control = &mut self.control;
+        for service in &mut self.services {
+            service.sets.retain(|set| {
+                let is_used = set.closing > 0 || !set.addresses.is_empty();
+                if !is_used {
+                    workers.remove_service(set.number);
+                    match set.to {
+                        Destinations::Master => {}
+                        Destinations::Replicas => control.set_replicas(service.discovery, None),
+                        Destinations::Sentinels => {
+                            control.set_sentinel_pool(service.discovery, None);
+                        }
+                    }
+                }
+                is_used
+            });
+        }
+        self.services.retain(|service| {
+            // A switchover in progress ends by itself, and its gate with it.
+            let is_over =
+                service.is_leaving && service.sets.is_empty() && !service.handle().is_switching();
+            if is_over {
+                control.remove(service.discovery);
+                info!(service = service.name, "removed service has ended");
+            }
+            !is_over
+        });
+        self.report();
+    }
+
+    /// Whether a removed service waits only for its switchover to end.
+    pub(crate) fn has_unused(&self) -> bool {
+        self.services.iter().any(|service| service.is_leaving && service.sets.is_empty())
+    }
+
+    /// Publishes the list of services for reports.
+    fn report(&self) {
+        let reported = |service: &RunningService| {
+            let set = |to| {
+                let set = service.sets.iter().find(|set| set.to == to)?;
+                let listen = set.addresses.iter().map(|it| it.addr.clone()).collect::<Vec<_>>();
+                Some((set.counters.clone(), listen))
+            };
+            let writers = set(Destinations::Master);
+            ReportedService {
+                name: service.name.clone(),
+                writers: writers.unwrap_or_else(|| (service.writers.clone(), Vec::new())),
+                readers: set(Destinations::Replicas),
+                sentinels: set(Destinations::Sentinels),
+                discovery: service.handle().clone(),
+                was_added: service.was_added,
+                is_leaving: service.is_leaving,
+                last_settings: service.settings,
+                effective: self.effective.clone(),
+            }
+        };
+        self.registry.set(self.services.iter().map(reported).collect());
+    }
+
     /// The listener set of this name.
     fn set_mut(&mut self, name: &str) -> Option<&mut RunningSet> {
         let mut sets = self.services.iter_mut().flat_map(|service| &mut service.sets);
@@ -339,4 +503,12 @@ impl RunningSet {
         let counters = workers.counters(number).unwrap_or_default();
         Self { to, name, number, counters, addresses: Vec::new(), closing: 0 }
     }
+}
+
+fn log_serving(service: &ReportedService) {
+    let listen = |(_, listen): &ListenerReport| logging::list(listen);
+    let (replica_listen, sentinel_listen) =
+        (service.readers.as_ref().map(listen), service.sentinels.as_ref().map(listen));
+    let listen = listen(&service.writers);
+    info!(service = %service.name, listen, replica_listen, sentinel_listen, "serving");
 }
