@@ -117,7 +117,7 @@ struct SentinelRecord {
     endorsed: Option<Vote>,
     /// The connection to it ended after its last answer.
     lost: bool,
-    /// Another sentinel has answered at its address since then: its process is gone.
+    /// Another sentinel has answered at its address since then.
     displaced: bool,
     /// When it answered last that it does not know the master's name.
     abstained_at: Option<Instant>,
@@ -204,7 +204,7 @@ impl Electorate {
         }
     }
 
-    /// Whether the process of this member is gone: a failover that it led ended with it.
+    /// Whether another sentinel answers at its address. Its process may be elsewhere.
     pub(super) fn is_displaced(&self, id: &MyId) -> bool {
         self.by_id.get(id).is_some_and(|sentinel| sentinel.displaced)
     }

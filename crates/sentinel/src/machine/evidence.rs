@@ -14,8 +14,10 @@
 //! - **E3, reinstatement.** The master is used again when the child follows it; or at once when
 //!   every voter, asked after E1, names the master and none has a failover in progress, since the
 //!   leader of a failover reports that flag from before the promotion until its switch. A voter
-//!   that was gone before the child was seen, or at whose address another sentinel answers, is not
-//!   waited for. Or, if other voters do not answer, after a majority of such views, and none other,
+//!   that no other sees up is not waited for if it was gone before the child was seen, or if
+//!   another sentinel answers at its address: that alone may as well be a wrong process, or a
+//!   voter that has moved. Or, if other voters do not answer, after a majority of such views, and
+//!   none other,
 //!   for [`DEMOTION`]; or when an operator orders it. The child is a stray from then on: it closes
 //!   nothing until a voter names it at an epoch above the master's, since no hello passes on any
 //!   other word.
@@ -319,11 +321,14 @@ impl Machine {
             self.succession.favoured_since = None;
             return;
         }
-        let absent = &self.succession.absent & &self.electorate.absent();
+        let absent = self.electorate.absent();
+        let is_gone = |id: &MyId| {
+            absent.contains(id)
+                && (self.succession.absent.contains(id) || self.electorate.is_displaced(id))
+        };
+        let is_settled = |(id, ..): (&MyId, _, _)| asked.contains(id) || is_gone(id);
         let every = self.electorate.is_root_majority(&standing)
-            && self.electorate.members().all(|(id, ..)| {
-                asked.contains(id) || absent.contains(id) || self.electorate.is_displaced(id)
-            });
+            && self.electorate.members().all(is_settled);
         let favoured = *self.succession.favoured_since.get_or_insert(now);
         if every || now >= favoured + DEMOTION {
             self.actions.push(MachineAction::Warning(Warning::HoldExpired));

@@ -216,8 +216,22 @@ fn awaits_no_voter_that_was_replaced() {
     let mut rig = Rig::booted();
     promote(&mut rig);
     rig.disconnects(3).step(MachineEvent::Displaced { id: id(3) });
+    rig.change(1, |view| sees_down(view, 3)).change(2, |view| sees_down(view, 3));
     rig.at(60_000);
     assert_eq!(rig.outcomes(), ["1 hold", "2 release"]);
+}
+
+/// A wrong or hostile process answers at the address of a voter that another voter sees up: it has
+/// moved, or is hidden from this process only, and may have led the failover.
+#[test]
+fn awaits_displaced_voter_that_another_sees_up() {
+    let mut rig = Rig::booted();
+    promote(&mut rig);
+    rig.disconnects(3).step(MachineEvent::Displaced { id: id(3) });
+    rig.at(5000);
+    assert_eq!(rig.outcomes(), ["1 hold"]);
+    rig.all_name('B', 6).at(6000);
+    assert_eq!(rig.outcomes_untimed(), ["hold", "commit B@6 majority"]);
 }
 
 #[test]
