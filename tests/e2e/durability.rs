@@ -247,6 +247,47 @@ fn closes_instead_of_an_error_if_configured() {
     assert_eq!(ended(&pointsman, "upstream_reset"), 0.0);
 }
 
+/// Sentinel promotes a replica that lacks what the other one has confirmed, because that one must
+/// not be promoted.
+#[test]
+fn waits_before_it_follows_a_replica_without_confirmed_writes() {
+    let cluster = cluster();
+    let pointsman = durable(&cluster, BOTH[0], (1, "4s"));
+    let mut client = pointsman.client();
+    assert!(client.cmd(&["SET", "k", "1"]).expect("a reply").is_ok());
+    let gauge = |name: &str| metric(&pointsman, name).expect("a number");
+    let spare = "pointsman_durability_spare_replicas{service=\"mymaster\"}";
+    wait_until("a count of replicas", PATIENCE, || gauge(spare) == 1.0);
+    let (old, replicas) = (cluster.master(), cluster.replicas());
+    replicas[0].ask(&["CONFIG", "SET", "replica-priority", "0"]).expect("a reply");
+    cluster.look_often();
+    pause(Duration::from_millis(1500));
+    replicas[1].stop();
+    // What was sent to a stopped replica would still be read by it.
+    old.ask(&["CLIENT", "KILL", "TYPE", "replica"]).expect("a reply");
+    wait_until("the other replica", PATIENCE, || {
+        old.info("replication", "connected_slaves").is_ok_and(|count| count == "1")
+    });
+    for number in 0..100 {
+        assert!(client.cmd(&["SET", "k", &number.to_string()]).expect("a reply").is_ok());
+    }
+    // As long as the prober may need to see the offset.
+    pause(Duration::from_millis(1200));
+    old.kill();
+    replicas[1].cont();
+    let alarm = "pointsman_alarm{service=\"mymaster\",alarm=\"lacks_confirmed\"}";
+    wait_until("the alarm", PATIENCE, || gauge(alarm) == 1.0);
+    assert_eq!(gauge("pointsman_gate_closed{service=\"mymaster\"}"), 1.0);
+    assert_eq!(replicas[1].role().expect("a role"), "master");
+    wait_until("the gate to open", PATIENCE, || gauge(alarm) == 0.0);
+    let master = cluster.current_master_addr().expect("a master");
+    assert_eq!(master, replicas[1].addr());
+    wait_until("a reply", PATIENCE, || {
+        let mut client = pointsman.client();
+        client.cmd(&["GET", "k"]).is_ok_and(|reply| reply.text() == Some("1"))
+    });
+}
+
 /// A value that a blocked client was given is confirmed, too. Redis 7.0 does not wait for it by
 /// itself.
 #[test]

@@ -59,8 +59,10 @@ fn series(text: &str) -> BTreeSet<&str> {
 
 /// The metrics of the catalogue that a text lacks. Not every machine limits or counts memory and
 /// CPU for this process, faults of TLS have series only while there are some
-/// (`tls_sentinel::reports_certificates_that_change_under_tls_links`), and shared connections only
-/// where a service has had one (`shared_surface::shows_who_shares_in_status_list_and_metrics`).
+/// (`tls_sentinel::reports_certificates_that_change_under_tls_links`), shared connections only
+/// where a service has had one (`shared_surface::shows_who_shares_in_status_list_and_metrics`), and
+/// spare replicas only with durability
+/// (`durability::waits_before_it_follows_a_replica_without_confirmed_writes`).
 fn missing_from(text: &str) -> Vec<&'static str> {
     let there = series(text);
     let is_missing = |it: &&pointsman::admin::metrics::Metric| {
@@ -70,11 +72,12 @@ fn missing_from(text: &str) -> Vec<&'static str> {
         };
         !there.contains(name.as_str())
     };
-    const AT_TIMES: [&str; 4] = [
+    const AT_TIMES: [&str; 5] = [
         "pointsman_log_lines_suppressed_total",
         "pointsman_tls_faults",
         "pointsman_shared_connections_by_table",
         "pointsman_shared_access_checks_total",
+        "pointsman_durability_spare_replicas",
     ];
     let all = CATALOGUE.iter().chain(HAPROXY);
     all.filter(|it| !it.name.starts_with("pointsman_cgroup_"))

@@ -29,7 +29,7 @@ const CRATES: &[(&str, usize, usize)] = &[
     ("pointsman", 17_000, 14_300),
     ("proxy", 14_900, 12_900),
     ("resp", 6_700, 5_100),
-    ("sentinel", 17_150, 12_900),
+    ("sentinel", 17_240, 12_900),
     ("setup", 450, 300),
     ("simulator", 5_900, 3_700),
     ("target", 1_100, 1_100),

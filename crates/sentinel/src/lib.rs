@@ -63,6 +63,6 @@ pub use switchover::{
 };
 pub use ticker::Ticker;
 pub use types::{
-    Epoch, Lineage, MyId, NodeAddr, NodeReport, PingReply, Probe, ProbeFailure, ReplicaView, Role,
-    View,
+    AttachedReplica, Epoch, Lineage, MyId, NodeAddr, NodeReport, PingReply, Probe, ProbeFailure,
+    ReplicaView, Role, View,
 };

@@ -187,7 +187,16 @@ pub struct NodeReport {
     /// From `INFO`, if the credentials permit it.
     pub lineage: Option<Lineage>,
     /// The replicas that a master reports in `ROLE`; `None` if not queried.
-    pub replicas: Option<Box<[NodeAddr]>>,
+    pub replicas: Option<Box<[AttachedReplica]>>,
+}
+
+/// A replica in the `ROLE` reply of its master.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct AttachedReplica {
+    /// As it announces itself.
+    pub addr: NodeAddr,
+    /// The offset that it has acknowledged last.
+    pub acknowledged: u64,
 }
 
 /// How a node answered `PING`. Any reply proves a living process: whether that can serve is for its

@@ -131,6 +131,7 @@ pub fn service(
         changed_priorities: operations.changed_priorities.iter().map(changed_priority).collect(),
         disagreement: seen.disagreement,
         minority: seen.minority,
+        spare_replicas: seen.spare_replicas,
         credentials: CredentialsStatus::of(seen),
         follow: seen.overrides.in_force.as_ref().map(|it| override_status(it, now)),
         last_override_end: seen.overrides.last_end.map(sentinel::OverrideEnd::label),

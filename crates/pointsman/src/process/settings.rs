@@ -122,6 +122,8 @@ fn rules(service: &config::ServiceConfig) -> MachineRules {
         regress_grace: timers.regress_grace,
         bootstrap_grace: timers.bootstrap_grace,
         verify_deadline: timers.verify_deadline,
+        confirmed_by: u8::try_from(service.durability.replicas).unwrap_or(u8::MAX),
+        confirmed_hold: service.hold_timeout,
         unreachable: timers.unreachable_after,
         ..MachineRules::default()
     }

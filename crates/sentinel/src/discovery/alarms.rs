@@ -29,16 +29,19 @@ pub enum Alarm {
     /// announces its address. They make each listed replica follow the master, and so the master
     /// itself, to which this process connects them.
     FollowedByReplica,
+    /// A promoted node lacks writes that replicas have confirmed to clients, with `durability`.
+    LacksConfirmed,
 }
 
 impl Alarm {
     /// All kinds.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::NameUnknown,
         Self::Unlisted,
         Self::Ghosts,
         Self::OutsideNodes,
         Self::FollowedByReplica,
+        Self::LacksConfirmed,
     ];
 
     /// A stable word for metrics and the status.
@@ -50,6 +53,7 @@ impl Alarm {
             Self::Ghosts => "ghosts",
             Self::OutsideNodes => "outside_nodes",
             Self::FollowedByReplica => "followed_by_replica",
+            Self::LacksConfirmed => "lacks_confirmed",
         }
     }
 
@@ -74,6 +78,10 @@ impl Alarm {
                 "a replica follows this proxy, so the sentinels list the proxy as a replica, and \
                  are about to demote the master through it: REPLICAOF the master itself there"
             }
+            Self::LacksConfirmed => {
+                "a promoted node lacks writes that were confirmed to clients: it is followed after \
+                 hold_timeout, unless another one is promoted"
+            }
         }
     }
 
@@ -91,7 +99,7 @@ impl Alarm {
             // Nothing that passes by itself brings it about.
             Self::OutsideNodes => Duration::ZERO,
             // The master is demoted within ten seconds after the sentinels have listed the replica.
-            Self::FollowedByReplica => Duration::ZERO,
+            Self::FollowedByReplica | Self::LacksConfirmed => Duration::ZERO,
         }
     }
 }
@@ -109,6 +117,8 @@ pub(crate) struct Conditions {
     pub(crate) outside_nodes: BTreeSet<String>,
     /// Listed replicas that are listeners of this process.
     pub(crate) followed_by_replica: BTreeSet<String>,
+    /// The promoted node, and how much it lacks.
+    pub(crate) lacks_confirmed: BTreeSet<String>,
 }
 
 impl Conditions {
@@ -119,6 +129,7 @@ impl Conditions {
             Alarm::Ghosts => &self.ghosts,
             Alarm::OutsideNodes => &self.outside_nodes,
             Alarm::FollowedByReplica => &self.followed_by_replica,
+            Alarm::LacksConfirmed => &self.lacks_confirmed,
         }
     }
 }
@@ -246,9 +257,10 @@ mod tests {
             ghosts: many,
             outside_nodes: names(&["c"]),
             followed_by_replica: names(&["d"]),
+            lacks_confirmed: names(&["e"]),
         };
         let at_once: Vec<Alarm> = alarms.update(at(0), &all).iter().map(|it| it.alarm).collect();
-        assert_eq!(at_once, [Alarm::OutsideNodes, Alarm::FollowedByReplica]);
+        assert_eq!(at_once, [Alarm::OutsideNodes, Alarm::FollowedByReplica, Alarm::LacksConfirmed]);
         let began: Vec<Alarm> = alarms.update(at(30), &all).iter().map(|it| it.alarm).collect();
         assert_eq!(began, [Alarm::NameUnknown, Alarm::Unlisted, Alarm::Ghosts]);
         assert_eq!(alarms.records()[2].sentinels.len(), MAX_SUBJECTS);

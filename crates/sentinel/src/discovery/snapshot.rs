@@ -48,6 +48,9 @@ pub struct DiscoverySnapshot {
     pub disagreement: bool,
     /// The reachable sentinels are provably cut off from the majority of their peers.
     pub minority: bool,
+    /// How many more replicas the master has than have to confirm a write; `None` without
+    /// `durability` or a master.
+    pub spare_replicas: Option<i32>,
     /// The size of the electorate and of a majority.
     pub quorum: (usize, usize),
     /// Every sentinel with an existing or wanted connection.
@@ -224,6 +227,7 @@ impl DiscoverySnapshot {
             held_since: None,
             disagreement: false,
             minority: false,
+            spare_replicas: None,
             quorum,
             sentinels: Vec::new(),
             nodes: Vec::new(),

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use super::tests::{among, answer, context, healthy, id, node, only, place, view, watched};
 use super::{AclUser, Context, ExamineError, Observed, ObservedPeer, Severity, diagnose};
-use crate::{Denied, MyId, NodeAddr, PingReply, Role};
+use crate::{AttachedReplica, Denied, MyId, NodeAddr, PingReply, Role};
 
 /// Three sentinels were started with one file. None of them hears another one, and a quorum that
 /// fits what they know would have each of them promote a replica.
@@ -179,7 +179,7 @@ fn reports_dead_replicas_as_fault_and_resets_no_live_one() {
     let mut observed = healthy();
     dead(&mut observed, 3);
     let report = observed.nodes[0].answer.as_mut().expect("a report");
-    report.replicas = Some([node(2), node(3)].into());
+    report.replicas = Some([node(2), node(3)].map(attached).into());
     let found = diagnose(&observed, &context());
     let codes: Vec<_> = found.iter().map(|it| it.code).collect();
     assert_eq!(codes, ["not-dialable"], "{found:#?}");
@@ -192,11 +192,16 @@ fn reports_dead_replicas_as_fault_and_resets_no_live_one() {
     assert!(found.iter().all(|it| it.code == "not-dialable"), "{found:#?}");
 }
 
+fn attached(addr: NodeAddr) -> AttachedReplica {
+    AttachedReplica { addr, acknowledged: 0 }
+}
+
 #[test]
 fn reports_replicas_that_only_the_master_lists() {
     let named = NodeAddr { host: "redis-3.local".into(), port: 6379 };
     let lists = |it: &mut Observed, all: &[NodeAddr]| {
-        it.nodes[0].answer.as_mut().expect("a report").replicas = Some(all.into());
+        it.nodes[0].answer.as_mut().expect("a report").replicas =
+            Some(all.iter().cloned().map(attached).collect());
         (0..3).for_each(|number| view(it, number).replicas.truncate(1));
         it.nodes.truncate(2);
     };
@@ -211,7 +216,8 @@ fn reports_replicas_that_only_the_master_lists() {
     assert!(found.what.contains("2 replicas announce 1 addresses"), "{found}");
     // They list the address of a name.
     let mut observed = healthy();
-    observed.nodes[0].answer.as_mut().expect("a report").replicas = Some([node(2), named].into());
+    observed.nodes[0].answer.as_mut().expect("a report").replicas =
+        Some([node(2), named].map(attached).into());
     assert_eq!(diagnose(&observed, &context()), []);
 }
 

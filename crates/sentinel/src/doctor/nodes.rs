@@ -287,7 +287,7 @@ fn unlisted(findings: &mut Findings, observed: &Observed, context: &Context, nod
     if views().any(|(.., view)| view.failing_over) || listed.len() >= own.len() {
         return;
     }
-    let distinct: BTreeSet<&NodeAddr> = own.iter().collect();
+    let distinct: BTreeSet<&NodeAddr> = own.iter().map(|it| &it.addr).collect();
     if distinct.len() < own.len() {
         let what = format!(
             "{} replicas announce {} addresses to it: {}",

@@ -342,7 +342,7 @@ impl Observed {
         let mut masters = self.nodes.iter().filter_map(ObservedNode::report);
         self.is_node_gone(addr)
             && views.all(|it| it.down || it.addr != *addr)
-            && !masters.any(|it| it.replicas.as_ref().is_some_and(|all| all.contains(addr)))
+            && !masters.any(|it| it.replicas.iter().flatten().any(|it| it.addr == *addr))
     }
 
     /// Whether a node cannot be reached from here at all. One that hangs or refuses us runs.

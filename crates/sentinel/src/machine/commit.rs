@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::history::Kinship;
 use super::nodes::{self, MAX_NODES};
 use super::state::{Basis, MachineState, NoMasterReason};
-use super::{Commit, Committed, Machine, MachineAction, OverrideEnd, Warning};
+use super::{Commit, Committed, Confirmed, Machine, MachineAction, OverrideEnd, Warning};
 use crate::machine::rules::verify_pause;
 use crate::{Epoch, Minority, NodeAddr, NodeReport, Probe};
 
@@ -53,7 +53,8 @@ impl Machine {
             .filter(|it| self.hold.is_closed && it.addr == *addr && it.epoch == epoch)?;
         let report = self.nodes.get(addr)?.recent_report(now, claim.since)?;
         let good = nodes::verifies(report, self.rules.verify)
-            && self.may_succeed(addr, Basis::Majority, report);
+            && self.may_succeed(addr, Basis::Majority, report)
+            && self.lacks_confirmed(report).is_none();
         good.then(|| report.clone())
     }
 
@@ -81,7 +82,8 @@ impl Machine {
             Ok(report)
                 if !waits
                     && nodes::verifies(report, self.rules.verify)
-                    && self.may_succeed(node, basis, report) =>
+                    && self.may_succeed(node, basis, report)
+                    && !self.waits_for_confirmed(now, node, report) =>
             {
                 self.commit(now, node, epoch, basis, report);
             }
@@ -139,6 +141,7 @@ impl Machine {
             lineage: report.lineage.clone(),
             since: now,
             published: true,
+            confirmed: Confirmed::default(),
         });
         let reports = self.nodes.iter().filter_map(|(node, it)| Some((node.clone(), it.report()?)));
         let reports: Vec<_> = reports.map(|(node, report)| (node, report.clone())).collect();
@@ -197,12 +200,18 @@ impl Machine {
     }
 
     /// The bytes that the old master wrote beyond the offset at which the new one left its history.
-    /// `second_repl_offset` is the first offset that is no longer shared.
     fn lost_bytes(&self, report: &NodeReport) -> Option<u64> {
+        let old = self.committed.as_ref()?.lineage.as_ref()?;
+        Some(old.offset.saturating_sub(self.shared_with(report)?))
+    }
+
+    /// The offset at which a node left the committed master's history to write its own.
+    /// `second_repl_offset` is the first offset that is no longer shared.
+    pub(super) fn shared_with(&self, report: &NodeReport) -> Option<u64> {
         let old = self.committed.as_ref()?.lineage.as_ref()?;
         let new = report.lineage.as_ref().filter(|new| new.continues(old))?;
         let shared = u64::try_from(new.second_offset.checked_sub(1)?).ok()?;
-        (old.run_id != new.run_id).then(|| old.offset.saturating_sub(shared))
+        (old.run_id != new.run_id).then_some(shared)
     }
 
     fn supersede(&mut self, old: NodeAddr, by: Epoch) {

@@ -133,6 +133,7 @@ impl Machine {
                     let addr = committed.addr.clone();
                     self.actions.push(MachineAction::Redirect(addr, report.dialled));
                 }
+                self.note_confirmed(report);
             }
             ProcessRelation::Restarted | ProcessRelation::Unrelated => {
                 if self.detect_restart(now, asked_at, report) {

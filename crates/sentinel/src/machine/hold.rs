@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use target::ReplyPolicy;
 
+use super::confirmed::Lacking;
 use super::state::{HoldCause, MachineState, NoMasterReason};
 use super::{Machine, MachineAction, Pause, Warning};
 use crate::{MyId, NodeAddr};
@@ -24,6 +25,8 @@ pub(super) struct Hold {
     pub(super) armed_by: Option<MyId>,
     /// The operator's pause.
     pub(super) pause: Option<Pause>,
+    /// The promoted node that is not followed because it lacks confirmed writes.
+    pub(super) lacking: Option<Lacking>,
     /// When the last holds ended without a commit.
     failed: VecDeque<Instant>,
 }

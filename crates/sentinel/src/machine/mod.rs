@@ -33,6 +33,7 @@
 //! (`net`), metrics.
 
 mod commit;
+mod confirmed;
 mod decide;
 mod doubt;
 mod electorate;
@@ -65,6 +66,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Instant;
 
+pub(crate) use confirmed::{Confirmed, Lacking};
 use doubt::Doubt;
 pub use electorate::Admission;
 use electorate::Electorate;
@@ -102,6 +104,8 @@ pub struct Committed {
     pub since: Instant,
     /// Whether the target is still published, that is, not cleared since.
     pub published: bool,
+    /// What its replicas have acknowledged.
+    pub(crate) confirmed: Confirmed,
 }
 
 /// A sentinel announced (`+config-update-from`) that it is about to adopt the configuration in a

@@ -62,6 +62,10 @@ pub struct MachineRules {
     /// How long a claimed master may fail its verification before the old master's sessions are
     /// closed.
     pub verify_deadline: Duration,
+    /// How many replicas confirm the writes of clients; 0 for none.
+    pub confirmed_by: u8,
+    /// How long a promoted node that lacks confirmed writes is not followed.
+    pub confirmed_hold: Duration,
     /// A suspicion ends after this long without another sign of trouble.
     pub calm: Duration,
     /// A master that was unreachable for this long, at least three times, is considered gone.
@@ -93,6 +97,8 @@ impl Default for MachineRules {
             regress_grace: ms(10_000),
             bootstrap_grace: ms(1500),
             verify_deadline: ms(10_000),
+            confirmed_by: 0,
+            confirmed_hold: ms(10_000),
             calm: ms(1000),
             unreachable: ms(1000),
             absence: ms(500),

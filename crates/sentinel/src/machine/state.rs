@@ -168,6 +168,9 @@ impl MachineState {
 impl Machine {
     /// Enters a state. All transitions go through here; no other code assigns `state`.
     pub(super) fn enter(&mut self, state: MachineState) {
+        if state == MachineState::Stable {
+            self.hold.lacking = None;
+        }
         self.state = state;
     }
 }

@@ -18,7 +18,9 @@ use crate::link::connection::{ConnectionError, RespConnection};
 use crate::link::poll::put_command;
 use crate::link::reply::Reply;
 use crate::link::rotation::{CredentialsId, Presented};
-use crate::{Lineage, NodeAddr, NodeReport, PingReply, ProbeFailure, Role, Trust, Verify};
+use crate::{
+    AttachedReplica, Lineage, NodeAddr, NodeReport, PingReply, ProbeFailure, Role, Trust, Verify,
+};
 
 /// The configuration section that refusals by Redis nodes refer to.
 pub(crate) const AUTH: &str = "service.auth";
@@ -328,9 +330,12 @@ fn read_role(reply: &Reply) -> Role {
 }
 
 /// The replicas in the `ROLE` reply of a master, as they announce themselves.
-fn read_replicas(reply: &Reply) -> Option<Box<[NodeAddr]>> {
+fn read_replicas(reply: &Reply) -> Option<Box<[AttachedReplica]>> {
     let entry = |reply: &Reply| match reply.list()? {
-        [host, port, ..] => NodeAddr::parse(host.text()?, port.text()?),
+        [host, port, offset, ..] => Some(AttachedReplica {
+            addr: NodeAddr::parse(host.text()?, port.text()?)?,
+            acknowledged: offset.text()?.parse().ok()?,
+        }),
         _ => None,
     };
     Some(reply.list()?.get(2)?.list()?.iter().filter_map(entry).take(MAX_REPLICAS).collect())

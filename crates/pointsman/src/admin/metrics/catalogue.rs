@@ -319,6 +319,12 @@ pub const CATALOGUE: &[Metric] = &[
          minority = \"keep\", because too few are reachable, else 0.",
     ),
     gauge(
+        "pointsman_durability_spare_replicas",
+        SERVICE,
+        "Replicas of the master beyond those that have to confirm a write, with \
+         durability.replicas. Below 0 writes are refused.",
+    ),
+    gauge(
         "pointsman_credentials_refused",
         &["service", "servers"],
         "Servers that refuse the configured credentials.",
@@ -343,8 +349,8 @@ pub const CATALOGUE: &[Metric] = &[
     gauge(
         "pointsman_alarm",
         &["service", "alarm"],
-        "Servers that an alarm is about, by alarm: name_unknown, unlisted, ghosts, outside_nodes or \
-         followed_by_replica; 0 while it is off.",
+        "Servers that an alarm is about, by alarm: name_unknown, unlisted, ghosts, outside_nodes, \
+         followed_by_replica or lacks_confirmed; 0 while it is off.",
     ),
     counter("pointsman_master_switches_total", SERVICE, "Committed master changes."),
     counter("pointsman_holds_total", SERVICE, "Holds of traffic."),

@@ -42,6 +42,9 @@ pub(super) fn discovery(page: &mut Exposition, seen: &DiscoverySnapshot, now: In
     page.gauge("pointsman_sentinel_voters", service, seen.quorum.0);
     page.flag("pointsman_sentinel_disagreement", service, seen.disagreement);
     page.flag("pointsman_sentinel_minority", service, seen.minority);
+    if let Some(spare) = seen.spare_replicas {
+        page.gauge("pointsman_durability_spare_replicas", service, spare);
+    }
     for (servers, status) in [("redis", &seen.auth), ("sentinel", &seen.sentinel_auth)] {
         let labels = &[service[0], ("servers", servers)];
         page.gauge("pointsman_credentials_refused", labels, status.refused.len());

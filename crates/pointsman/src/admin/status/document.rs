@@ -128,6 +128,9 @@ pub struct ServiceStatus {
     pub disagreement: bool,
     /// Whether the reachable sentinels are provably a minority.
     pub minority: bool,
+    /// How many more replicas the master has than have to confirm a write (`durability`). Below 0
+    /// writes are refused. `null` without durability or a master.
+    pub spare_replicas: Option<i32>,
     /// The credentials for the Redis nodes and for the sentinels.
     pub credentials: CredentialsStatus,
     /// The operator's order that replaces the sentinels; absent if none is in force.
@@ -324,7 +327,8 @@ pub struct NodeStatus {
 /// An alarm: a lasting condition among the servers that an operator has to end.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct AlarmStatus {
-    /// `name_unknown`, `unlisted`, `ghosts`, `outside_nodes` or `followed_by_replica`.
+    /// `name_unknown`, `unlisted`, `ghosts`, `outside_nodes`, `followed_by_replica` or
+    /// `lacks_confirmed`.
     pub alarm: &'static str,
     /// Whether it is on.
     pub on: bool,

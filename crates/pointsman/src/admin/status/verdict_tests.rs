@@ -95,6 +95,7 @@ fn healthy(name: &str) -> ServiceStatus {
         changed_priorities: Vec::new(),
         disagreement: false,
         minority: false,
+        spare_replicas: None,
         credentials: CredentialsStatus { redis: credentials(), sentinels: credentials() },
         follow: None,
         last_override_end: None,

@@ -145,6 +145,7 @@ impl ServiceRuntime {
             held_since: self.held_since,
             disagreement: self.machine.named_masters().len() > 1,
             minority: self.machine.is_minority(),
+            spare_replicas: self.machine.spare_replicas(),
             quorum: self.machine.quorum(),
             sentinels: sentinels.collect(),
             nodes: nodes.collect(),

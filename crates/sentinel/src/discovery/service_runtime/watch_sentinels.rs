@@ -9,6 +9,7 @@ use tracing::{info, warn};
 use super::ServiceRuntime;
 use crate::discovery::alarms::{AlarmRecord, Alarms, Conditions};
 use crate::link::links::Links;
+use crate::machine::Lacking;
 use crate::{MyId, Probe, ProbeFailure, View};
 
 /// The alarms of one service, and what they need that no view says.
@@ -50,6 +51,7 @@ impl ServiceRuntime {
             ghosts: self.ghosts(links),
             outside_nodes: self.outside_nodes(),
             followed_by_replica: self.own_listeners(),
+            lacks_confirmed: self.lacking(),
         };
         for record in self.alarms.alarms.update(now, &conditions) {
             let service = Arc::clone(&self.name);
@@ -80,6 +82,12 @@ impl ServiceRuntime {
         let nodes = self.machine.nodes();
         let own = nodes.filter(|(_, probe)| probe.as_ref().is_some_and(leads_back));
         own.map(|(addr, _)| addr.to_string()).collect()
+    }
+
+    /// The promoted node that lacks confirmed writes.
+    fn lacking(&self) -> BTreeSet<String> {
+        let text = |it: &Lacking| format!("{} (at least {} bytes)", it.node, it.bytes);
+        self.machine.lacking().map(text).into_iter().collect()
     }
 
     /// The sentinels that do not know the name, if those that do are no majority.

@@ -88,6 +88,7 @@
 
 mod ahead;
 mod bootstrap;
+mod confirmed;
 mod doubt;
 mod evidence;
 mod failover;

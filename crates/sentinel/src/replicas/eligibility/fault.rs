@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use super::{CurrentMaster, EligibilityInputs, LastReport, ReplicaRecord, ReplicaState};
-use crate::{NodeAddr, NodeReport, ProbeFailure, ReplicaRules, Role};
+use crate::{AttachedReplica, NodeAddr, NodeReport, ProbeFailure, ReplicaRules, Role};
 
 /// Why a replica may not be used; the most severe fault first.
 pub(super) fn fault(
@@ -113,7 +113,8 @@ fn shares_history(report: &NodeReport, master: &CurrentMaster<'_>) -> bool {
 /// Whether the master lists the replica, by the address that the sentinels announce or by the one
 /// that was dialled. A host name in its list is not resolved: it matches by its port.
 fn is_attached(addr: &NodeAddr, report: &NodeReport, master: &CurrentMaster<'_>) -> bool {
-    let is_it = |listed: &NodeAddr| {
+    let is_it = |listed: &AttachedReplica| {
+        let listed = &listed.addr;
         listed == addr
             || listed.ip().map_or(listed.port == addr.port, |ip| {
                 SocketAddr::new(ip, listed.port) == report.dialled

@@ -47,7 +47,7 @@ pub(crate) use repoint_pause::RepointPause;
 pub use state::ReplicaState;
 pub(crate) use views::listed;
 
-use crate::{NodeAddr, NodeReport, Probe, ProbeFailure, ReplicaRules, Role};
+use crate::{AttachedReplica, NodeAddr, NodeReport, Probe, ProbeFailure, ReplicaRules, Role};
 
 /// Limit of replicas per master; the machine watches no more than that, either.
 const MAX_REPLICAS: usize = 64;
@@ -69,7 +69,7 @@ pub(crate) struct CurrentMaster<'a> {
     pub(crate) replid: &'a str,
     pub(crate) replid2: &'a str,
     /// The replicas that it lists itself; `None` until known.
-    pub(crate) replicas: Option<&'a [NodeAddr]>,
+    pub(crate) replicas: Option<&'a [AttachedReplica]>,
 }
 
 /// The inputs of an evaluation apart from the replicas' own answers.
@@ -153,7 +153,7 @@ pub(crate) struct Eligibility {
     history: OffsetHistory,
     master: Option<NodeAddr>,
     /// The replicas in the last answer of the master.
-    attached: Option<Box<[NodeAddr]>>,
+    attached: Option<Box<[AttachedReplica]>>,
     /// Transient faults are ignored until then.
     settling_until: Option<Instant>,
     /// While set, there is not enough information to evaluate: since when, and the age limit for

@@ -219,7 +219,9 @@ fn serves_replica_whose_disk_is_full() {
 fn serves_only_replicas_that_master_lists() {
     let mut cluster = TestCluster::settled();
     let attach = |cluster: &mut TestCluster, listed: &[NodeAddr]| {
-        let replicas = Some(listed.into());
+        let attached =
+            |addr: &NodeAddr| crate::AttachedReplica { addr: addr.clone(), acknowledged: 0 };
+        let replicas = Some(listed.iter().map(attached).collect());
         let master = NodeReport { replicas, ..report(1, Role::Master, 100, "first") };
         cluster.answers.insert(1, Ok(master));
         cluster.run(10_000);
