@@ -309,7 +309,7 @@ impl Oracle {
     fn judge_parent(&mut self, pid: Pid, node: Pid, executed: Micros, cluster: &mut Cluster) {
         let parent = cluster.net.addr(node);
         let observed = &cluster.proxies[pid].observed;
-        if observed.is_overridden() || observed.ordered || cluster.slowest() > 0 {
+        if observed.is_overridden() {
             return;
         }
         let history = cluster.redis.iter().find(|it| it.pid == node).map(|it| it.replid);
@@ -481,10 +481,8 @@ impl Oracle {
         let served = self.is_verifiable(pid, cluster);
         let credible = cluster.is_credible(right);
         let leading = cluster.is_promoting();
-        let overruled = observed.is_overridden()
-            && naming >= majority
-            && self.is_verifiable(pid, cluster)
-            && !cluster.are_strangers();
+        let overruled =
+            observed.is_overridden() && naming >= majority && served && !cluster.are_strangers();
         let it = &mut self.proxies[pid];
         it.awake_since.get_or_insert(now);
         since(&mut it.wrong_since, superseded && naming >= majority && credible, now);
@@ -493,8 +491,10 @@ impl Oracle {
         since(&mut it.most_since, heard >= majority && !leading, now);
         // A client that asks any sentinel is served. A voter that is lost with its machine never
         // answers again, but may have led the failover, unless its peers saw it down before.
-        let all =
-            served && heard == cluster.sentinels.len() && !cluster.lost_voter_by(now - held_for);
+        let all = served
+            && heard == cluster.sentinels.len()
+            && !cluster.is_torn()
+            && !cluster.lost_voter_by(now - held_for);
         since(&mut it.all_since, all && !leading, now);
         let lasts = |at: Option<Micros>| at.map_or(0, |at| held_for.min(now - at));
         let endless = lasts(it.all_since) > HOLD + cluster.slowest()
@@ -556,16 +556,18 @@ impl Oracle {
         let alone = cluster.redis.iter().all(|it| it.pid == node.pid || it.master() == Some(addr));
         let quiet = cluster.sentinels.iter().all(|it| !it.failing_over);
         let naming = cluster.sentinels.iter().filter(|it| it.current_master() == addr).count();
-        // A master that was cleared, or closed while no majority could be reached, is used again on
-        // votes only: strangers have none for half a minute, and sentinels with old files may all
-        // name a replica, from which they never recover. A client that asks them is not served.
+        // A master that was cleared is used again on votes only, and strangers have none for half a
+        // minute. One that was closed while no majority could be reached is used again at the
+        // latest when a client that asks the sentinels is served: if all have old files and name a
+        // replica, it is not, and they never recover from that.
         let voted = naming > cluster.sentinels.len() / 2 && !cluster.are_strangers();
         // With `hold` and `cut` views of strangers do not count yet, a majority has to name it, and
         // a master that was cut has to be verified anew.
         let strict = voted && !node.full;
         let strict = strict && cluster.slowest() == 0 && !cluster.reports_minority(pid);
         let quiet = quiet && !cluster.is_superseded(addr, epoch);
-        let published = (observed.target().is_some() && !self.proxies[pid].is_blinded) || voted;
+        let blinded = self.proxies[pid].is_blinded && !cluster.is_asker_served(pid);
+        let published = (observed.target().is_some() && !blinded) || voted;
         let known = (self.minority == Minority::Keep && published) || strict;
         same && alive && alone && quiet && known && heard > cluster.sentinels.len() / 2
     }
@@ -726,6 +728,30 @@ impl Cluster {
         let (lost, since) = self.identities_lost;
         let seen = since + self.plan.cluster.down_after as Micros * MS + HEARD;
         lost > 0 && at <= seen
+    }
+
+    /// Whether a client that asks each sentinel, and the named node for its role, is served.
+    fn is_asker_served(&self, pid: Pid) -> bool {
+        let heard = self.sentinels.iter().filter(|it| self.can_hear(pid, it.pid));
+        let mut named = heard.filter_map(|sentinel| {
+            let addr = sentinel.current_master();
+            self.redis.iter().find(|it| self.net.addr(it.pid) == addr && it.is_master())
+        });
+        named.any(|it| {
+            let process = self.net.process(it.pid);
+            process.up && !process.stopped && self.net.reach(pid, it.pid)
+        })
+    }
+
+    /// Whether sentinels that name different masters do not hear each other: which one is meant is
+    /// decided by their hellos, and a client that asks any of them is led to both.
+    fn is_torn(&self) -> bool {
+        let sees_down = |it: &Sentinel, other: &Sentinel| {
+            it.peers.iter().any(|peer| peer.id == Some(other.id) && peer.s_down)
+        };
+        let mut pairs =
+            self.sentinels.iter().flat_map(|one| self.sentinels.iter().map(move |two| (one, two)));
+        pairs.any(|(one, two)| one.current_master() != two.current_master() && sees_down(one, two))
     }
 
     /// Whether a sentinel has ordered a promotion, and its failover is not over.
