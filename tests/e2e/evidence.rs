@@ -54,24 +54,25 @@ fn promoted(cluster: &Cluster, old: SocketAddr) -> &Node {
     })
 }
 
-/// All sentinels restart with epoch 0 and their identities: as with files from a backup.
-fn age_files(cluster: &Cluster) {
+/// All sentinels restart, with files in which each line is what `line` makes of it.
+fn restart_with(cluster: &Cluster, line: impl Fn(&str) -> Option<String>) {
     for sentinel in cluster.sentinels() {
         sentinel.kill();
         let path = sentinel.conf_path();
         let text = std::fs::read_to_string(&path).expect("its file");
-        let old = text.lines().map(|line| {
-            let mut words: Vec<&str> = line.split(' ').collect();
-            if line.starts_with("sentinel ")
-                && words.get(1).is_some_and(|it| it.ends_with("-epoch"))
-            {
-                *words.last_mut().expect("words") = "0";
-            }
-            words.join(" ") + "\n"
-        });
-        std::fs::write(&path, old.collect::<String>()).expect("its file");
+        let lines = text.lines().filter_map(&line).map(|line| line + "\n");
+        std::fs::write(&path, lines.collect::<String>()).expect("its file");
         sentinel.restart();
     }
+}
+
+/// A line with epoch 0 in place of any other: as in a file from a backup.
+fn aged(line: &str) -> String {
+    let mut words: Vec<&str> = line.split(' ').collect();
+    if line.starts_with("sentinel ") && words.get(1).is_some_and(|it| it.ends_with("-epoch")) {
+        *words.last_mut().expect("words") = "0";
+    }
+    words.join(" ")
 }
 
 #[test]
@@ -83,7 +84,51 @@ fn loses_nothing_after_sentinels_with_old_files() {
     }
     let pointsman = pointsman(&cluster);
     let load = writing(&pointsman);
-    age_files(&cluster);
+    restart_with(&cluster, |line| Some(aged(line)));
+    let failover = cluster.failover();
+    more_writes(&load, 500);
+    assert_eq!(lost(load, failover.to), 0);
+}
+
+/// All sentinels are replaced at their addresses by ones with other identities.
+#[test]
+fn loses_nothing_after_sentinels_without_files() {
+    let cluster = Cluster::builder().discover().start();
+    cluster.failover();
+    cluster.wait_whole();
+    let pointsman = pointsman(&cluster);
+    let load = writing(&pointsman);
+    let forgotten = ["sentinel myid", "sentinel known-", "sentinel current-epoch"];
+    restart_with(&cluster, |line| {
+        (!forgotten.iter().any(|it| line.starts_with(it))).then(|| aged(line))
+    });
+    let failover = cluster.failover();
+    more_writes(&load, 500);
+    assert_eq!(lost(load, failover.to), 0);
+}
+
+/// All sentinels are told to watch the master anew: they keep their identities, and begin at epoch
+/// 0.
+#[test]
+fn loses_nothing_after_sentinels_that_monitor_anew() {
+    let cluster = Cluster::builder().discover().start();
+    for _ in 0..2 {
+        cluster.failover();
+        cluster.wait_whole();
+    }
+    let pointsman = pointsman(&cluster);
+    let load = writing(&pointsman);
+    let (name, master) = (cluster.name(), cluster.master().addr());
+    let (ip, port) = (master.ip().to_string(), master.port().to_string());
+    for sentinel in cluster.sentinels() {
+        for order in [
+            vec!["SENTINEL", "REMOVE", name],
+            vec!["SENTINEL", "MONITOR", name, &ip, &port, "2"],
+            vec!["SENTINEL", "SET", name, "failover-timeout", "10000"],
+        ] {
+            assert!(sentinel.ask(&order).expect("a reply").is_ok(), "{order:?}");
+        }
+    }
     let failover = cluster.failover();
     more_writes(&load, 500);
     assert_eq!(lost(load, failover.to), 0);

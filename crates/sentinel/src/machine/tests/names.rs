@@ -78,6 +78,26 @@ fn confirms_master_that_refuses_requests_after_stall() {
     }
 }
 
+/// At the start, and as the successor of another master.
+#[test]
+fn follows_master_that_refuses_requests() {
+    for ping in [PingReply::Misconf, PingReply::Busy, PingReply::Other] {
+        let refuses = |rig: &mut Rig, letter: char| {
+            let Answer::Report(report) = rig.nodes[&letter].clone() else { panic!("a report") };
+            rig.nodes.insert(letter, Answer::Report(NodeReport { ping, ..report }));
+        };
+        let mut rig = Rig::new();
+        refuses(&mut rig, 'A');
+        rig.run(3000);
+        assert_eq!(rig.outcomes_untimed(), ["commit A@5 majority"], "{ping:?}");
+        rig.mark();
+        rig.selects(1, 'B').at(90).promotes('B');
+        refuses(&mut rig, 'B');
+        rig.at(1000).all_name('B', 6).at(3000);
+        assert_eq!(rig.outcomes_untimed(), ["hold", "commit B@6 majority"], "{ping:?}");
+    }
+}
+
 #[test]
 fn keeps_probing_replicas_while_sentinels_are_silent() {
     let mut rig = Rig::booted();
