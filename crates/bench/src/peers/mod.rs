@@ -104,11 +104,8 @@ impl Peer {
 
     /// Whether it is measured with clients over TLS.
     pub(super) fn speaks_tls(self) -> bool {
-        use Peer::{
-            Haproxy2, Haproxy3, Haproxy3Buffers, Haproxy3Splice, Pointsman, PointsmanShared,
-        };
-        let haproxy = matches!(self, Haproxy2 | Haproxy3 | Haproxy3Buffers | Haproxy3Splice);
-        haproxy || matches!(self, Pointsman | PointsmanShared)
+        use Peer::{Baseline, Direct, Envoy, Nginx, Twemproxy};
+        !matches!(self, Direct | Baseline | Nginx | Twemproxy | Envoy)
     }
 
     /// The source of the program, if it has to be fetched.
