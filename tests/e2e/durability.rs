@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use harness::{Client, Cluster, Pointsman, Value, pause, wait_until};
 
@@ -224,6 +224,28 @@ fn answers_with_an_error_without_enough_replicas() {
         assert_eq!(not_confirmed(&pointsman), 1.0);
         assert!(client.cmd(&["INCR", "k"]).expect("a reply").int() == Some(3), "{mode}");
     }
+}
+
+/// On a shared connection, readers do not wait for as long as writers do.
+#[test]
+fn serves_readers_while_writes_wait() {
+    let cluster = cluster();
+    let pointsman = durable_with(&cluster, BOTH[1], 1, "20s", "[process]\nworkers = 1");
+    let (mut writer, mut reader) = (pointsman.client(), pointsman.client());
+    assert!(writer.cmd(&["SET", "k", "v"]).expect("a reply").is_ok());
+    assert_eq!(reader.cmd(&["GET", "k"]).expect("a reply").text(), Some("v"));
+    let replicas = cluster.replicas();
+    replicas.iter().for_each(|node| node.stop());
+    writer.send(&harness::encode(&["SET", "k", "w"])).expect("sent");
+    pause(Duration::from_millis(50));
+    let began = Instant::now();
+    for _ in 0..100 {
+        assert_eq!(reader.cmd(&["GET", "k"]).expect("a reply").text(), Some("w"));
+    }
+    let took = began.elapsed();
+    replicas.iter().for_each(|node| node.cont());
+    assert!(writer.read_value().expect("a reply").is_ok());
+    assert!(took < Duration::from_secs(5), "{took:?}");
 }
 
 #[test]

@@ -130,6 +130,28 @@ fn completes_what_it_has_examined_before_it_gathers() {
 }
 
 #[test]
+fn gives_up_when_too_much_stands_behind_a_write() {
+    let mut it = confirmations(OnTimeout::Error);
+    requests(&mut it, &["SET k v", "GET large"]);
+    let large = format!("+OK\r\n${}\r\n", 33 << 20);
+    assert_eq!(receive(&mut it, &large), "");
+    let (part, mut out) = (vec![b'x'; 1 << 20], Vec::new());
+    let received: Vec<_> = (0..33).map(|_| it.receive(&part, &mut out)).collect();
+    assert_eq!(received.iter().position(|it| it.is_err()), Some(31), "beyond 32 MiB");
+    assert_eq!(received[31], Err(Fault::TooMuchHeld));
+}
+
+#[test]
+fn gives_up_when_too_many_alternations_are_in_flight() {
+    let mut it = confirmations(OnTimeout::Error);
+    let pairs = [request("SET k v"), request("GET k")].concat().repeat(1 << 12);
+    let sent = (0..256).map(|_| send(&mut it, &pairs, usize::MAX).map(drop));
+    let sent: Vec<_> = sent.collect();
+    assert_eq!(sent.iter().position(Result::is_err), Some(128), "beyond a million");
+    assert_eq!(sent[128], Err(Fault::TooMuchHeld));
+}
+
+#[test]
 fn sends_none_for_reads() {
     let mut it = confirmations(OnTimeout::Error);
     assert_eq!(
