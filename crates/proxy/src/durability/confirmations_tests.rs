@@ -137,7 +137,7 @@ fn gives_up_when_too_much_stands_behind_a_write() {
     assert_eq!(receive(&mut it, &large), "");
     let (part, mut out) = (vec![b'x'; 1 << 20], Vec::new());
     let received: Vec<_> = (0..33).map(|_| it.receive(&part, &mut out)).collect();
-    assert_eq!(received.iter().position(|it| it.is_err()), Some(31), "beyond 32 MiB");
+    assert_eq!(received.iter().position(Result::is_err), Some(31), "beyond 32 MiB");
     assert_eq!(received[31], Err(Fault::TooMuchHeld));
 }
 
