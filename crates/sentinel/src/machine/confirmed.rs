@@ -8,7 +8,9 @@
 //! which an operator can promote another one, and then it is, because nothing better will come.
 //!
 //! The list is as old as the last probe, so a node that lacks only the latest writes is not
-//! noticed.
+//! noticed. While the gate is closed no client hears of a write, and a master that was superseded
+//! goes on for seconds with the replicas that it still has: what they acknowledge then is not
+//! noted. Nor is what a replica acknowledges beyond the offset of its master.
 
 use std::time::Instant;
 
@@ -20,8 +22,8 @@ use crate::{NodeAddr, NodeReport};
 pub(crate) struct Confirmed {
     /// The furthest offset that enough of them have acknowledged.
     offset: u64,
-    /// How many it had in its last answer.
-    replicas: usize,
+    /// How many it had in its last answer, if it lists them.
+    replicas: Option<usize>,
 }
 
 /// A node that was promoted without confirmed writes, and is not followed yet.
@@ -40,12 +42,14 @@ impl Machine {
         let (Some(committed), Some(replicas)) = (&mut self.committed, &report.replicas) else {
             return;
         };
-        committed.confirmed.replicas = replicas.len();
+        committed.confirmed.replicas = Some(replicas.len());
+        let written = report.offset.or(report.lineage.as_ref().map(|it| it.offset));
+        let Some(written) = written.filter(|_| !self.hold.is_closed) else { return };
         let mut offsets: Vec<u64> = replicas.iter().map(|it| it.acknowledged).collect();
         offsets.sort_unstable_by(|one, other| other.cmp(one));
         let Some(last) = usize::from(self.rules.confirmed_by).checked_sub(1) else { return };
         if let Some(offset) = offsets.get(last) {
-            committed.confirmed.offset = committed.confirmed.offset.max(*offset);
+            committed.confirmed.offset = committed.confirmed.offset.max(written.min(*offset));
         }
     }
 
@@ -72,11 +76,12 @@ impl Machine {
     }
 
     /// How many more replicas the master has than have to confirm a write; `None` if none have to,
-    /// or there is no master.
+    /// or there is no master that lists them.
     pub(crate) fn spare_replicas(&self) -> Option<i32> {
         let committed = self.committed.as_ref().filter(|it| it.published)?;
         let needed = Some(self.rules.confirmed_by).filter(|needed| *needed > 0)?;
-        Some(i32::try_from(committed.confirmed.replicas).unwrap_or(i32::MAX) - i32::from(needed))
+        let replicas = i32::try_from(committed.confirmed.replicas?).unwrap_or(i32::MAX);
+        Some(replicas - i32::from(needed))
     }
 
     /// The promoted node that is not followed because it lacks confirmed writes.

@@ -334,7 +334,8 @@ fn read_replicas(reply: &Reply) -> Option<Box<[AttachedReplica]>> {
     let entry = |reply: &Reply| match reply.list()? {
         [host, port, offset, ..] => Some(AttachedReplica {
             addr: NodeAddr::parse(host.text()?, port.text()?)?,
-            acknowledged: offset.text()?.parse().ok()?,
+            // One that cannot be read confirms nothing.
+            acknowledged: offset.text().and_then(|it| it.parse().ok()).unwrap_or(0),
         }),
         _ => None,
     };

@@ -57,6 +57,35 @@ fn follows_a_node_that_has_all_confirmed_writes() {
     assert_eq!(rig.outcomes_untimed(), ["hold", "commit B@6 majority"]);
 }
 
+fn acknowledge(rig: &mut Rig, offset: u64) {
+    let replicas = report(rig, 'A').replicas.as_mut().expect("replicas");
+    replicas.iter_mut().for_each(|it| it.acknowledged = offset);
+}
+
+/// The old master is a master for seconds after a planned failover, and goes on with its other
+/// replica. No client hears of that.
+#[test]
+fn ignores_what_is_acknowledged_while_the_gate_is_closed() {
+    let mut rig = durable(1, [700, 900]);
+    rig.selects(1, 'B').at(90).promotes('B');
+    report(&mut rig, 'B').lineage.as_mut().expect("a lineage").second_offset = 901;
+    acknowledge(&mut rig, 950);
+    rig.at(1000).all_name('B', 6).at(3000);
+    assert_eq!(rig.outcomes_untimed(), ["hold", "commit B@6 majority"]);
+}
+
+/// A process that may replicate can acknowledge anything.
+#[test]
+fn believes_no_acknowledgement_beyond_the_masters_offset() {
+    let mut rig = durable(1, [700, 900]);
+    acknowledge(&mut rig, 1 << 60);
+    rig.run(1500);
+    rig.mark();
+    fail_over_to_b(&mut rig, 1000);
+    rig.at(3000);
+    assert_eq!(rig.outcomes_untimed(), ["hold", "commit B@6 majority"]);
+}
+
 #[test]
 fn waits_before_it_follows_a_node_that_lacks_some() {
     let mut rig = durable(1, [700, 900]);
@@ -87,6 +116,9 @@ fn counts_replicas_beyond_those_that_confirm() {
     assert_eq!(durable(1, [1, 1]).machine.spare_replicas(), Some(1));
     assert_eq!(durable(3, [1, 1]).machine.spare_replicas(), Some(-1));
     assert_eq!(durable(0, [1, 1]).machine.spare_replicas(), None);
+    // The server does not list them.
+    let rules = MachineRules { confirmed_by: 1, ..MachineRules::default() };
+    assert_eq!(Rig::booted_with(rules).machine.spare_replicas(), None);
 }
 
 #[test]
