@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use harness::{Client, Cluster, Pointsman, Value, pause, wait_until};
 
-use crate::{builder, metric, tls_redis};
+use crate::{builder, metric};
 
 const PATIENCE: Duration = Duration::from_secs(40);
 const BOTH: [&str; 2] = ["upstream = \"dedicated\"", "upstream = \"shared\""];
@@ -312,8 +312,7 @@ fn waits_before_it_follows_a_replica_without_confirmed_writes() {
     });
 }
 
-/// A value that a blocked client was given is confirmed, too. Redis 7.0 does not wait for it by
-/// itself.
+/// A value that a blocked client was given is confirmed, too. No server waits for it by itself.
 #[test]
 fn confirms_what_a_blocked_client_was_given() {
     let cluster = cluster();
@@ -330,7 +329,7 @@ fn confirms_what_a_blocked_client_was_given() {
 }
 
 /// Everything that clients do beside plain writes works as without confirmation.
-fn serve_every_kind_of_request(cluster: &Cluster, sections: &str) {
+pub(super) fn serve_every_kind_of_request(cluster: &Cluster, sections: &str) {
     for mode in BOTH {
         let pointsman = durable_with(cluster, mode, 2, "10s", sections);
         let mut client = pointsman.client();
@@ -373,12 +372,6 @@ fn serve_every_kind_of_request(cluster: &Cluster, sections: &str) {
 #[test]
 fn serves_every_kind_of_request_with_confirmation() {
     serve_every_kind_of_request(&cluster(), "");
-}
-
-#[test]
-fn serves_every_kind_of_request_over_tls() {
-    let cluster = Cluster::builder().replicas(2).sentinels(1).tls().start();
-    serve_every_kind_of_request(&cluster, &tls_redis::sections(&cluster, "client"));
 }
 
 /// Requests that cannot be followed end their session, and cost Redis no further connection. They

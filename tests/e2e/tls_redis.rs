@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use harness::{Client, Cluster, Load, Pointsman, Value, wait_until};
 
+use crate::durability::serve_every_kind_of_request;
 use crate::isolation::sets;
 use crate::{builder, metric};
 
@@ -142,6 +143,12 @@ fn answers_sentinel_clients_over_tls() {
     let resumed = ",listener=\"sentinel\",kind=\"resumed\"";
     let name = "pointsman_target_tls_handshakes_total";
     assert!(count(&pointsman, name, labels) + count(&pointsman, name, resumed) >= 1.0);
+}
+
+#[test]
+fn confirms_every_kind_of_request_over_tls() {
+    let cluster = Cluster::builder().replicas(2).sentinels(1).tls().start();
+    serve_every_kind_of_request(&cluster, &sections(&cluster, "client"));
 }
 
 fn master_through(listen: SocketAddr) -> std::io::Result<Vec<String>> {

@@ -34,14 +34,23 @@ const MAX_RUNS: usize = 1 << 20;
 /// The longest answer to `WAIT`: an error.
 const MAX_ANSWER: usize = 1024;
 
-/// Sent before `WAIT` if a blocking command is among the writes. Redis 7.0 waits for the writes
-/// that the connection had made when its last command *began*, so a value that a blocked client was
-/// given later would not be confirmed. This command begins after that.
-const AFTER_BLOCKING: &[u8] = b"*3\r\n$4\r\nWAIT\r\n$1\r\n0\r\n$1\r\n1\r\n";
+/// Sent before `WAIT` if a blocking command is among the writes, because `WAIT` does not cover what
+/// a blocked client was given: it waits for the offset of the connection, which servers up to 7.0
+/// note when a command *begins*, and those since 7.2 only when a command itself was replicated. The
+/// first of these commands moves that offset for the former, the second for the latter. Its message
+/// is replicated and reaches no subscriber: patterns do not match the channels of `SPUBLISH`.
+const AFTER_BLOCKING: &[u8] = b"*3\r\n$4\r\nWAIT\r\n$1\r\n0\r\n$1\r\n1\r\n\
+    *3\r\n$8\r\nSPUBLISH\r\n$20\r\npointsman:durability\r\n$1\r\n1\r\n";
 
-/// The reply in place of one whose write is not confirmed.
+/// How servers up to 7.0 refuse `SPUBLISH`, which they do not need. Later ones quote the name of an
+/// unknown command in another way, and name the user that lacks a permission.
+const NOT_NEEDED: [&[u8]; 2] =
+    [b"-ERR unknown command `", b"-NOPERM this user has no permissions "];
+
+/// The reply in place of one whose write is not confirmed. The server's error, if there is one, and
+/// the end of the line follow.
 const NOT_CONFIRMED: &[u8] =
-    b"-NOREPLICAS The write is not confirmed by enough replicas, its outcome is unknown\r\n";
+    b"-NOREPLICAS The write is not confirmed by enough replicas, its outcome is unknown";
 
 /// The requests that are sent after writes: [`AFTER_BLOCKING`] and the one that is always sent.
 fn requests(rule: Durability, timeout: Duration) -> Box<[u8]> {
@@ -50,6 +59,14 @@ fn requests(rule: Durability, timeout: Duration) -> Box<[u8]> {
     let words = words.map(|word| format!("${}\r\n{word}\r\n", word.len())).concat();
     let request = format!("*3\r\n{words}");
     [AFTER_BLOCKING, request.as_bytes()].concat().into()
+}
+
+/// The answer to the second command of [`AFTER_BLOCKING`], if it means that nothing was replicated
+/// although the server needs it.
+fn refusal(answer: &[u8]) -> Option<Box<[u8]>> {
+    let is_refused =
+        answer.starts_with(b"-") && !NOT_NEEDED.iter().any(|it| answer.starts_with(it));
+    is_refused.then(|| answer.into())
 }
 
 /// Why a connection has to be closed.
@@ -104,8 +121,18 @@ struct HeldReply {
 struct Wait {
     /// The number of replies that come before it.
     after: u64,
-    /// Whether it says which writes are confirmed.
-    decides: bool,
+    asked: Asked,
+}
+
+/// What the server was asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Asked {
+    /// The first command of [`AFTER_BLOCKING`]. Its answer does not matter.
+    Begin,
+    /// The second one. If it is refused, `WAIT` says nothing about what a blocked client was given.
+    Replicate,
+    /// How many replicas have the writes.
+    Confirm,
 }
 
 /// The state of one connection. The caller passes the bytes of both directions, and sends `WAIT`
@@ -138,6 +165,8 @@ pub(crate) struct Confirmations {
     /// Replies so far.
     answered: u64,
     waits: VecDeque<Wait>,
+    /// The error that the server gave instead of replicating the message before the next answer.
+    refused: Option<Box<[u8]>>,
     held: Vec<u8>,
     replies: VecDeque<HeldReply>,
     /// The held part of the incomplete reply; what it answers.
@@ -168,6 +197,7 @@ impl Confirmations {
             writes: 0,
             answered: 0,
             waits: VecDeque::new(),
+            refused: None,
             held: Vec::new(),
             replies: VecDeque::new(),
             partial: None,
@@ -260,10 +290,9 @@ impl Confirmations {
 
     fn expect_answer(&mut self, after: u64, after_blocking: bool) {
         self.after_blocking = after_blocking;
-        if after_blocking {
-            self.waits.push_back(Wait { after, decides: false });
-        }
-        self.waits.push_back(Wait { after, decides: true });
+        let asked = [Asked::Begin, Asked::Replicate, Asked::Confirm];
+        let skipped = if after_blocking { 0 } else { 2 };
+        self.waits.extend(asked.into_iter().skip(skipped).map(|asked| Wait { after, asked }));
     }
 
     fn examine(&mut self, bytes: &[u8]) -> Result<(), Fault> {
@@ -398,8 +427,10 @@ impl Confirmations {
                 };
                 let (answer, after) = rest.split_at_checked(end + 1).ok_or(Fault::Untracked)?;
                 rest = after;
-                if self.waits.pop_front().is_some_and(|it| it.decides) {
-                    self.decide(answer, out)?;
+                match self.waits.pop_front().map(|it| it.asked) {
+                    Some(Asked::Confirm) => self.decide(answer, out)?,
+                    Some(Asked::Replicate) => self.refused = refusal(answer),
+                    _ => {}
                 }
                 continue;
             }
@@ -456,6 +487,8 @@ impl Confirmations {
     /// The answer to the oldest `WAIT`: the number of replicas that have all that came before it,
     /// or an error.
     fn decide(&mut self, answer: &[u8], out: &mut Vec<u8>) -> Result<(), Fault> {
+        let refused = self.refused.take();
+        let answer = refused.as_deref().unwrap_or(answer);
         let number = answer.strip_prefix(b":").and_then(|it| it.strip_suffix(b"\r\n"));
         let number = number.and_then(|it| std::str::from_utf8(it).ok()?.parse::<u64>().ok());
         let is_confirmed = number.is_some_and(|number| number >= u64::from(self.rule.replicas));
@@ -470,10 +503,15 @@ impl Confirmations {
         if writes > 0 && self.rule.on_timeout == OnTimeout::Close {
             return Err(Fault::NotConfirmed);
         }
+        let error = answer.strip_prefix(b"-");
+        let not_confirmed = match error {
+            Some(error) => [NOT_CONFIRMED, b": ", error].concat(),
+            None => [NOT_CONFIRMED, b"\r\n"].concat(),
+        };
         let mut rest = &held[..];
         for HeldReply { len, answers_write } in replies {
             let (reply, after) = rest.split_at_checked(len).ok_or(Fault::Untracked)?;
-            out.extend_from_slice(if answers_write { NOT_CONFIRMED } else { reply });
+            out.extend_from_slice(if answers_write { &not_confirmed } else { reply });
             rest = after;
         }
         Ok(())

@@ -9,8 +9,11 @@ use crate::options::{Durability, OnTimeout};
 
 const WAIT: &str = "*3 WAIT 1 250 ";
 
+/// Sent after a blocking command.
+const AFTER_BLOCKING: &str = "*3 WAIT 0 1 *3 SPUBLISH pointsman:durability 1 ";
+
 const NOT_CONFIRMED: &str =
-    "-NOREPLICAS The write is not confirmed by enough replicas, its outcome is unknown ";
+    "-NOREPLICAS The write is not confirmed by enough replicas, its outcome is unknown";
 
 fn confirmations(on_timeout: OnTimeout) -> Confirmations {
     let rule = Durability { replicas: 1, timeout: Duration::from_millis(250), on_timeout };
@@ -167,12 +170,13 @@ fn replaces_replies_to_writes_that_are_not_confirmed() {
     requests(&mut it, &["SET k v", "GET b", "LPUSH k v"]);
     let wrong = "-WRONGTYPE not a list\r\n";
     assert_eq!(receive(&mut it, &format!("+OK\r\n$1\r\nb\r\n{wrong}")), "");
-    let expected = format!("{NOT_CONFIRMED}b -WRONGTYPE not a list ");
+    let expected = format!("{NOT_CONFIRMED} b -WRONGTYPE not a list ");
     assert_eq!(receive(&mut it, ":0\r\n"), expected);
     assert_eq!((it.take_not_confirmed(), it.take_not_confirmed()), (1, 0));
     // So does a server that refuses to wait.
     requests(&mut it, &["SET k v"]);
-    assert_eq!(receive(&mut it, "+OK\r\n-NOPERM no permission\r\n"), NOT_CONFIRMED);
+    let expected = format!("{NOT_CONFIRMED}: NOPERM no permission ");
+    assert_eq!(receive(&mut it, "+OK\r\n-NOPERM no permission\r\n"), expected);
 }
 
 #[test]
@@ -212,19 +216,45 @@ fn confirms_writes_after_a_refused_transaction() {
     assert!(!it.takes_wait());
     assert_eq!(receive(&mut it, "-NOPERM multi\r\n+OK\r\n"), "-NOPERM multi ");
     assert!(it.takes_wait() && !it.takes_wait());
-    assert_eq!(receive(&mut it, ":0\r\n:1\r\n"), "+OK ");
+    assert_eq!(receive(&mut it, ":0\r\n:0\r\n:1\r\n"), "+OK ");
     assert_eq!(requests(&mut it, &["SET k v"]), format!("*3 SET k v {WAIT}"));
 }
 
-/// Redis 7.0 would not wait for what a blocked client was given.
+/// No server waits for what a blocked client was given unless another command follows.
 #[test]
 fn confirms_blocking_commands_from_another_command_on() {
-    let mut it = confirmations(OnTimeout::Error);
-    let wire = format!("*3 BLPOP q 0 *3 WAIT 0 1 {WAIT}");
-    assert_eq!(requests(&mut it, &["BLPOP q 0"]), wire);
-    assert_eq!(receive(&mut it, "*2\r\n+q\r\n+x\r\n:1\r\n"), "");
-    assert_eq!(receive(&mut it, ":1\r\n"), "*2 +q +x ");
-    assert!(it.is_idle());
+    for refused in [
+        ":0",
+        "-ERR unknown command `SPUBLISH`, with args beginning with: ",
+        "-NOPERM this user has no permissions to run the 'spublish' command",
+    ] {
+        let mut it = confirmations(OnTimeout::Error);
+        let wire = format!("*3 BLPOP q 0 {AFTER_BLOCKING}{WAIT}");
+        assert_eq!(requests(&mut it, &["BLPOP q 0"]), wire);
+        assert_eq!(receive(&mut it, &format!("*2\r\n+q\r\n+x\r\n:1\r\n{refused}\r\n")), "");
+        assert_eq!(receive(&mut it, ":1\r\n"), "*2 +q +x ");
+        assert!(it.is_idle());
+    }
+}
+
+/// The number of replicas then says nothing about what the blocked client was given.
+#[test]
+fn does_not_confirm_blocking_commands_if_the_message_is_refused() {
+    for refused in [
+        "-ERR unknown command 'SPUBLISH', with args beginning with: ",
+        "-NOPERM User app has no permissions to run the 'spublish' command",
+    ] {
+        let mut it = confirmations(OnTimeout::Error);
+        requests(&mut it, &["BLPOP q 0"]);
+        let wire = format!("*2\r\n+q\r\n+x\r\n:1\r\n{refused}\r\n:1\r\n");
+        assert_eq!(
+            receive(&mut it, &wire).trim_end(),
+            format!("{NOT_CONFIRMED}: {}", &refused[1..]).trim_end()
+        );
+        // Only for this one.
+        requests(&mut it, &["SET k v"]);
+        assert_eq!(receive(&mut it, "+OK\r\n:1\r\n"), "+OK ");
+    }
 }
 
 #[test]
@@ -294,12 +324,12 @@ fn confirms_requests_in_any_pieces() {
     }
 }
 
-/// Redis 7.0 would confirm too little, whatever follows the blocking command: a request that the
+/// Servers would confirm too little, whatever follows the blocking command: a request that the
 /// server rejects does not count for it.
 #[test]
 fn confirms_every_blocking_command_of_a_run() {
     let mut it = confirmations(OnTimeout::Error);
-    let wire = format!("*3 BLPOP q 0 *3 SET k v *3 WAIT 0 1 {WAIT}");
+    let wire = format!("*3 BLPOP q 0 *3 SET k v {AFTER_BLOCKING}{WAIT}");
     assert_eq!(requests(&mut it, &["BLPOP q 0", "SET k v"]), wire);
 }
 

@@ -12,12 +12,13 @@ use super::fetch::Programs;
 
 /// The modules of the end-to-end tests that depend on the server. The others test only the proxy
 /// itself.
-pub(super) const PARTS: [&str; 14] = [
+pub(super) const PARTS: [&str; 15] = [
     "bytes",
     "carry",
     "carry_state",
     "discovery",
     "doctor",
+    "durability",
     "failover",
     "maintenance",
     "new_master",
