@@ -6,6 +6,7 @@
 
 mod clients;
 mod failover;
+pub mod histories;
 mod instructions;
 mod junk;
 pub mod load;
@@ -14,7 +15,6 @@ mod paired;
 mod peers;
 mod priority;
 mod raw;
-pub mod soak;
 pub mod space;
 mod stats;
 mod traffic;

@@ -76,12 +76,14 @@ enum Command {
     Dist(dist::DistOptions),
     /// Simulate failovers with faults, one run per seed; print a timeline of the first violation.
     Simulate(simulate::SimulateOptions),
-    /// Run checking clients through random faults drawn from a seed; books must balance at the end.
-    Soak(bench::soak::SoakOptions),
     /// Compare random conversations of several clients with a server and through Pointsman.
     ///
     /// Every reply is compared byte by byte, with dedicated and with shared connections, with one
     /// seed per conversation. One that differs is made as short as possible and printed.
+    ///
+    /// With --minutes: checks histories of clients of several proxies, on shared keys and under
+    /// random faults of servers, sentinels, network and proxies, for linearizability. A history
+    /// that is impossible is printed with what happened meanwhile.
     Verify(verify::VerifyCommand),
     /// Build the documentation as a book in target/book. Installs mdBook below target/ if needed.
     Docs,
@@ -106,7 +108,6 @@ fn main() -> ExitCode {
         Command::DeployCheck(options) => deploy::check(&options),
         Command::Dist(options) => dist::dist(&options),
         Command::Simulate(options) => simulate::run(&options),
-        Command::Soak(options) => bench::soak::run(&options),
         Command::Verify(options) => verify::run(&options),
         Command::Docs => docs::build(),
         Command::Pictures(options) => pictures::run(&options),

@@ -69,6 +69,12 @@ impl Absences {
         self.all(from, to).iter().sum()
     }
 
+    /// The longest time that a core was away between two instants.
+    #[must_use]
+    pub fn longest(&self, from: Instant, to: Instant) -> Duration {
+        self.all(from, to).into_iter().max().unwrap_or_default()
+    }
+
     /// How often a core was away for at least `least` between two instants.
     #[must_use]
     pub fn longer_than(&self, least: Duration, from: Instant, to: Instant) -> usize {

@@ -27,6 +27,26 @@ impl Cut {
         ))
     }
 
+    /// Drops all packets from these addresses to those; what flows back is not affected.
+    ///
+    /// # Panics
+    /// Like [`between`](Self::between).
+    #[must_use]
+    #[track_caller]
+    pub fn one_way(these: &[IpAddr], those: &[IpAddr]) -> Self {
+        Self::new(&format!("ip saddr {} ip daddr {} drop", set(these), set(those)))
+    }
+
+    /// Drops all packets that processes of a group of users send to these addresses.
+    ///
+    /// # Panics
+    /// Like [`between`](Self::between).
+    #[must_use]
+    #[track_caller]
+    pub fn of_group(group: u32, those: &[IpAddr]) -> Self {
+        Self::new(&format!("meta skgid {group} ip daddr {} drop", set(those)))
+    }
+
     /// Drops all packets on connections from `from` to a port of `to`; connections that `to` opened
     /// to `from` are not affected.
     ///

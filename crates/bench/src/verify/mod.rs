@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 use clap::{Args, ValueEnum};
 use setup::{build, install, seconds};
 
-use crate::{stop_on_signals, words as panic_words};
+use crate::{histories, stop_on_signals, words as panic_words};
 use conversation::Conversation;
 use driver::Difference;
 use generator::Profile;
@@ -84,6 +84,25 @@ pub struct VerifyOptions {
     /// Stop after this many conversations that differ.
     #[arg(long, value_name = "N", default_value_t = 5)]
     most: usize,
+    /// Instead of conversations, check histories of clients of several proxies for this long, under
+    /// random faults.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    minutes: Option<u64>,
+    /// With --minutes: clients use TLS; otherwise the seed decides.
+    #[arg(long, requires = "minutes")]
+    tls: bool,
+    /// With --minutes: two replicas confirm each write; otherwise the seed decides.
+    #[arg(long, requires = "minutes")]
+    durability: bool,
+    /// With --minutes: print the modes and the first steps of the seed, and run nothing.
+    #[arg(long, requires = "minutes")]
+    plan: bool,
+    /// With --minutes: make a mistake, which has to be found.
+    #[arg(long, requires = "minutes", value_enum)]
+    plant: Option<histories::Plant>,
+    /// Already in its own network namespace.
+    #[arg(long, hide = true)]
+    namespaced: bool,
     /// Print the conversation of the seed, and run nothing.
     #[arg(long)]
     print: bool,
@@ -151,6 +170,22 @@ pub fn run(options: &VerifyOptions) -> Result<ExitCode, String> {
             .map_err(|error| format!("{}: {error}", program.display()))?,
         None => build::pointsman()?,
     };
+    if let Some(minutes) = options.minutes {
+        return histories::run(&histories::Request {
+            minutes,
+            seed: options.seed,
+            shared: match options.mode {
+                Mode::Both => None,
+                mode => Some(mode == Mode::Shared),
+            },
+            tls: options.tls,
+            durable: options.durability,
+            plan: options.plan,
+            plant: options.plant,
+            program: &program,
+            namespaced: options.namespaced,
+        });
+    }
     let stop = stop_on_signals().map_err(|error| format!("no signals: {error}"))?;
     let mut differ = 0;
     for is_shared in modes {

@@ -1,17 +1,18 @@
 //! Which changes of the master the sentinels announced, and their steps. Pure.
 
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+
+use super::operation::Micros;
 
 /// Sentinels that announce one switch do so within this time.
-const ONE_SWITCH: Duration = Duration::from_secs(60);
+const ONE_SWITCH: Micros = 60_000_000;
 /// A failover follows the first sign of it within this time.
-const FOREBODING: Duration = Duration::from_secs(30);
+const FOREBODING: Micros = 30_000_000;
 
 /// What one sentinel published.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Sighting {
-    pub(super) at: Instant,
+    pub(super) at: Micros,
     pub(super) from: SocketAddr,
     pub(super) channel: String,
     pub(super) payload: String,
@@ -20,13 +21,15 @@ pub(super) struct Sighting {
 /// A change of the master that a majority of sentinels announced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Switch {
-    pub(super) at: Instant,
+    /// The first announcement, and that of a second sentinel.
+    pub(super) at: Micros,
+    pub(super) majority: Micros,
     /// The first sign of it: a sentinel that found the master down.
-    pub(super) from: Instant,
-    /// When the successor was selected, which is when the proxy stops to forward requests.
-    pub(super) selected: Instant,
+    pub(super) from: Micros,
+    /// When the successor was selected, which is when a proxy stops to forward requests.
+    pub(super) selected: Micros,
     /// When it was asked to become the master.
-    pub(super) promoted: Instant,
+    pub(super) promoted: Micros,
     pub(super) old: SocketAddr,
     pub(super) new: SocketAddr,
 }
@@ -35,7 +38,7 @@ pub(super) struct Switch {
 /// on. A sentinel that comes back announces old changes again; these are not new.
 pub(super) fn switches(
     sightings: &[Sighting],
-    since: Instant,
+    since: Micros,
     mut master: SocketAddr,
 ) -> Vec<Switch> {
     let announced: Vec<(&Sighting, SocketAddr, SocketAddr)> = sightings
@@ -49,17 +52,17 @@ pub(super) fn switches(
             (from, to) == (old, new)
                 && other.from != first.from
                 && other.at >= first.at
-                && other.at.saturating_duration_since(first.at) < ONE_SWITCH
+                && other.at.saturating_sub(first.at) < ONE_SWITCH
         };
-        if *old != master || !announced.iter().any(|it| again(&it)) {
+        let Some((second, ..)) = announced.iter().find(again).filter(|_| *old == master) else {
             continue;
-        }
+        };
         master = *new;
         let sign = |it: &&Sighting| {
             matches!(it.channel.as_str(), "+sdown" | "+odown")
                 && it.payload.starts_with("master ")
                 && it.at <= first.at
-                && first.at.saturating_duration_since(it.at) < FOREBODING
+                && first.at.saturating_sub(it.at) < FOREBODING
         };
         let from = sightings.iter().find(sign).map_or(first.at, |it| it.at);
         let named = format!("slave {new} ");
@@ -70,12 +73,13 @@ pub(super) fn switches(
                 it.channel == channel
                     && it.payload.starts_with(&named)
                     && it.at <= first.at
-                    && first.at.saturating_duration_since(it.at) < FOREBODING
+                    && first.at.saturating_sub(it.at) < FOREBODING
             })
         };
         let selected = step("+selected-slave").map_or(from, |it| it.at);
         let promoted = step("+failover-state-wait-promotion").map_or(selected, |it| it.at);
-        found.push(Switch { at: first.at, from, selected, promoted, old: *old, new: *new });
+        let (at, majority) = (first.at, second.at);
+        found.push(Switch { at, majority, from, selected, promoted, old: *old, new: *new });
     }
     found
 }

@@ -1,0 +1,419 @@
+//! `cargo xtask verify --minutes N`: histories of clients of several proxies, under random faults.
+//!
+//! Clients of two or three proxies use the same keys of a real cluster and record every operation
+//! ([`client`]). One thread performs the schedule of the seed ([`schedule`], [`stage`]). After each
+//! step the objects of its epoch are read through every proxy, and each history is checked
+//! ([`checker`]): it has to be linearizable, with losses only where a change of the master excuses
+//! them ([`eras`]). Only Redis and its sentinels say what happened; Pointsman is not asked.
+//!
+//! The seed determines the modes, the schedule and the choices of the clients, not the
+//! interleaving: a violation that depends on a race may need several runs of its seed.
+
+mod checker;
+#[cfg(test)]
+mod checker_tests;
+mod client;
+mod eras;
+mod operation;
+mod proxy;
+mod relay;
+mod report;
+mod schedule;
+mod stage;
+mod switches;
+mod timeline;
+mod world;
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Write as _};
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use harness::{Absences, in_private_namespace, loopback_up, pause};
+
+use crate::{space, stop_on_signals, words};
+use checker::{Verdict, check};
+use client::{CLIENTS, Worker};
+use eras::{Away, Evidence};
+use operation::{Action, Kind, Micros, Object, Operation, Outcome};
+pub use relay::Plant;
+use report::{Epoch, Tally};
+use schedule::{Fault, Rng, Step, schedule};
+use stage::Stage;
+use switches::switches;
+use world::World;
+
+/// A run has new servers, and its own modes and seed, after this time.
+const LEG: Duration = Duration::from_secs(300);
+/// Steps of a leg, more than fit.
+const STEPS: usize = 500;
+/// Readings of an object that may fail before that is a finding.
+const READINGS: usize = 20;
+/// Growth of a process that is a finding, after its first step.
+const GROWTH_KIB: u64 = 8 * 1024;
+/// After this many findings a run ends.
+const FINDINGS: usize = 3;
+/// How long operations continue after a step.
+const AFTERWARDS: Duration = Duration::from_millis(700);
+
+/// What a run is asked for. Modes that are not given are drawn from the seed.
+#[derive(Debug)]
+pub struct Request<'a> {
+    /// Its length.
+    pub minutes: u64,
+    /// The seed of its first leg.
+    pub seed: u64,
+    /// Whether clients share connections to Redis.
+    pub shared: Option<bool>,
+    /// Whether clients use TLS in any case.
+    pub tls: bool,
+    /// Whether replicas confirm writes in any case.
+    pub durable: bool,
+    /// Print the schedule and run nothing.
+    pub plan: bool,
+    /// A mistake to be found.
+    pub plant: Option<Plant>,
+    /// The pointsman to test.
+    pub program: &'a Path,
+    /// Already in its own network namespace.
+    pub namespaced: bool,
+}
+
+/// How the proxies are configured.
+#[derive(Debug, Clone, Copy)]
+struct Mode {
+    proxies: u32,
+    shared: bool,
+    tls: bool,
+    durable: bool,
+}
+
+impl Mode {
+    fn of(request: &Request<'_>, seed: u64) -> Self {
+        let mut rng = Rng::new(!seed);
+        let mut one_of = |count: u64| rng.below(count) == 0;
+        let proxies = if one_of(2) { 2 } else { 3 };
+        let shared = one_of(2);
+        let (tls, durable) = (one_of(4), one_of(4));
+        Self {
+            proxies,
+            shared: request.shared.unwrap_or(shared),
+            tls: (request.tls || tls) && request.plant.is_none(),
+            durable: request.durable || durable,
+        }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let upstream = if self.shared { "shared" } else { "dedicated" };
+        write!(f, "{} proxies, {upstream}", self.proxies)?;
+        write!(f, "{}", if self.tls { ", TLS" } else { "" })?;
+        write!(f, "{}", if self.durable { ", durability" } else { "" })
+    }
+}
+
+/// Runs the command; success if nothing was found.
+///
+/// # Errors
+/// A message for people, if it cannot start.
+pub fn run(request: &Request<'_>) -> Result<ExitCode, String> {
+    if request.plan {
+        let mut plan = format!("{}\n", Mode::of(request, request.seed));
+        for (index, step) in schedule(request.seed, 40).iter().enumerate() {
+            let _ = writeln!(plan, "{:>4}  {}", index + 1, step.line());
+        }
+        // A reader that has seen enough closes the pipe.
+        let _ = std::io::stdout().write_all(plan.as_bytes());
+        return Ok(ExitCode::SUCCESS);
+    }
+    if !request.namespaced {
+        let why = space::enter(request.program);
+        return Err(format!("partitions need a network namespace: {why}"));
+    }
+    if !in_private_namespace() {
+        return Err("this is not a private network namespace".to_owned());
+    }
+    loopback_up()?;
+    let stop = stop_on_signals().map_err(|error| format!("no signals: {error}"))?;
+    let end = Instant::now() + Duration::from_secs(60 * request.minutes);
+    let mut found = 0;
+    for leg in 0.. {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() || stop.load(Ordering::Acquire) || found >= FINDINGS {
+            break;
+        }
+        let seed = request.seed + leg;
+        let mode = Mode::of(request, seed);
+        println!("── seed {seed}: {mode}");
+        found += run_leg(request, seed, mode, left.min(LEG), &stop)?;
+    }
+    println!("{}", if found == 0 { "No finding." } else { "There are findings." });
+    Ok(if found == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// One run with servers of its own. The number of findings.
+fn run_leg(
+    request: &Request<'_>,
+    seed: u64,
+    mode: Mode,
+    length: Duration,
+    stop: &AtomicBool,
+) -> Result<usize, String> {
+    let mut stage = Stage::start(request.program, mode)?;
+    stage.recover();
+    let mut doors: Vec<SocketAddr> = stage.each_proxy().map(|it| it.addr).collect();
+    if let (Some(plant), Some(door)) = (request.plant, doors.first_mut()) {
+        let to = if plant == Plant::OldMaster { stage.cluster.master().addr() } else { *door };
+        *door = relay::start(plant, to).map_err(|error| error.to_string())?;
+    }
+    let world = World::new(doors, stage.tls.clone(), CLIENTS);
+    stage.cluster.sentinels().iter().for_each(|it| stage::attend(it, &world));
+    let mut conductor = Conductor {
+        stage: &stage,
+        world: &world,
+        mode,
+        absences: Absences::watch(),
+        judged: 0,
+        master: stage.cluster.master().addr(),
+        memory: BTreeMap::new(),
+        tally: Tally::default(),
+        findings: Vec::new(),
+    };
+    let begin = Instant::now();
+    std::thread::scope(|scope| {
+        for id in 0..CLIENTS {
+            let world = &world;
+            scope.spawn(move || Worker::new(world, id, seed).run());
+        }
+        for node in stage.cluster.nodes() {
+            let (stage, world) = (&stage, &world);
+            scope.spawn(move || stage.watch(node, world));
+        }
+        let is_over = || begin.elapsed() >= length || stop.load(Ordering::Acquire);
+        conductor.conduct(&schedule(seed, STEPS), &is_over);
+        world.stop.store(true, Ordering::Release);
+    });
+    let leftovers: Vec<String> = stage.each_proxy().flat_map(|it| it.leftovers()).collect();
+    leftovers.into_iter().for_each(|it| conductor.find(it));
+    let Conductor { tally, findings, .. } = conductor;
+    print!("{}", tally.text());
+    if !findings.is_empty() {
+        stage.cluster.keep_folder();
+        println!("logs of all processes: {}", stage.cluster.folder().display());
+        println!("run it again: cargo xtask verify --minutes 5 --seed {seed}");
+    }
+    Ok(findings.len())
+}
+
+/// Performs the steps of the schedule and judges each of them.
+struct Conductor<'a> {
+    stage: &'a Stage,
+    world: &'a World,
+    mode: Mode,
+    absences: Absences,
+    /// When the previous judgement was, and the master then.
+    judged: Micros,
+    master: SocketAddr,
+    /// The first memory of each process.
+    memory: BTreeMap<u32, u64>,
+    tally: Tally,
+    findings: Vec<String>,
+}
+
+impl Conductor<'_> {
+    fn find(&mut self, what: String) {
+        println!("FINDING {what}");
+        self.findings.push(what);
+    }
+
+    fn conduct(&mut self, steps: &[Step], is_over: &dyn Fn() -> bool) {
+        if let Err(why) = self.world.begin_epoch() {
+            self.find(why);
+        }
+        for (index, step) in steps.iter().enumerate() {
+            if is_over() || !self.findings.is_empty() {
+                return;
+            }
+            let start = Instant::now();
+            pause(step.pause);
+            let done = self.perform(step);
+            pause(AFTERWARDS);
+            let performed = start.elapsed().as_secs_f64();
+            let judged = done.and_then(|()| self.judge(step));
+            self.tally.steps += 1;
+            let all = start.elapsed().as_secs_f64();
+            println!("{:>4}  {}: {performed:.1} s, {all:.1} s", index + 1, step.line());
+            if let Err(why) = judged {
+                self.find(format!("{}: {why}", step.line()));
+            }
+        }
+    }
+
+    /// Performs all faults and waits until everything is complete again. In separate threads,
+    /// because the harness panics if something does not happen.
+    fn perform(&self, step: &Step) -> Result<(), String> {
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = step
+                .acts
+                .iter()
+                .map(|act| {
+                    let others = step.acts.iter().filter(|it| *it != act).map(|it| it.fault);
+                    let others: Vec<Fault> = others.collect();
+                    scope.spawn(move || {
+                        pause(act.after);
+                        self.stage.perform(act, &others, self.world);
+                    })
+                })
+                .collect();
+            threads.into_iter().try_for_each(std::thread::ScopedJoinHandle::join)
+        })
+        .map_err(|panic| words(&*panic))?;
+        std::thread::scope(|scope| scope.spawn(|| self.stage.recover()).join())
+            .map_err(|panic| words(&*panic))
+    }
+
+    /// Ends the epoch and checks its histories.
+    fn judge(&mut self, step: &Step) -> Result<(), String> {
+        const FOREBODING: Micros = 30_000_000;
+        let epoch = self.world.begin_epoch()?;
+        let mut histories = self.world.take(epoch);
+        let read = self.read(&mut histories);
+        let (deeds, notes) = self.world.timeline.take();
+        let ends = self.world.take_ends();
+        let sightings = self.world.timeline.sightings(self.judged.saturating_sub(FOREBODING));
+        let switches = switches(&sightings, self.judged, self.master);
+        let turns = self.world.timeline.turns();
+        let away = |from: Micros, to: Micros| {
+            let (from, to) = (self.world.timeline.instant(from), self.world.timeline.instant(to));
+            let micros = |it: Duration| it.as_micros().try_into().unwrap_or(Micros::MAX);
+            Away {
+                total: micros(self.absences.between(from, to)),
+                longest: micros(self.absences.longest(from, to)),
+            }
+        };
+        let evidence = Evidence { switches: &switches, deeds: &deeds, turns: &turns, away: &away };
+        let eras = evidence.eras();
+        eras.iter().for_each(|it| self.tally.change(it));
+        let is_calm =
+            switches.is_empty() && !step.acts.iter().any(|it| it.fault.disturbs(self.mode.durable));
+        let (sightings, durable) = (sightings.as_slice(), self.mode.durable);
+        let explained = Epoch { eras: &eras, notes: &notes, sightings, durable };
+        self.check(&explained, &histories);
+        if is_calm {
+            self.look_for_errors(&histories, &ends);
+        }
+        self.look_at_memory();
+        (self.judged, self.master) =
+            (self.world.timeline.now(), self.stage.cluster.current_master_addr()?);
+        read
+    }
+
+    fn check(&mut self, epoch: &Epoch<'_>, histories: &BTreeMap<Object, Vec<Operation>>) {
+        let changes = epoch.changes();
+        for (object, history) in histories {
+            self.tally.count(history);
+            match check(history, &changes, epoch.durable) {
+                Verdict::Linearizable => {}
+                Verdict::Undecided => {
+                    self.tally.undecided += 1;
+                    let unknown = history.iter().filter(|it| it.is_unknown()).count();
+                    println!(
+                        "      undecided: {} operations on a {}, {unknown} without an outcome",
+                        history.len(),
+                        object.kind.name()
+                    );
+                }
+                Verdict::Violated(_) if self.findings.len() < FINDINGS => {
+                    let text = epoch.explain(*object, history);
+                    self.find(text.unwrap_or_else(|| format!("{object:?}")));
+                }
+                Verdict::Violated(_) => {}
+            }
+        }
+    }
+
+    /// Reads every object through every proxy.
+    fn read(&self, histories: &mut BTreeMap<Object, Vec<Operation>>) -> Result<(), String> {
+        for proxy in 0..self.world.doors.len() {
+            let mut connection = None;
+            for (object, history) in histories.iter_mut() {
+                let action = match object.kind {
+                    Kind::Register | Kind::Counter => Action::Get,
+                    Kind::Lists | Kind::Queue => Action::RangeBoth,
+                    Kind::Set => Action::Members,
+                };
+                let mut attempts = 0;
+                loop {
+                    let invoked = self.world.timeline.now();
+                    let outcome = match &mut connection {
+                        Some(client) => client::send(client, *object, action, ""),
+                        None => Err(std::io::ErrorKind::NotConnected.into()),
+                    };
+                    let ended = self.world.timeline.now();
+                    match outcome {
+                        Ok(Outcome::Refused(_) | Outcome::Unknown) => {}
+                        Ok(outcome) => {
+                            let (object, client, way) = (*object, CLIENTS + proxy, "at the end");
+                            history.push(Operation {
+                                client,
+                                proxy,
+                                object,
+                                action,
+                                way,
+                                outcome,
+                                invoked,
+                                ended,
+                            });
+                            break;
+                        }
+                        Err(_) => connection = self.world.connect(proxy).ok(),
+                    }
+                    attempts += 1;
+                    if attempts > READINGS {
+                        return Err(format!("no value of {object:?} through proxy {proxy}"));
+                    }
+                    pause(Duration::from_millis(if attempts > 1 { 50 } else { 0 }));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Without a fault that clients may notice, each error and each end of a connection is one.
+    fn look_for_errors(
+        &mut self,
+        histories: &BTreeMap<Object, Vec<Operation>>,
+        ends: &[(Micros, String)],
+    ) {
+        let is_error = |it: &&Operation| match &it.outcome {
+            Outcome::Unknown => true,
+            Outcome::Refused(message) => message != "EXEC: nil",
+            _ => false,
+        };
+        let error = histories.values().flatten().find(is_error);
+        if let Some(it) = error {
+            self.find(format!("an error without a fault: client {}: {it}", it.client));
+        }
+        if let Some((at, what)) = ends.first() {
+            let at = eras::seconds(*at);
+            self.find(format!("the end of a connection without a fault: {at:.3} s: {what}"));
+        }
+    }
+
+    fn look_at_memory(&mut self) {
+        let now: Vec<(u32, Option<u64>)> =
+            self.stage.each_proxy().map(|it| (it.process.pid(), it.memory())).collect();
+        for (pid, memory) in now {
+            let Some(memory) = memory else { continue };
+            let first = *self.memory.entry(pid).or_insert(memory);
+            if memory > first + GROWTH_KIB {
+                self.find(format!("process {pid} grew from {first} to {memory} KiB"));
+            }
+        }
+    }
+}
