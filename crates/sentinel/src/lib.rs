@@ -34,7 +34,7 @@ pub mod simulation {
 pub use discovery::Discovery;
 pub use discovery::alarms::{Alarm, AlarmRecord};
 pub use discovery::changes::DiscoveryControl;
-pub use discovery::config::{DiscoveryChange, DiscoveryConfig};
+pub use discovery::config::{DiscoveryConfig, DiscoverySettings};
 pub use discovery::handle::{CommandId, DiscoveryHandle, Heartbeat};
 pub use discovery::operations::OperationsSnapshot;
 pub use discovery::snapshot::{

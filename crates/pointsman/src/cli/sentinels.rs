@@ -145,11 +145,11 @@ async fn examine(
     };
     let patient = settings::examination(service, own);
     let context = Context {
-        mapped: patient.address_map.keys().cloned().collect(),
+        mapped: patient.settings.address_map.keys().cloned().collect(),
         hold_timeout: Some(service.hold_timeout),
-        verify: patient.verify,
-        sentinels_need_login: patient.sentinel_auth.is_some(),
-        nodes_need_login: patient.auth.is_some(),
+        verify: patient.settings.rules.verify,
+        sentinels_need_login: patient.settings.sentinel_auth.is_some(),
+        nodes_need_login: patient.settings.auth.is_some(),
         durability_replicas: service.durability.replicas,
         zones: zones.clone(),
         host: if is_own { host_facts(service) } else { HostFacts::default() },

@@ -288,9 +288,9 @@ impl ServiceSet {
             let Some(running) = self.services.iter().find(|it| it.name == service.name) else {
                 continue;
             };
-            let replicas = (listener_set::rules(service), service.replicas.empty);
-            let change = settings::discovery_change(service, replicas);
-            self.control.change(running.discovery, change);
+            let (rules, empty) = (listener_set::rules(service), service.replicas.empty);
+            self.control.set_replica_rules(running.discovery, rules, empty);
+            self.control.change(running.discovery, settings::discovery_settings(service));
         }
         self.control.apply();
     }

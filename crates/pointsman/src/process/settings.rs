@@ -8,10 +8,10 @@ use std::sync::Arc;
 use proxy::ServerCommands;
 use sentinel::doctor::Examination;
 use sentinel::{
-    AllowedHost, Allowlist, Credentials, DiscoveryChange, DiscoveryConfig, MachineRules, NodeAddr,
-    ReplicaRules, Timeouts,
+    AllowedHost, Allowlist, Credentials, DiscoveryConfig, DiscoverySettings, MachineRules,
+    NodeAddr, Timeouts,
 };
-use target::{EmptyPool, TargetWriter};
+use target::TargetWriter;
 
 use crate::config::{self, Config};
 use crate::system::cgroup;
@@ -28,15 +28,7 @@ pub fn discovery(
         name: Arc::from(service.name.as_str()),
         master_name: Arc::from(service.master_name()),
         sentinels: service.sentinels.iter().map(node).collect(),
-        sentinel_auth: credentials(&service.sentinel_auth),
-        sentinel_tls: service.sentinel_tls.client(),
-        redis_tls: service.redis_tls.client(),
-        auth: credentials(&service.auth),
-        rules: rules(service),
-        probe_timeout: service.timers.verify_timeout,
-        learn: service.learn_sentinels,
-        address_map: address_map(service),
-        nodes: nodes(service),
+        settings: discovery_settings(service),
         target_writer,
         commands,
         replicas: None,
@@ -44,12 +36,9 @@ pub fn discovery(
     }
 }
 
-/// Returns what a reload changes in the discovery of one service.
-pub(crate) fn discovery_change(
-    service: &config::ServiceConfig,
-    replicas: (ReplicaRules, EmptyPool),
-) -> DiscoveryChange {
-    DiscoveryChange {
+/// Returns what a reload can change in the discovery of one service.
+pub(crate) fn discovery_settings(service: &config::ServiceConfig) -> DiscoverySettings {
+    DiscoverySettings {
         sentinel_auth: credentials(&service.sentinel_auth),
         sentinel_tls: service.sentinel_tls.client(),
         redis_tls: service.redis_tls.client(),
@@ -59,7 +48,6 @@ pub(crate) fn discovery_change(
         learn: service.learn_sentinels,
         address_map: address_map(service),
         nodes: nodes(service),
-        replicas,
     }
 }
 
@@ -69,14 +57,7 @@ pub fn examination(service: &config::ServiceConfig, own: Vec<SocketAddr>) -> Exa
     Examination {
         name: Arc::from(service.master_name()),
         sentinels: service.sentinels.iter().map(node).collect(),
-        sentinel_auth: credentials(&service.sentinel_auth),
-        sentinel_tls: service.sentinel_tls.client(),
-        redis_tls: service.redis_tls.client(),
-        auth: credentials(&service.auth),
-        verify: service.verify,
-        learn: service.learn_sentinels,
-        address_map: address_map(service),
-        nodes: nodes(service),
+        settings: discovery_settings(service),
         own,
     }
 }

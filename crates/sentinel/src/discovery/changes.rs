@@ -18,30 +18,29 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use target::PoolWriter;
-use tls::ClientTls;
+use target::{EmptyPool, PoolWriter};
 use tokio::sync::{Notify, mpsc};
 use tracing::info;
 
 use super::{Discovery, ServiceEntry, stale_after};
 use crate::clock;
-use crate::discovery::config::{DiscoveryChange, DiscoveryConfig, prober_factory};
+use crate::discovery::config::{DiscoveryConfig, DiscoverySettings, prober_factory};
 use crate::discovery::handle::{ConnectionSettings, DiscoveryHandle};
 use crate::discovery::seeds::Seed;
 use crate::discovery::service_runtime::ServiceRuntime;
-use crate::link::auth::Credentials;
-use crate::link::login::{Access, Login};
+use crate::link::login::Login;
 use crate::link::messages::{DriverMessage, Timeouts};
 use crate::link::renewal::RenewalPermit;
 use crate::net::own_addresses::OwnAddresses;
 use crate::net::resolve::Resolver;
-use crate::{MachineEvent, NodeAddr, Replicas};
+use crate::{MachineEvent, NodeAddr, ReplicaRules, Replicas};
 
 /// A change of the services.
 pub(super) enum Change {
     Add(Box<NewService>),
     Remove(usize),
-    Settings(usize, Box<DiscoveryChange>),
+    Settings(usize, Box<DiscoverySettings>),
+    ReplicaRules(usize, ReplicaRules, EmptyPool),
     Sentinels(usize, Vec<NodeAddr>),
     Replicas(usize, Option<Replicas>),
     SentinelPool(usize, Option<PoolWriter>),
@@ -53,9 +52,7 @@ pub(super) struct NewService {
     number: usize,
     master_name: Arc<str>,
     sentinels: Vec<NodeAddr>,
-    sentinel_auth: Option<Credentials>,
-    sentinel_tls: Option<ClientTls>,
-    learn: bool,
+    settings: DiscoverySettings,
     handle: DiscoveryHandle,
     runtime: ServiceRuntime,
 }
@@ -111,50 +108,29 @@ impl DiscoveryControl {
     pub(super) fn prepare(&mut self, config: DiscoveryConfig) -> NewService {
         let number = self.next;
         self.next += 1;
-        let prober_factory = prober_factory(&config, &self.own, (&self.resolver, &self.permit));
-        let settings = ConnectionSettings {
+        let prober_factory = prober_factory(&config, &self.own, &self.resolver, &self.permit);
+        let connections = ConnectionSettings {
             name: Arc::clone(&config.name),
             master_name: Arc::clone(&config.master_name),
             auth: prober_factory.login.clone(),
             // Replaced by the credentials that it shares with other services as soon as it begins.
             sentinel_auth: ArcSwap::from_pointee(Login::new(
-                Access {
-                    credentials: config.sentinel_auth.as_ref(),
-                    tls: config.sentinel_tls.as_ref(),
-                },
+                config.settings.sentinel_access(),
                 self.resolver.host(),
             )),
             resolver: self.resolver.clone(),
         };
-        let DiscoveryConfig {
-            name,
-            master_name,
-            sentinels,
-            sentinel_auth,
-            sentinel_tls,
-            rules,
-            learn,
-            ..
-        } = config;
+        let DiscoveryConfig { name, master_name, sentinels, settings, .. } = config;
         let runtime = ServiceRuntime::new(
             number,
             (name, Arc::clone(&master_name)),
             (config.target_writer, config.replicas, config.sentinel_pool),
-            (rules, sentinels.len()),
+            (settings.rules.clone(), sentinels.len()),
             prober_factory,
             self.out.clone(),
         );
-        let handle = DiscoveryHandle::new(runtime.snapshot(), settings, Arc::clone(&self.wake));
-        NewService {
-            number,
-            master_name,
-            sentinels,
-            sentinel_auth,
-            sentinel_tls,
-            learn,
-            handle,
-            runtime,
-        }
+        let handle = DiscoveryHandle::new(runtime.snapshot(), connections, Arc::clone(&self.wake));
+        NewService { number, master_name, sentinels, settings, handle, runtime }
     }
 
     /// Ends the discovery of a service: its target is not renewed any more, and its connections
@@ -169,8 +145,13 @@ impl DiscoveryControl {
     }
 
     /// Changes the settings of a service.
-    pub fn change(&mut self, number: usize, change: DiscoveryChange) {
-        self.collected.push(Change::Settings(number, Box::new(change)));
+    pub fn change(&mut self, number: usize, settings: DiscoverySettings) {
+        self.collected.push(Change::Settings(number, Box::new(settings)));
+    }
+
+    /// Changes which replicas are eligible, and what readers get without one.
+    pub fn set_replica_rules(&mut self, number: usize, rules: ReplicaRules, empty: EmptyPool) {
+        self.collected.push(Change::ReplicaRules(number, rules, empty));
     }
 
     /// Begins or ends to publish the replicas for readers.
@@ -197,22 +178,12 @@ impl DiscoveryControl {
 impl Discovery {
     /// Begins a service.
     pub(super) fn begin(&mut self, service: NewService) {
-        let NewService {
-            number,
-            master_name,
-            sentinels,
-            sentinel_auth,
-            sentinel_tls,
-            learn,
-            handle,
-            runtime,
-        } = service;
-        let auth = self
-            .links
-            .number(Access { credentials: sentinel_auth.as_ref(), tls: sentinel_tls.as_ref() });
+        let NewService { number, master_name, sentinels, settings, handle, runtime } = service;
+        let auth = self.links.number(settings.sentinel_access());
         self.links.set_name(number, Some(master_name));
         handle.connection_settings().sentinel_auth.store(Arc::new(self.links.login(auth)));
-        self.services.insert(number, ServiceEntry { runtime, handle, learns: learn, auth });
+        self.services
+            .insert(number, ServiceEntry { runtime, handle, learns: settings.learn, auth });
         for sentinel in sentinels {
             self.add_seed((number, auth), &sentinel);
         }
@@ -232,6 +203,11 @@ impl Discovery {
             match change {
                 Change::Remove(number) => self.end(number),
                 Change::Settings(number, change) => drop(settings.insert(number, *change)),
+                Change::ReplicaRules(number, rules, empty) => {
+                    if let Some(service) = self.services.get_mut(&number) {
+                        service.runtime.set_replica_rules(rules, empty);
+                    }
+                }
                 Change::Timeouts(timeouts) => {
                     self.links.set_timeouts(timeouts);
                     self.stale_after = stale_after(timeouts);
@@ -254,7 +230,10 @@ impl Discovery {
                         service.runtime.set_sentinel_pool(pool, &self.links);
                     }
                 }
-                Change::Remove(_) | Change::Settings(..) | Change::Timeouts(_) => {}
+                Change::Remove(_)
+                | Change::Settings(..)
+                | Change::ReplicaRules(..)
+                | Change::Timeouts(_) => {}
             }
         }
         // Closes and opens the connections.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use resp::ServerCommands;
-use target::{EmptyPool, PoolWriter, TargetWriter};
+use target::{PoolWriter, TargetWriter};
 use tls::ClientTls;
 
 use crate::link::auth::Credentials;
@@ -16,7 +16,7 @@ use crate::net::own_addresses::OwnAddresses;
 use crate::net::resolve::Resolver;
 use crate::prober::{ProbeSettings, ProberFactory};
 use crate::replicas::publisher::Replicas;
-use crate::{Allowlist, MachineRules, NodeAddr, ReplicaRules, Verify};
+use crate::{Allowlist, MachineRules, NodeAddr};
 
 /// Configuration of one service's discovery.
 #[derive(Debug)]
@@ -27,11 +27,28 @@ pub struct DiscoveryConfig {
     pub master_name: Arc<str>,
     /// The configured sentinels. A name may have several addresses.
     pub sentinels: Vec<NodeAddr>,
+    /// What can be changed while it runs.
+    pub settings: DiscoverySettings,
+    /// Where the target is published.
+    pub target_writer: TargetWriter,
+    /// Where the master's commands are stored that the built-in table lacks.
+    pub commands: ServerCommands,
+    /// The replicas for readers, if configured.
+    pub replicas: Option<Replicas>,
+    /// The pool of live sentinels for a listener, if configured.
+    pub sentinel_pool: Option<PoolWriter>,
+}
+
+/// What can be changed in one service's discovery while it runs. Its sentinels and its pools are
+/// changed by themselves. The doctor examines with these settings, too.
+#[derive(Debug, Clone, Default)]
+pub struct DiscoverySettings {
     /// Credentials for the sentinels.
     pub sentinel_auth: Option<Credentials>,
     /// Credentials for the redis nodes.
     pub auth: Option<Credentials>,
-    /// The settings of TLS to the sentinels; plain text without.
+    /// The settings of TLS to the sentinels; plain text without. New contents of its files need no
+    /// change.
     pub sentinel_tls: Option<ClientTls>,
     /// The settings of TLS to the redis nodes; plain text without.
     pub redis_tls: Option<ClientTls>,
@@ -45,71 +62,45 @@ pub struct DiscoveryConfig {
     pub address_map: BTreeMap<NodeAddr, NodeAddr>,
     /// Where nodes and learned sentinels may be.
     pub nodes: Allowlist,
-    /// Where the target is published.
-    pub target_writer: TargetWriter,
-    /// Where the master's commands are stored that the built-in table lacks.
-    pub commands: ServerCommands,
-    /// The replicas for readers, if configured.
-    pub replicas: Option<Replicas>,
-    /// The pool of live sentinels for a listener, if configured.
-    pub sentinel_pool: Option<PoolWriter>,
+}
+
+impl DiscoverySettings {
+    /// How connections to the sentinels log in.
+    pub(crate) fn sentinel_access(&self) -> Access<'_> {
+        Access { credentials: self.sentinel_auth.as_ref(), tls: self.sentinel_tls.as_ref() }
+    }
+
+    /// How connections to the redis nodes log in.
+    pub(crate) fn node_access(&self) -> Access<'_> {
+        Access { credentials: self.auth.as_ref(), tls: self.redis_tls.as_ref() }
+    }
+
+    /// The settings of the service's node probers.
+    pub(crate) fn probe_settings(&self) -> ProbeSettings {
+        let address_map = self.address_map.iter();
+        let address_map = address_map.map(|(from, to)| (from.clone().normal(), to.clone()));
+        ProbeSettings {
+            verify: self.rules.verify,
+            timeout: self.probe_timeout,
+            address_map: address_map.collect(),
+            nodes: self.nodes.clone(),
+        }
+    }
 }
 
 /// The factory for the node probers of the service.
 pub(crate) fn prober_factory(
-    watch: &DiscoveryConfig,
+    config: &DiscoveryConfig,
     own: &OwnAddresses,
-    (resolver, permit): (&Resolver, &RenewalPermit),
+    resolver: &Resolver,
+    permit: &RenewalPermit,
 ) -> ProberFactory {
-    let settings =
-        probe_settings(watch.rules.verify, watch.probe_timeout, &watch.address_map, &watch.nodes);
     ProberFactory {
-        login: Login::new(
-            Access { credentials: watch.auth.as_ref(), tls: watch.redis_tls.as_ref() },
-            resolver.host(),
-        ),
+        login: Login::new(config.settings.node_access(), resolver.host()),
         permit: permit.clone(),
-        settings: ArcSwap::from_pointee(settings),
+        settings: ArcSwap::from_pointee(config.settings.probe_settings()),
         own: own.clone(),
         resolver: resolver.clone(),
-        commands: watch.commands.clone(),
+        commands: config.commands.clone(),
     }
-}
-
-/// The settings of the service's node probers.
-pub(crate) fn probe_settings(
-    verify: Verify,
-    timeout: Duration,
-    address_map: &BTreeMap<NodeAddr, NodeAddr>,
-    nodes: &Allowlist,
-) -> ProbeSettings {
-    let address_map = address_map.iter();
-    let address_map = address_map.map(|(from, to)| (from.clone().normal(), to.clone())).collect();
-    ProbeSettings { verify, timeout, address_map, nodes: nodes.clone() }
-}
-
-/// What can be changed in one service's discovery while it runs. Its sentinels and its pools are
-/// changed by themselves.
-#[derive(Debug, Clone)]
-pub struct DiscoveryChange {
-    /// Credentials for the sentinels.
-    pub sentinel_auth: Option<Credentials>,
-    /// Credentials for the redis nodes.
-    pub auth: Option<Credentials>,
-    /// The settings of TLS to the sentinels. New contents of its files need no change.
-    pub sentinel_tls: Option<ClientTls>,
-    /// The settings of TLS to the redis nodes.
-    pub redis_tls: Option<ClientTls>,
-    /// The rules of the machine.
-    pub rules: MachineRules,
-    /// The timeout of one probe of a redis node.
-    pub probe_timeout: Duration,
-    /// Whether sentinels learned from other sentinels are queried too.
-    pub learn: bool,
-    /// Announced address to the address to dial.
-    pub address_map: BTreeMap<NodeAddr, NodeAddr>,
-    /// Where nodes and learned sentinels may be.
-    pub nodes: Allowlist,
-    /// Rules for eligible replicas, and what readers get without one.
-    pub replicas: (ReplicaRules, EmptyPool),
 }

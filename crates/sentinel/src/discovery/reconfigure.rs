@@ -9,12 +9,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::Discovery;
-use crate::discovery::config::DiscoveryChange;
+use crate::discovery::config::DiscoverySettings;
 use crate::link::login::Access;
 
 impl Discovery {
     /// Applies changed settings, by the number of their service.
-    pub(super) fn change_settings(&mut self, changes: BTreeMap<usize, DiscoveryChange>) {
+    pub(super) fn change_settings(&mut self, changes: BTreeMap<usize, DiscoverySettings>) {
         self.change_sentinel_auth(&changes);
         for (number, change) in changes {
             let Some(service) = self.services.get_mut(&number) else { continue };
@@ -26,7 +26,7 @@ impl Discovery {
         }
     }
 
-    fn change_sentinel_auth(&mut self, changes: &BTreeMap<usize, DiscoveryChange>) {
+    fn change_sentinel_auth(&mut self, changes: &BTreeMap<usize, DiscoverySettings>) {
         let users: BTreeMap<usize, usize> =
             self.services.iter().map(|(service, it)| (*service, it.auth)).collect();
         for (number, movers, access) in regroup(&users, changes) {
@@ -59,15 +59,12 @@ impl Discovery {
 /// services that change.
 fn regroup<'a>(
     users: &BTreeMap<usize, usize>,
-    changes: &'a BTreeMap<usize, DiscoveryChange>,
+    changes: &'a BTreeMap<usize, DiscoverySettings>,
 ) -> Vec<(usize, BTreeSet<usize>, Access<'a>)> {
     let mut groups: Vec<(usize, BTreeSet<usize>, Access<'_>)> = Vec::new();
     for (service, change) in changes {
         let Some(number) = users.get(service).copied() else { continue };
-        let access = Access {
-            credentials: change.sentinel_auth.as_ref(),
-            tls: change.sentinel_tls.as_ref(),
-        };
+        let access = change.sentinel_access();
         match groups.iter_mut().find(|it| it.0 == number && it.2.is_same(&access)) {
             Some(group) => drop(group.1.insert(*service)),
             None => groups.push((number, BTreeSet::from([*service]), access)),

@@ -2,13 +2,11 @@
 
 use std::io;
 
-use std::collections::BTreeMap;
-
-use target::{EmptyPool, TargetWriter};
+use target::TargetWriter;
 
 use super::*;
 use crate::link::login::Access;
-use crate::{Credentials, DiscoveryChange, MachineRules, NodeAddr, ReplicaRules};
+use crate::{Credentials, DiscoverySettings, NodeAddr};
 
 const LONG: Duration = Duration::from_secs(60);
 const TIMEOUTS: Timeouts =
@@ -19,15 +17,7 @@ fn watch(name: &str, seeds: u16, target_writer: TargetWriter) -> DiscoveryConfig
         name: name.into(),
         master_name: name.into(),
         sentinels: (1..=seeds).map(|port| NodeAddr { host: "seed.example".into(), port }).collect(),
-        sentinel_auth: None,
-        sentinel_tls: None,
-        redis_tls: None,
-        auth: None,
-        rules: MachineRules::default(),
-        probe_timeout: LONG,
-        learn: true,
-        address_map: BTreeMap::new(),
-        nodes: Default::default(),
+        settings: settings_with(None),
         target_writer,
         commands: Default::default(),
         replicas: None,
@@ -35,19 +25,8 @@ fn watch(name: &str, seeds: u16, target_writer: TargetWriter) -> DiscoveryConfig
     }
 }
 
-fn change(password: &str) -> DiscoveryChange {
-    DiscoveryChange {
-        sentinel_auth: secret(password),
-        sentinel_tls: None,
-        redis_tls: None,
-        auth: None,
-        rules: MachineRules::default(),
-        probe_timeout: LONG,
-        learn: true,
-        address_map: BTreeMap::new(),
-        nodes: Default::default(),
-        replicas: (ReplicaRules::default(), EmptyPool::Reject),
-    }
+fn settings_with(sentinel_auth: Option<Credentials>) -> DiscoverySettings {
+    DiscoverySettings { sentinel_auth, probe_timeout: LONG, learn: true, ..Default::default() }
 }
 
 fn secret(password: &str) -> Option<Credentials> {
@@ -55,7 +34,7 @@ fn secret(password: &str) -> Option<Credentials> {
 }
 
 fn settings(service: usize, password: &str) -> Change {
-    Change::Settings(service, Box::new(change(password)))
+    Change::Settings(service, Box::new(settings_with(secret(password))))
 }
 
 #[tokio::test]
@@ -100,9 +79,7 @@ async fn applies_secret_and_services_of_a_reload_together() {
     let resolver = Resolver::new(|_, _| Err(io::Error::other("NXDOMAIN")));
     let writer = || TargetWriter::new().0;
     let with = |name, password| DiscoveryConfig {
-        sentinel_auth: secret(password),
-        sentinel_tls: None,
-        redis_tls: None,
+        settings: settings_with(secret(password)),
         ..watch(name, 1, writer())
     };
     let watches = vec![with("one", "old"), with("two", "old")];
@@ -118,7 +95,7 @@ async fn applies_secret_and_services_of_a_reload_together() {
     let link = links(&discovery)[0].0;
     // One secret is rotated, a service goes, and another one comes with the new secret.
     let (three, handle) = control.add(with("three", "new"));
-    control.change(0, change("new"));
+    control.change(0, settings_with(secret("new")));
     control.remove(1);
     assert!(discovery.changes.try_recv().is_err(), "nothing applies before the whole");
     control.apply();
@@ -133,7 +110,7 @@ async fn applies_secret_and_services_of_a_reload_together() {
     );
     assert_eq!(discovery.links.logins.len(), 1, "one secret, one login");
     // A removed service leaves no credentials.
-    control.change(three, change("newer"));
+    control.change(three, settings_with(secret("newer")));
     control.apply();
     let batch = discovery.changes.try_recv().expect("one batch");
     discovery.apply_changes(batch);

@@ -54,8 +54,8 @@ pub(super) struct Asking {
 
 impl Asking {
     pub(super) fn new(examination: Examination) -> Self {
-        let to_sentinels = Transport::new(examination.sentinel_tls.clone());
-        let to_nodes = Transport::new(examination.redis_tls.clone());
+        let to_sentinels = Transport::new(examination.settings.sentinel_tls.clone());
+        let to_nodes = Transport::new(examination.settings.redis_tls.clone());
         Self { examination, to_sentinels, to_nodes }
     }
 
@@ -81,7 +81,7 @@ pub(super) async fn examine(examination: Arc<Asking>, resolver: &Resolver) -> Ob
     let configured = |addr| (NodeAddr::from(addr), true, BTreeSet::new());
     let wave = found.into_iter().map(configured).collect();
     let mut sentinels = ask_sentinels(wave, &examination, resolver).await;
-    if examination.learn {
+    if examination.settings.learn {
         let learned = learned(&sentinels, &examination);
         sentinels.extend(ask_sentinels(learned, &examination, resolver).await);
     }
@@ -204,7 +204,7 @@ fn learned(sentinels: &[ObservedSentinel], examination: &Asking) -> Vec<Sentinel
 
 /// Whether an announced address is meaningful from this host.
 fn is_reachable(addr: &NodeAddr, said_by: SocketAddr, examination: &Asking) -> bool {
-    examination.address_map.contains_key(addr)
+    examination.settings.address_map.contains_key(addr)
         || addr.ip().is_none_or(|ip| is_usable(ip, said_by.ip()))
 }
 
@@ -253,7 +253,9 @@ async fn dial_announced(
     transport: &Transport,
     resolver: &Resolver,
 ) -> Result<(RespConnection, SocketAddr), (Option<SocketAddr>, ExamineError)> {
-    if examination.nodes.permits(addr) || examination.address_map.contains_key(addr) {
+    if examination.settings.nodes.permits(addr)
+        || examination.settings.address_map.contains_key(addr)
+    {
         dial(addr, examination, transport, resolver).await
     } else {
         Err((None, ExamineError::OutsideNodes))
@@ -268,7 +270,7 @@ async fn dial(
     transport: &Transport,
     resolver: &Resolver,
 ) -> Result<(RespConnection, SocketAddr), (Option<SocketAddr>, ExamineError)> {
-    let to = examination.address_map.get(addr).unwrap_or(addr);
+    let to = examination.settings.address_map.get(addr).unwrap_or(addr);
     let looked_up = Lookup::new(resolver, &to.host, to.port).address(LOOKUP_TIMEOUT).await;
     let reached = looked_up.map_err(|error| (None, ExamineError::Unresolved(error.to_string())))?;
     if leads_back(reached, &examination.own) {
@@ -293,7 +295,7 @@ async fn ask_sentinel(
     examination: &Asking,
 ) -> Result<super::SentinelAnswer, ExamineError> {
     let asking = async {
-        hello(&mut connection, examination.sentinel_auth.as_ref()).await?;
+        hello(&mut connection, examination.settings.sentinel_auth.as_ref()).await?;
         let mut commands = BytesMut::new();
         read::put_questions(&mut commands, &examination.name);
         connection.send(&commands).await?;
@@ -337,7 +339,7 @@ async fn ask_node(
     };
     let mut certificate = connection.tls().and_then(|it| it.certificate);
     let mut details = NodeDetails::default();
-    let answer = if examination.verify == Verify::Tcp {
+    let answer = if examination.settings.rules.verify == Verify::Tcp {
         Ok(NodeReport {
             dialled: reached,
             role: Role::Unknown,
@@ -350,9 +352,9 @@ async fn ask_node(
         let mut connection = ProbeConnection::new(
             connection,
             reached,
-            Rotation::new(examination.auth.clone()).newest().clone(),
+            Rotation::new(examination.settings.auth.clone()).newest().clone(),
         );
-        let probing = connection.probe(examination.verify, trust);
+        let probing = connection.probe(examination.settings.rules.verify, trust);
         match tokio::time::timeout(ANSWER_TIMEOUT, probing).await {
             Err(_) => Err(ExamineError::Unresponsive),
             Ok(Err(error)) => Err(match connection.rejection() {
@@ -362,7 +364,7 @@ async fn ask_node(
             Ok(Ok((_, answer))) => {
                 let answer = answer.map_err(error);
                 if answer.is_ok() {
-                    details = ask_details(connection, examination.verify).await;
+                    details = ask_details(connection, examination.settings.rules.verify).await;
                 }
                 answer
             }

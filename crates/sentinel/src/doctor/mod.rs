@@ -27,7 +27,6 @@ mod tests;
 mod tls_ports;
 mod transport;
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -41,9 +40,7 @@ pub use observed::{
 pub use cures::quote;
 pub use transport::{CERTIFICATE_SOON, days, subject};
 
-use tls::ClientTls;
-
-use crate::{Allowlist, Credentials, NodeAddr, Resolver, Verify};
+use crate::{DiscoverySettings, NodeAddr, Resolver};
 
 /// The service to examine, with its credentials.
 #[derive(Debug)]
@@ -52,22 +49,8 @@ pub struct Examination {
     pub name: Arc<str>,
     /// The configured sentinels; names may resolve to several addresses.
     pub sentinels: Vec<NodeAddr>,
-    /// For the sentinels.
-    pub sentinel_auth: Option<Credentials>,
-    /// For the redis nodes.
-    pub auth: Option<Credentials>,
-    /// The settings of TLS to the sentinels; plain text without.
-    pub sentinel_tls: Option<ClientTls>,
-    /// The settings of TLS to the redis nodes; plain text without.
-    pub redis_tls: Option<ClientTls>,
-    /// The required proof of a node, and hence which commands may be sent to it.
-    pub verify: Verify,
-    /// Whether sentinels that other sentinels list are examined, too.
-    pub learn: bool,
-    /// Announced address to the address to dial.
-    pub address_map: BTreeMap<NodeAddr, NodeAddr>,
-    /// Where nodes and learned sentinels may be.
-    pub nodes: Allowlist,
+    /// How they and the nodes are reached. `verify` says which commands may be sent to a node.
+    pub settings: DiscoverySettings,
     /// Our own listeners, if known, which must not be dialled.
     pub own: Vec<SocketAddr>,
 }

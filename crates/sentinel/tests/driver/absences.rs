@@ -24,7 +24,7 @@ fn absence() -> Duration {
 /// A driver whose master is known and not suspected, with the usual absence limit.
 async fn calm_driver(cluster: &FakeCluster, rules: MachineRules) -> Driver {
     let (mut watch, route) = cluster.watch();
-    watch.rules = MachineRules { absence: absence(), ..rules };
+    watch.settings.rules = MachineRules { absence: absence(), ..rules };
     let driver = Driver::one((watch, route));
     driver.wait_for_target(cluster.addr(0)).await;
     driver

@@ -1,13 +1,12 @@
 //! A cluster of scripted servers with the real driver, and the conditions that tests wait for.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use sentinel::{
-    Discovery, DiscoveryConfig, DiscoveryControl, DiscoveryHandle, DiscoverySnapshot, Heartbeat,
-    MachineRules, NodeAddr, Resolver, Timeouts,
+    Discovery, DiscoveryConfig, DiscoveryControl, DiscoveryHandle, DiscoverySettings,
+    DiscoverySnapshot, Heartbeat, MachineRules, NodeAddr, Resolver, Timeouts,
 };
 use target::{TargetReader, TargetWriter};
 use tokio_util::task::AbortOnDropHandle;
@@ -220,16 +219,13 @@ pub(crate) fn watch(name: &str, sentinels: Vec<NodeAddr>) -> (DiscoveryConfig, A
         name: Arc::from(name),
         master_name: Arc::from(name),
         sentinels,
-        sentinel_tls: None,
-        redis_tls: None,
-        sentinel_auth: None,
-        auth: None,
-        rules: rules(),
-        // The same reason as for `timeouts`.
-        probe_timeout: Duration::from_secs(5),
-        learn: true,
-        address_map: BTreeMap::new(),
-        nodes: Default::default(),
+        settings: DiscoverySettings {
+            rules: rules(),
+            // The reason is that of `timeouts`.
+            probe_timeout: Duration::from_secs(5),
+            learn: true,
+            ..DiscoverySettings::default()
+        },
         target_writer: points,
         commands: Default::default(),
         replicas: None,

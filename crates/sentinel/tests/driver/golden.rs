@@ -11,7 +11,7 @@ async fn ready() -> (FakeCluster, Driver) {
     let (mut watch, route) = cluster.watch();
     // Not even while the master is suspect, and no hold ends by itself: an action that waited for
     // a timer would never be observed.
-    watch.rules = sentinel::MachineRules {
+    watch.settings.rules = sentinel::MachineRules {
         poll_suspect: NEVER,
         probe_suspect: NEVER,
         hold_max: NEVER,

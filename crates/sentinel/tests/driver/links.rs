@@ -20,7 +20,7 @@ async fn resp2_uses_two_connections_and_receives_events() {
     let cluster = FakeCluster::new(3, 2).await;
     cluster.sentinels.iter().for_each(|it| it.script().access.resp2_only = true);
     let (mut watched, route) = cluster.watch();
-    watched.rules = event_only_rules();
+    watched.settings.rules = event_only_rules();
     let driver = Driver::one((watched, route));
     driver.wait_for_target(cluster.addr(0)).await;
     driver
@@ -99,7 +99,7 @@ async fn shares_sentinel_link_between_services_and_credentials() {
     assert!(drivers[1].changes().iter().all(|(at, _)| *at < began));
     drop(drivers);
     let mut one = watch(NAME, seeds());
-    one.0.sentinel_auth = Some(Credentials::new(None, "anything"));
+    one.0.settings.sentinel_auth = Some(Credentials::new(None, "anything"));
     let before = cluster.sentinels[0].accepted();
     let drivers = Driver::all(vec![one, watch("other", seeds())], &[], None, timeouts());
     drivers[0].wait_for_target(cluster.addr(0)).await;
@@ -197,7 +197,7 @@ async fn maps_learned_addresses() {
     cluster.sentinels[1].script().record().ip = "198.51.100.2".to_owned();
     cluster.sentinels[1].script().record().port = 6379;
     let (mut watched, route) = watch(NAME, vec![cluster.sentinels[0].addr.into()]);
-    watched.address_map = BTreeMap::from([
+    watched.settings.address_map = BTreeMap::from([
         (far("198.51.100.1", 26379), real.into()),
         (far("198.51.100.2", 6379), node.into()),
     ]);

@@ -195,7 +195,7 @@ async fn connects_to_all_addresses_of_a_name() {
     };
     names.set_master(Some(sentinels.iter().map(|it| it.addr).collect()));
     let (mut watched, route) = watch(NAME, vec![name(sentinels[0].addr.port())]);
-    watched.learn = false;
+    watched.settings.learn = false;
     let driver =
         Driver::all(vec![(watched, route)], &[], Some(names.resolver()), timeouts()).remove(0);
     driver.wait_for_target(cluster.addr(0)).await;

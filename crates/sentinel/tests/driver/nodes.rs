@@ -81,7 +81,7 @@ const GIVE_UP: Duration = Duration::from_secs(5);
 async fn stopped_node_costs_one_connection_and_answers_late() {
     let cluster = FakeCluster::new(3, 2).await;
     let (mut watched, route) = cluster.watch();
-    watched.probe_timeout = ms(250);
+    watched.settings.probe_timeout = ms(250);
     let driver = Driver::one((watched, route));
     driver.wait_for_target(cluster.addr(0)).await;
     cluster.asked_commands(0).await;
@@ -136,7 +136,7 @@ async fn dead_idle_connection_does_not_make_node_suspect() {
 async fn lost_probe_connection_is_first_sign_of_promotion() {
     let cluster = FakeCluster::new(3, 3).await;
     let (mut watched, route) = cluster.watch();
-    watched.rules = event_only_rules();
+    watched.settings.rules = event_only_rules();
     let driver = Driver::one((watched, route));
     driver.wait_for_target(cluster.addr(0)).await;
     driver
@@ -163,7 +163,7 @@ async fn backs_off_from_node_that_closes_every_connection() {
     for verify in [Verify::Role, Verify::Tcp, Verify::Ping] {
         let cluster = FakeCluster::new(1, 2).await;
         let (mut watched, route) = cluster.watch();
-        watched.rules.verify = verify;
+        watched.settings.rules.verify = verify;
         let driver = Driver::one((watched, route));
         driver.wait_for_target(cluster.addr(0)).await;
         cluster.nodes[1].behave(Behavior::CloseAtOnce);
@@ -184,7 +184,7 @@ async fn degraded_verification_sends_only_permitted_commands() {
     {
         let cluster = FakeCluster::new(3, 2).await;
         let (mut watched, route) = cluster.watch();
-        watched.rules.verify = verify;
+        watched.settings.rules.verify = verify;
         let driver = Driver::one((watched, route));
         driver.wait_for_target(cluster.addr(0)).await;
         cluster.nodes[0].behave(Behavior::CloseAtOnce);
@@ -208,7 +208,7 @@ async fn degraded_verification_sends_only_permitted_commands() {
 async fn polls_at_once_on_hint_but_limits_many_hints() {
     let cluster = FakeCluster::new(3, 2).await;
     let (mut watched, route) = cluster.watch();
-    watched.rules = event_only_rules();
+    watched.settings.rules = event_only_rules();
     let driver = Driver::one((watched, route));
     driver.wait_for_target(cluster.addr(0)).await;
     driver.wait_for("calm", |seen| seen.state == "stable" && seen.quorum.0 == 3).await;

@@ -36,7 +36,7 @@ fn refuse_info(cluster: &FakeCluster) {
 /// A driver that suspects the master until a failover ends, since a replica was selected.
 async fn suspecting(cluster: &FakeCluster, rules: MachineRules) -> Driver {
     let (mut watched, route) = cluster.watch();
-    watched.rules = rules;
+    watched.settings.rules = rules;
     let driver = Driver::one((watched, route));
     driver.wait_for_target(cluster.addr(0)).await;
     driver.wait_for("all known", |seen| seen.nodes.len() == 2 && seen.quorum.0 == 3).await;

@@ -36,7 +36,7 @@ impl PoolCluster {
             settle,
             ..ReplicaRules::default()
         };
-        (watch.replicas, watch.rules) = (Some(Replicas { rules: readers, writer }), rules);
+        (watch.replicas, watch.settings.rules) = (Some(Replicas { rules: readers, writer }), rules);
         let driver = Driver::one((watch, route));
         Self { cluster, driver, way: TargetSource::from(Arc::clone(&pool)), pool }
     }

@@ -16,7 +16,7 @@ const LONG: Duration = Duration::from_secs(6);
 
 async fn drive(cluster: &FakeCluster) -> Driver {
     let (mut watched, route) = cluster.watch();
-    watched.probe_timeout = ms(250);
+    watched.settings.probe_timeout = ms(250);
     let driver = Driver::one((watched, route));
     driver.wait_for_target(cluster.addr(0)).await;
     driver.wait_for("calm", |seen| seen.state == "stable").await;

@@ -93,7 +93,7 @@ async fn distinguishes_refusing_sentinels_and_recovers() {
         .await;
         drop(without);
         let (mut watched, route) = cluster.watch();
-        watched.sentinel_auth = Some(Credentials::new(Some("watcher"), "wrong-horse"));
+        watched.settings.sentinel_auth = Some(Credentials::new(Some("watcher"), "wrong-horse"));
         let driver = Driver::one((watched, route));
         sentinels_say(&driver, "rejects the user or password: check service.sentinel_auth").await;
         let before = cluster.sentinels[0].accepted();
@@ -142,7 +142,7 @@ async fn distinguishes_refusing_nodes_and_retries_with_backoff() {
     nodes_say(&without, "requires a password and none is configured: set service.auth").await;
     drop(without);
     let (mut watched, route) = cluster.watch();
-    watched.auth = Some(Credentials::new(Some("probe"), "wrong-horse"));
+    watched.settings.auth = Some(Credentials::new(Some("probe"), "wrong-horse"));
     let driver = Driver::one((watched, route));
     nodes_say(&driver, "rejects the user or password: check service.auth").await;
     let before = cluster.nodes[0].accepted();
@@ -200,7 +200,7 @@ async fn sends_no_password_to_node_of_one_sentinel() {
     let stranger = FakeServer::start(RedisScript::master(9)).await;
     stranger.script().access.password = Some(secret);
     let (mut watched, route) = cluster.watch();
-    watched.auth = Some(Credentials::new(None, "the-secret"));
+    watched.settings.auth = Some(Credentials::new(None, "the-secret"));
     let driver = Driver::one((watched, route));
     driver.wait_for_target(cluster.addr(0)).await;
     let wait_known = |replicas: usize| {
@@ -237,7 +237,7 @@ async fn sends_no_password_to_node_of_one_sentinel() {
 async fn sends_no_password_at_once_to_taken_over_address() {
     let cluster = FakeCluster::new(3, 2).await;
     let (mut watched, route) = cluster.watch();
-    watched.auth = Some(Credentials::new(None, "the-secret"));
+    watched.settings.auth = Some(Credentials::new(None, "the-secret"));
     let driver = Driver::one((watched, route));
     driver.wait_for_target(cluster.addr(0)).await;
     let replica = &cluster.nodes[1];

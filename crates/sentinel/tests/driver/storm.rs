@@ -125,7 +125,7 @@ async fn opens_gate_to_same_master_after_failover_abort() {
     let cluster = FakeCluster::new(3, 3).await;
     let (mut watched, route) = cluster.watch();
     // The hold lasts longer than any deadline: only the abort can open the gate.
-    watched.rules.hold_max = NEVER;
+    watched.settings.rules.hold_max = NEVER;
     let driver = Driver::one((watched, route));
     driver.wait_for_target(cluster.addr(0)).await;
     driver.wait_for("all known", |seen| seen.nodes.len() == 3 && seen.quorum.0 == 3).await;

@@ -60,7 +60,7 @@ async fn once(
 async fn measure(rounds: u64, rules: MachineRules) -> Vec<Duration> {
     let cluster = FakeCluster::new(3, 3).await;
     let (mut watched, route) = cluster.watch();
-    watched.rules = MachineRules { calm: ms(50), ..rules };
+    watched.settings.rules = MachineRules { calm: ms(50), ..rules };
     let driver = Driver::one((watched, route));
     driver.wait_for_target(cluster.addr(0)).await;
     driver

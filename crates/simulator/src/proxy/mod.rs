@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sentinel::{
-    Allowlist, Credentials, Discovery, DiscoveryConfig, DiscoveryControl, DiscoveryHandle,
+    Credentials, Discovery, DiscoveryConfig, DiscoveryControl, DiscoveryHandle, DiscoverySettings,
     MachineRules, Minority, NodeAddr, ReplicaRules, Replicas, Resolver, SwitchoverOptions,
     SwitchoverStep, Timeouts,
 };
@@ -125,15 +125,14 @@ fn start(config: &ProxyConfig, host: &Arc<SimulatedHost>, pid: Pid, now: Micros)
         name: "service".into(),
         master_name: NAME.into(),
         sentinels: (0..config.names).map(sentinel_name).collect(),
-        sentinel_auth: secret(SENTINEL_SECRET),
-        auth: secret(NODE_SECRET),
-        sentinel_tls: None,
-        redis_tls: None,
-        rules: MachineRules { minority: config.minority, ..MachineRules::default() },
-        probe_timeout: Duration::from_millis(250),
-        learn: true,
-        address_map: BTreeMap::new(),
-        nodes: Allowlist::default(),
+        settings: DiscoverySettings {
+            sentinel_auth: secret(SENTINEL_SECRET),
+            auth: secret(NODE_SECRET),
+            rules: MachineRules { minority: config.minority, ..MachineRules::default() },
+            probe_timeout: Duration::from_millis(250),
+            learn: true,
+            ..DiscoverySettings::default()
+        },
         target_writer,
         replicas: Some(Replicas { rules: ReplicaRules::default(), writer }),
         sentinel_pool: None,

@@ -1,16 +1,15 @@
 //! Applies changed settings to one service.
 
-use target::PoolWriter;
+use target::{EmptyPool, PoolWriter};
 
 use super::ServiceRuntime;
 use crate::discovery::absence_limit::AbsenceLimit;
-use crate::discovery::config::{DiscoveryChange, probe_settings};
+use crate::discovery::config::DiscoverySettings;
 use crate::discovery::learned_addresses::LearnedAddresses;
 use crate::discovery::sentinel_pool::SentinelPool;
 use crate::link::links::Links;
-use crate::link::login::Access;
 use crate::replicas::publisher::{ReplicaPublisher, Replicas};
-use crate::{MachineEvent, MachineRules};
+use crate::{MachineEvent, MachineRules, ReplicaRules};
 
 /// For how long a check of all deadlines is trusted.
 pub(super) fn absence_limit(rules: &MachineRules) -> AbsenceLimit {
@@ -19,20 +18,19 @@ pub(super) fn absence_limit(rules: &MachineRules) -> AbsenceLimit {
 
 impl ServiceRuntime {
     /// Applies changed settings.
-    pub(crate) fn change(&mut self, change: DiscoveryChange, links: &Links) {
-        let rules = &change.rules;
-        let (map, nodes) = (&change.address_map, &change.nodes);
-        self.probers.set(probe_settings(rules.verify, change.probe_timeout, map, nodes));
-        self.probers.set_access(Access {
-            credentials: change.auth.as_ref(),
-            tls: change.redis_tls.as_ref(),
-        });
-        if let Some(publisher) = &mut self.replica_publisher {
-            publisher.set_rules(change.replicas.0, change.replicas.1);
+    pub(crate) fn change(&mut self, settings: DiscoverySettings, links: &Links) {
+        self.probers.set(settings.probe_settings());
+        self.probers.set_access(settings.node_access());
+        if *self.machine.rules() != settings.rules {
+            self.absence_limit = absence_limit(&settings.rules);
+            self.step(MachineEvent::Rules(Box::new(settings.rules)), links);
         }
-        if self.machine.rules() != rules {
-            self.absence_limit = absence_limit(rules);
-            self.step(MachineEvent::Rules(Box::new(change.rules)), links);
+    }
+
+    /// Changes which replicas are eligible, and what readers get without one.
+    pub(crate) fn set_replica_rules(&mut self, rules: ReplicaRules, empty: EmptyPool) {
+        if let Some(publisher) = &mut self.replica_publisher {
+            publisher.set_rules(rules, empty);
         }
     }
 
