@@ -157,6 +157,8 @@ struct Configuration {
 /// states the successor cannot have begun with, which saves trying them.
 struct Witness {
     invoked: Micros,
+    /// Two lists that only grow.
+    lists: Option<Vec<Vec<u64>>>,
     seen: BTreeSet<u64>,
     /// Values that some operation may have removed before.
     removed: HashSet<u64>,
@@ -180,6 +182,10 @@ impl Witness {
         let first = operations.iter().find(is_first)?;
         let end = first.ended;
         let (invoked, seen) = (first.invoked, first.named().into_iter().collect());
+        let lists = match &first.outcome {
+            Outcome::Lists(lists) if first.object.kind == Kind::Lists => Some(lists.clone()),
+            _ => None,
+        };
         let removes = |it: &&Operation| {
             matches!(it.action, Action::Remove(_) | Action::Acknowledge(_)) && it.invoked < end
         };
@@ -187,26 +193,41 @@ impl Witness {
         let values = |it: &Operation| it.value();
         let removed = operations.iter().filter(removes).filter_map(values).collect();
         let late = operations.iter().filter(is_late).filter_map(values).collect();
-        Some(Self { invoked, seen, removed, late })
+        Some(Self { invoked, lists, seen, removed, late })
     }
 
     /// Whether the successor did not execute an operation.
     fn excludes(&self, operation: &Operation) -> bool {
+        let is_absent = |it: u64| !self.seen.contains(&it) && !self.removed.contains(&it);
         !operation.is_unknown()
             && operation.ended < self.invoked
-            && added(operation)
-                .is_some_and(|it| !self.seen.contains(&it) && !self.removed.contains(&it))
+            && (added(operation).is_some_and(is_absent)
+                || removed(operation).is_some_and(|it| self.seen.contains(&it)))
     }
 
-    /// Whether the successor has what an operation added.
-    fn includes(&self, operation: &Operation) -> bool {
-        added(operation).is_some_and(|it| self.seen.contains(&it))
+    /// Whether the successor executed an operation if it began with this state: it has what was
+    /// added, or lacks what only this operation removed.
+    fn needs(&self, operation: &Operation, state: &State) -> bool {
+        let has = |value: &u64| state.lists.iter().any(|it| it.contains(value));
+        added(operation).is_some_and(|it| self.seen.contains(&it) && !has(&it))
+            || removed(operation).is_some_and(|it| !self.seen.contains(&it) && has(&it))
     }
 
     fn fits(&self, state: &State) -> bool {
+        if let Some(lists) = &self.lists {
+            return lists.iter().zip(&state.lists).all(|(seen, own)| seen.starts_with(own));
+        }
         let own: BTreeSet<u64> = state.lists.iter().flatten().copied().collect();
         own.iter().all(|it| self.seen.contains(it) || self.removed.contains(it))
             && self.seen.iter().all(|it| own.contains(it) || self.late.contains(it))
+    }
+}
+
+/// The value that an operation removes from a set, which no other one does.
+fn removed(operation: &Operation) -> Option<u64> {
+    match (operation.action, &operation.outcome) {
+        (Action::Remove(value), Outcome::Number(1)) => Some(value),
+        _ => None,
     }
 }
 
@@ -283,13 +304,9 @@ impl Search<'_> {
         if witness(era.checked_sub(1)).is_some_and(|it| it.excludes(operation)) {
             return false;
         }
-        // What the successor's readers saw was not executed by the old master alone.
         let successor = it.states.get(place + 1).and_then(Option::as_ref);
-        let is_seen = witness(Some(era)).is_some_and(|it| it.includes(operation));
-        let lacks = |state: &State| {
-            operation.value().is_some_and(|value| !state.lists.iter().any(|it| it.contains(&value)))
-        };
-        !(is_seen && successor.is_some_and(lacks))
+        let needs = |state: &State| witness(Some(era)).is_some_and(|it| it.needs(operation, state));
+        !successor.is_some_and(needs)
     }
 
     /// Lets every operation take effect that changes nothing and fits: waiting gains nothing.

@@ -275,7 +275,8 @@ fn can_happen(history: &[Operation]) -> bool {
 
 /// A random history in which every outcome occurs somewhere.
 fn random(rng: &mut Rng, end: Micros) -> Vec<Operation> {
-    let register = rng.below(2) == 0;
+    let register = rng.below(3) == 0;
+    let is_set = rng.below(2) == 0;
     let mut history: Vec<Operation> = (1..=5)
         .map(|value| {
             let (invoked, seen) = (rng.below(end), rng.below(4));
@@ -289,6 +290,16 @@ fn random(rng: &mut Rng, end: Micros) -> Vec<Operation> {
                     invoked,
                     ended,
                 ),
+                (false, 0 | 1) if is_set => {
+                    op(Action::Add(value), Outcome::Number(1), invoked, ended)
+                }
+                (false, 2) if is_set && value > 1 => {
+                    op(Action::Remove(value - 1), Outcome::Number(1), invoked, ended)
+                }
+                (false, _) if is_set => {
+                    let all: Vec<u64> = (1..=5).filter(|_| rng.below(2) == 0).collect();
+                    op(Action::Members, Outcome::Lists(vec![all]), invoked, ended)
+                }
                 (false, 0 | 1) => append(value, 1 + rng.below(3), invoked, ended),
                 (false, _) => {
                     let all: Vec<u64> = (1..=seen).collect();

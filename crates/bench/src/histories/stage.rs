@@ -167,7 +167,7 @@ impl Stage {
                 members.push(PROXY);
                 until_successor(Cut::between(&own, &members));
             }
-            Fault::CutMasterFromServers => until_successor(Cut::between(&own, &members)),
+            Fault::HideMaster => until_successor(Cut::between(&own, &members)),
             _ => until_successor(Cut::one_way(&own, &members)),
         }
         world.timeline.end(number);
