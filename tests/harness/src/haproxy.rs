@@ -1,22 +1,29 @@
-//! Starts haproxy in front of a cluster, configured like the redis-ha chart: the peer of
+//! Starts haproxy in front of a cluster, in configurations that people use today: the peer of
 //! comparisons.
 //!
-//! How that configuration works: for each server there is a backend without traffic that only runs
-//! checks. It asks every sentinel for the master; a sentinel counts as up if it names this server.
-//! The backend with the traffic checks every server for `role:master`, and uses a server only while
-//! at least two sentinels name it. Established connections stay where they are regardless of
-//! checks. The timeouts are those of the chart.
+//! How that of the redis-ha chart works ([`Shape::Votes`]): for each server there is a backend
+//! without traffic that only runs checks. It asks every sentinel for the master; a sentinel counts
+//! as up if it names this server. The backend with the traffic checks every server for
+//! `role:master`, and uses a server only while at least two sentinels name it. Established
+//! connections stay where they are regardless of checks. The timeouts are those of the chart.
 //!
 //! Differences from the chart: servers are told apart by port instead of address, because they
 //! share an address here; a sentinel need not confirm QUIT, which Sentinel 7.0 does not support
 //! (every vote would fail); and a statistics page shows when the checks have settled. Deliberately
 //! absent: passwords.
+//!
+//! The other shapes have one backend that checks every server for `role:master`. A reply without
+//! these words is conclusive there, as in CloudPirates' charts; in the redis-ha chart the check
+//! waits for more until its timeout.
 
+use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use crate::agent::Agent;
 use crate::cluster::Cluster;
 use crate::http::http_get;
 use crate::process::{Launch, Process};
@@ -28,11 +35,27 @@ const READY: Duration = Duration::from_secs(40);
 /// Number of sentinels that have to name a server.
 const AGREEMENT: usize = 2;
 
+/// How haproxy finds the master, and what it does with connections to a former one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shape {
+    /// The redis-ha chart's: checks count the votes of the sentinels.
+    Votes,
+    /// `role:master` alone, and connections to a server that is marked down are closed.
+    Sessions,
+    /// Like `Sessions`, and beside each server an agent says which one its sentinel names; a server
+    /// is down until a check says otherwise.
+    Agents,
+}
+
 /// A running haproxy. Dropping it kills it.
 #[derive(Debug)]
 pub struct Haproxy {
     process: Process,
+    launch: Launch,
+    /// Those before a restart, which serve the connections that they have.
+    earlier: Vec<Process>,
     listen: SocketAddr,
+    _agents: Vec<Agent>,
 }
 
 impl Haproxy {
@@ -44,34 +67,59 @@ impl Haproxy {
     #[must_use]
     #[track_caller]
     pub fn start(program: impl Into<PathBuf>, cluster: &Cluster) -> Self {
-        let name = "haproxy".to_owned();
+        Self::start_as(&[program.into().into_os_string()], cluster, Shape::Votes)
+    }
+
+    /// Like [`start`](Self::start), with a program that may need a loader, in a given shape.
+    ///
+    /// # Panics
+    /// Like [`start`](Self::start), and with agents if the servers share an address.
+    #[must_use]
+    #[track_caller]
+    pub fn start_as(words: &[OsString], cluster: &Cluster, shape: Shape) -> Self {
+        static COUNTER: AtomicU32 = AtomicU32::new(0);
+        let name = format!("haproxy-{}", COUNTER.fetch_add(1, Ordering::Relaxed));
         let folder = cluster.folder().join(&name);
         std::fs::create_dir(&folder)
             .unwrap_or_else(|error| panic!("cannot make {}: {error}", folder.display()));
         let (listen, page) = (cluster.address().port(), cluster.address().port());
         let servers: Vec<_> = cluster.nodes().iter().map(crate::Node::addr).collect();
-        let conf = conf(cluster.name(), &servers, &cluster.sentinel_addrs(), listen, page);
+        let agents: Vec<Agent> = match shape {
+            Shape::Agents => Agent::beside_each(cluster),
+            Shape::Votes | Shape::Sessions => Vec::new(),
+        };
+        let (sentinels, socket) = (cluster.sentinel_addrs(), folder.join(SOCKET));
+        let places = Places { servers: &servers, sentinels: &sentinels, listen, page };
+        let conf = global(&socket)
+            + &match shape {
+                Shape::Votes => conf(cluster.name(), &places),
+                Shape::Sessions | Shape::Agents => simple_conf(&places, &agents),
+            };
         let file = write(&folder, &conf);
-        let args = vec!["-db".into(), "-f".into(), file.into_os_string()];
-        let process = Process::start(&Launch {
-            name,
-            program: program.into(),
-            args,
-            env: Vec::new(),
-            folder,
-        });
-        let haproxy = Self { process, listen };
+        let (program, rest) = words.split_first().expect("a program");
+        let options = ["-db".into(), "-f".into(), file.into_os_string()];
+        let args = rest.iter().cloned().chain(options).collect();
+        let launch = Launch { name, program: program.into(), args, env: Vec::new(), folder };
+        let process = Process::start(&launch);
+        let haproxy = Self { process, launch, earlier: Vec::new(), listen, _agents: agents };
+        let votes = if shape == Shape::Votes { sentinels.len() } else { 0 };
         let master = cluster.master().addr();
         wait_until("haproxy's checks to settle", READY, || {
             assert!(haproxy.process.is_running(), "haproxy ended: {}", haproxy.process.tail());
             let (_, csv) = http_get(page, "/;csv").map_err(|error| error.to_string())?;
-            if settled(&csv, &servers, cluster.sentinels().len(), master) {
-                Ok(())
-            } else {
-                Err(summary(&csv))
-            }
+            if settled(&csv, &servers, votes, master) { Ok(()) } else { Err(summary(&csv)) }
         });
         haproxy
+    }
+
+    /// Restarts it the way its documentation gives: a new process takes the listening sockets, and
+    /// the old one serves the connections it has until they end.
+    pub fn restart(&mut self) {
+        let (socket, pid) = (self.launch.folder.join(SOCKET), self.process.pid().to_string());
+        let mut launch = self.launch.clone();
+        launch.args.extend(["-x".into(), socket.into(), "-sf".into(), pid.into()]);
+        let new = Process::start(&launch);
+        self.earlier.push(std::mem::replace(&mut self.process, new));
     }
 
     /// The listen address for clients.
@@ -94,19 +142,56 @@ fn write(folder: &Path, conf: &str) -> PathBuf {
     file
 }
 
-fn conf(
-    name: &str,
-    servers: &[SocketAddr],
-    sentinels: &[SocketAddr],
+/// The file of its runtime interface, in its folder.
+const SOCKET: &str = "haproxy.sock";
+
+fn global(socket: &Path) -> String {
+    let socket = socket.display();
+    format!(
+        "global\n  nbthread 1\n  maxconn 4000\n  stats socket {socket} level admin expose-fd listeners\n"
+    )
+}
+
+/// The addresses in a configuration.
+struct Places<'a> {
+    servers: &'a [SocketAddr],
+    sentinels: &'a [SocketAddr],
     listen: SocketAddr,
     page: SocketAddr,
-) -> String {
-    let mut conf = format!(
+}
+
+fn front(Places { listen, page, .. }: &Places<'_>) -> String {
+    format!(
         "defaults\n  mode tcp\n  timeout connect 4s\n  timeout server 330s\n  timeout client 330s\n  timeout check 2s\n\
          \x20 timeout tunnel 1h\n\
          frontend page\n  bind {page}\n  mode http\n  stats enable\n  stats uri /\n\
          frontend clients\n  bind {listen}\n  default_backend masters\n"
-    );
+    )
+}
+
+/// One backend that checks every server for `role:master`, and asks its agent if there is one.
+fn simple_conf(places: &Places<'_>, agents: &[Agent]) -> String {
+    let mut conf = front(places);
+    conf.push_str("backend masters\n  option tcp-check\n  tcp-check connect\n");
+    exchange(&mut conf, "PING", "+PONG");
+    exchange(&mut conf, "info\\ replication", "role:master min-recv 100");
+    for (index, server) in places.servers.iter().enumerate() {
+        let agent = agents.get(index).map(|agent| {
+            let port = agent.port();
+            format!(" agent-check agent-port {port} agent-inter 1s init-state down")
+        });
+        let _ = writeln!(
+            conf,
+            "  server R{index} {server} check inter 1s fall 1 rise 1 on-marked-down shutdown-sessions{}",
+            agent.unwrap_or_default()
+        );
+    }
+    conf
+}
+
+fn conf(name: &str, places: &Places<'_>) -> String {
+    let mut conf = front(places);
+    let Places { servers, sentinels, .. } = places;
     for (index, server) in servers.iter().enumerate() {
         let port = server.port().to_string();
         let _ = write!(conf, "backend named_{index}\n  option tcp-check\n  tcp-check connect\n");
@@ -146,7 +231,9 @@ fn settled(csv: &str, servers: &[SocketAddr], sentinels: usize, master: SocketAd
         let wanted = if *server == master { "UP" } else { "DOWN" };
         let votes = (0..sentinels)
             .all(|number| state(csv, &format!("named_{index}"), &format!("S{number}")) == wanted);
-        votes && state(csv, "masters", &format!("R{index}")) == wanted
+        // An agent adds a word to the state.
+        let own = state(csv, "masters", &format!("R{index}"));
+        votes && own.strip_suffix(" (agent)").unwrap_or(own) == wanted
     })
 }
 
@@ -179,7 +266,9 @@ mod tests {
     fn requires_two_votes_per_server() {
         let servers = [addr(40001), addr(40002)];
         let sentinels = [addr(50001), addr(50002), addr(50003)];
-        let conf = conf("mymaster", &servers, &sentinels, addr(1), addr(2));
+        let places =
+            Places { servers: &servers, sentinels: &sentinels, listen: addr(1), page: addr(2) };
+        let conf = conf("mymaster", &places);
         assert_eq!(
             conf.matches("tcp-check send SENTINEL\\ get-master-addr-by-name\\ mymaster\\r\\n")
                 .count(),
@@ -197,6 +286,19 @@ mod tests {
     }
 
     #[test]
+    fn closes_connections_of_servers_marked_down() {
+        let servers = [addr(40001), addr(40002)];
+        let places = Places { servers: &servers, sentinels: &[], listen: addr(1), page: addr(2) };
+        let conf = simple_conf(&places, &[]);
+        for line in [
+            "  server R1 127.1.2.3:40002 check inter 1s fall 1 rise 1 on-marked-down shutdown-sessions",
+            "  tcp-check expect string role:master min-recv 100",
+        ] {
+            assert!(conf.lines().any(|found| found == line), "{line} in\n{conf}");
+        }
+    }
+
+    #[test]
     fn settles_when_every_check_is_right() {
         let row = |proxy: &str, server: &str, state: &str| {
             format!("{proxy},{server}{}{state},\n", ",".repeat(16))
@@ -207,7 +309,7 @@ mod tests {
         let settled = |last: &str| {
             settled(&(csv.clone() + &row("masters", "R1", last)), &[addr(1), addr(2)], 1, addr(1))
         };
-        assert!(settled("DOWN"));
+        assert!(settled("DOWN") && settled("DOWN (agent)"));
         assert!(!settled("UP") && !settled("UP 1/2") && !settled("no check"));
     }
 }

@@ -26,6 +26,7 @@ pub(super) fn close(
         acknowledged: timeline.checked + rest.acknowledged,
         missing: timeline.missing + rest.missing,
         examples: rest.examples,
+        ..Verdict::default()
     };
     screen.heading("\nSummary\n")?;
     screen.line(&numbers(&counts, &looked, &master, timeline))?;
@@ -155,11 +156,12 @@ mod tests {
             errors: 8,
             connections: 16,
             longest_gap: Duration::from_millis(2310),
+            ..Counts::default()
         }
     }
 
     fn looked(acknowledged: u64, missing: u64) -> Verdict {
-        Verdict { acknowledged, missing, examples: Vec::new() }
+        Verdict { acknowledged, missing, ..Verdict::default() }
     }
 
     fn followed() -> Timeline {

@@ -22,8 +22,8 @@ use crate::netns::in_private_namespace;
 
 /// The source address of connections to members without an explicit source.
 pub const PROXY: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
-/// The source address of the harness.
-const HARNESS: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 9);
+/// The source address of the harness, which reaches every member at any time.
+pub const HARNESS: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 9);
 
 const SERVER_PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-pub use apart::PROXY;
+pub use apart::{HARNESS, PROXY};
 pub use builder::Builder;
 pub use node::Node;
 

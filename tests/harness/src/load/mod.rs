@@ -4,12 +4,18 @@
 //! exist later, or it was lost) or not (either is correct). A writer whose connection fails, or
 //! that gets an error reply, counts the error and reconnects at once. All writers share one clock
 //! of acknowledged writes, so the longest interval without any is the outage that a user sees.
+//!
+//! Readers ask for the write acknowledged last. The clients may also be those of another program,
+//! which reports what happened to it on its output.
 
+mod program;
+mod reader;
 mod tally;
 mod verify;
 mod writer;
 
 use std::net::SocketAddr;
+use std::process::Command;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
@@ -18,17 +24,26 @@ use std::time::{Duration, Instant};
 pub use tally::{Counts, Gap};
 pub use verify::Verdict;
 
-use crate::client::Login;
+use crate::client::{Client, Login};
 use crate::tls::Tls;
+use program::Program;
 use tally::Tally;
 use writer::{Plan, Writer};
+
+/// The pause of a writer after a failure; short, because the outage is measured and not the
+/// back-off.
+const BACK_OFF: Duration = Duration::from_millis(5);
+/// How long a client waits for a sentinel.
+const ASKING: Duration = Duration::from_millis(500);
 
 /// Collects the options; [`start`](Self::start) starts the writers.
 #[derive(Debug, Clone)]
 pub struct LoadBuilder {
     plan: Plan,
     writers: usize,
+    readers: usize,
     rate: Option<u32>,
+    journal: bool,
 }
 
 impl LoadBuilder {
@@ -74,19 +89,51 @@ impl LoadBuilder {
         self
     }
 
+    /// How long a client waits after a failure. Default: 5 ms.
+    #[must_use]
+    pub fn back_off(mut self, pause: Duration) -> Self {
+        self.plan.back_off = pause;
+        self
+    }
+
+    /// Keeps the time of every acknowledged write, for [`Load::kept`], and adds readers with
+    /// connections of their own that ask for the write acknowledged last, fifty times per second.
+    #[must_use]
+    pub fn journal(mut self, readers: usize) -> Self {
+        (self.journal, self.readers) = (true, readers);
+        self
+    }
+
+    /// Starts the clients of another program instead. It reports each outcome in a line of its
+    /// output: `ok WRITER NUMBER`, `err TEXT`, or `wrong` for a reply to a reader. It writes the
+    /// keys `PREFIX:WRITER:NUMBER`, each once.
+    ///
+    /// # Errors
+    /// A message for people, if it does not start.
+    pub fn start_program(self, command: Command) -> Result<Load, String> {
+        let tally = Arc::new(Tally::new(self.writers, 0, self.journal));
+        let (program, thread) = Program::start(command, Arc::clone(&tally))?;
+        let threads = vec![thread];
+        let (prefix, login) = (self.plan.prefix, self.plan.login);
+        Ok(Load { tally, threads, prefix, login, program: Some(program) })
+    }
+
     /// Starts the writers without waiting for the first write; see [`Load::counts`].
     #[must_use]
     pub fn start(mut self) -> Load {
-        let tally = Arc::new(Tally::new(self.writers));
+        let tally = Arc::new(Tally::new(self.writers, self.readers, self.journal));
         let writers = u32::try_from(self.writers).unwrap_or(u32::MAX);
         self.plan.interval = self.rate.map(|rate| Duration::from_secs(1) * writers / rate.max(1));
-        let threads = (0..self.writers)
-            .map(|index| {
-                let mut writer = Writer::new(index, self.plan.clone(), Arc::clone(&tally));
-                std::thread::spawn(move || writer.run())
-            })
-            .collect();
-        Load { tally, threads, prefix: self.plan.prefix, login: self.plan.login }
+        let writers = (0..self.writers).map(|index| {
+            let mut writer = Writer::new(index, self.plan.clone(), Arc::clone(&tally));
+            std::thread::spawn(move || writer.run())
+        });
+        let readers = (0..self.readers).map(|index| {
+            let (plan, tally) = (self.plan.clone(), Arc::clone(&tally));
+            std::thread::spawn(move || reader::run(self.writers + index, &plan, &tally))
+        });
+        let threads = writers.chain(readers).collect();
+        Load { tally, threads, prefix: self.plan.prefix, login: self.plan.login, program: None }
     }
 }
 
@@ -97,6 +144,7 @@ pub struct Load {
     threads: Vec<JoinHandle<()>>,
     prefix: String,
     login: Option<Login>,
+    program: Option<Program>,
 }
 
 impl Load {
@@ -119,8 +167,16 @@ impl Load {
             tls: None,
             timeout: Duration::from_secs(5),
             interval: None,
+            back_off: BACK_OFF,
         };
-        LoadBuilder { plan, writers: 8, rate: None }
+        LoadBuilder { plan, writers: 8, readers: 0, rate: None, journal: false }
+    }
+
+    /// Writers that ask the first sentinel that answers before each connection.
+    #[must_use]
+    pub fn to_named_by(sentinels: Vec<SocketAddr>, name: &str) -> LoadBuilder {
+        let name = name.to_owned();
+        Self::to_resolved(move || sentinels.iter().find_map(|it| named_by(*it, &name)))
     }
 
     /// The counts so far.
@@ -135,6 +191,14 @@ impl Load {
         self.tally.gaps()
     }
 
+    /// When each acknowledged write of the journal that `verdict` found was acknowledged, in order.
+    #[must_use]
+    pub fn kept(&self, verdict: &Verdict) -> Vec<Instant> {
+        let journal = self.tally.journal();
+        let kept = journal.iter().filter(|it| !verdict.lost.contains(&(it.writer, it.number)));
+        kept.map(|it| it.at).collect()
+    }
+
     /// Time since the last acknowledged write, or since the start if there was none.
     #[must_use]
     pub fn since_last(&self) -> Duration {
@@ -147,9 +211,10 @@ impl Load {
         self.tally.errors()
     }
 
-    /// Stops the writers. A write in flight gets one second; then it is cancelled and not counted.
+    /// Stops the clients. A write in flight gets one second; then it is cancelled and not counted.
     pub fn stop(&mut self) {
         self.tally.stop.store(true, Ordering::Release);
+        self.program.iter().for_each(Program::stop);
         let deadline = Instant::now() + Duration::from_secs(1);
         while Instant::now() < deadline && self.threads.iter().any(|thread| !thread.is_finished()) {
             crate::wait::pause(Duration::from_millis(2));
@@ -195,6 +260,14 @@ impl Drop for Load {
     fn drop(&mut self) {
         self.stop();
     }
+}
+
+/// The master that a sentinel names.
+fn named_by(sentinel: SocketAddr, name: &str) -> Option<SocketAddr> {
+    let mut client = Client::connect_within(sentinel, ASKING).ok()?;
+    let reply = client.cmd(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", name]).ok()?;
+    let [host, port] = reply.items() else { return None };
+    Some(SocketAddr::new(host.text()?.parse().ok()?, port.int()?.try_into().ok()?))
 }
 
 /// Locks even if a thread panicked: the counts are consistent at any time.

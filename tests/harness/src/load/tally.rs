@@ -19,7 +19,7 @@ const MAX_GAPS: usize = 10_000;
 /// The longest list of error texts.
 const MAX_ERRORS: usize = 8;
 
-/// The results of the writers so far.
+/// The results of the writers and readers so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Writes answered with `+OK`.
@@ -28,6 +28,8 @@ pub struct Counts {
     pub errors: u64,
     /// Connections that were opened.
     pub connections: u64,
+    /// Replies to readers that lacked a write acknowledged before the read, or were no value.
+    pub wrong: u64,
     /// The longest interval between two acknowledged writes of any writers.
     pub longest_gap: Duration,
 }
@@ -49,6 +51,14 @@ impl Gap {
     }
 }
 
+/// An acknowledged write.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Entry {
+    pub(super) at: Instant,
+    pub(super) writer: usize,
+    pub(super) number: u64,
+}
+
 /// Numbers of acknowledged keys, one list of ranges per writer.
 pub(super) type Ranges = Vec<Vec<Range<u64>>>;
 
@@ -59,6 +69,8 @@ pub(super) struct Tally {
     acknowledged: AtomicU64,
     errors: AtomicU64,
     connections: AtomicU64,
+    wrong: AtomicU64,
+    journal: Option<Mutex<Vec<Entry>>>,
     rhythm: Mutex<Rhythm>,
     texts: Mutex<VecDeque<String>>,
     writers: Vec<Mutex<Vec<Range<u64>>>>,
@@ -87,17 +99,21 @@ impl Rhythm {
 }
 
 impl Tally {
-    pub(super) fn new(writers: usize) -> Self {
+    /// `readers` have connections, too. With a journal, every acknowledged write is kept with its
+    /// time, so the load may not run for hours.
+    pub(super) fn new(writers: usize, readers: usize, journal: bool) -> Self {
         Self {
             stop: AtomicBool::new(false),
             start: Instant::now(),
             acknowledged: AtomicU64::new(0),
             errors: AtomicU64::new(0),
             connections: AtomicU64::new(0),
+            wrong: AtomicU64::new(0),
+            journal: journal.then(Mutex::default),
             rhythm: Mutex::default(),
             texts: Mutex::default(),
             writers: (0..writers).map(|_| Mutex::default()).collect(),
-            streams: (0..writers).map(|_| Mutex::default()).collect(),
+            streams: (0..writers + readers).map(|_| Mutex::default()).collect(),
         }
     }
 
@@ -109,8 +125,27 @@ impl Tally {
     pub(super) fn acknowledge(&self, writer: usize, number: u64) {
         let at = Instant::now();
         lock(&self.rhythm).beat(at);
-        extend(&mut lock(&self.writers[writer]), number);
+        if let Some(journal) = &self.journal {
+            lock(journal).push(Entry { at, writer, number });
+        }
+        if let Some(ranges) = self.writers.get(writer) {
+            extend(&mut lock(ranges), number);
+        }
         self.acknowledged.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The write acknowledged last, if there is a journal.
+    pub(super) fn newest(&self) -> Option<Entry> {
+        self.journal.as_ref().and_then(|journal| lock(journal).last().copied())
+    }
+
+    pub(super) fn journal(&self) -> Vec<Entry> {
+        self.journal.as_ref().map(|journal| lock(journal).clone()).unwrap_or_default()
+    }
+
+    /// Counts a wrong reply to a reader.
+    pub(super) fn wrong(&self) {
+        self.wrong.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(super) fn fail(&self, text: String) {
@@ -140,6 +175,7 @@ impl Tally {
             acknowledged: self.acknowledged.load(Ordering::Relaxed),
             errors: self.errors.load(Ordering::Relaxed),
             connections: self.connections.load(Ordering::Relaxed),
+            wrong: self.wrong.load(Ordering::Relaxed),
             longest_gap: lock(&self.rhythm).longest,
         }
     }
@@ -209,7 +245,7 @@ mod tests {
 
     #[test]
     fn puts_returned_ranges_first() {
-        let tally = Tally::new(1);
+        let tally = Tally::new(1, 0, false);
         tally.acknowledge(0, 0);
         let taken = tally.take_acknowledged();
         tally.acknowledge(0, 1);

@@ -1,5 +1,6 @@
 //! Checks whether the acknowledged keys exist.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -22,6 +23,8 @@ pub struct Verdict {
     pub missing: u64,
     /// The first few missing keys.
     pub examples: Vec<String>,
+    /// The writer and the number of each missing key.
+    pub lost: BTreeSet<(usize, u64)>,
 }
 
 pub(super) fn verify(
@@ -32,14 +35,16 @@ pub(super) fn verify(
 ) -> io::Result<Verdict> {
     let mut client = Client::connect_as(addr, login, Duration::from_secs(10))?;
     let mut verdict = Verdict::default();
-    each_batch(ranges, prefix, |keys| {
-        verdict.acknowledged += keys.len() as u64;
-        if count(&mut client, "EXISTS", keys)? == keys.len() {
+    each_batch(ranges, |batch| {
+        verdict.acknowledged += batch.len() as u64;
+        let keys = keys(prefix, batch);
+        if count(&mut client, "EXISTS", &keys)? == keys.len() {
             return Ok(());
         }
-        for key in keys {
+        for (key, of) in keys.iter().zip(batch) {
             if count(&mut client, "EXISTS", std::slice::from_ref(key))? == 0 {
                 verdict.missing += 1;
+                verdict.lost.insert(*of);
                 if verdict.examples.len() < NAMED {
                     verdict.examples.push(key.clone());
                 }
@@ -57,18 +62,21 @@ pub(super) fn remove(
     login: Option<&Login>,
 ) -> io::Result<()> {
     let mut client = Client::connect_as(addr, login, Duration::from_secs(10))?;
-    each_batch(ranges, prefix, |keys| count(&mut client, "UNLINK", keys).map(|_| ()))
+    each_batch(ranges, |batch| count(&mut client, "UNLINK", &keys(prefix, batch)).map(|_| ()))
+}
+
+fn keys(prefix: &str, batch: &[(usize, u64)]) -> Vec<String> {
+    batch.iter().map(|(writer, number)| key(prefix, *writer, *number)).collect()
 }
 
 fn each_batch(
     ranges: &Ranges,
-    prefix: &str,
-    mut act: impl FnMut(&[String]) -> io::Result<()>,
+    mut act: impl FnMut(&[(usize, u64)]) -> io::Result<()>,
 ) -> io::Result<()> {
     let mut batch = Vec::with_capacity(BATCH);
     for (writer, ranges) in ranges.iter().enumerate() {
         for number in ranges.iter().cloned().flatten() {
-            batch.push(key(prefix, writer, number));
+            batch.push((writer, number));
             if batch.len() == BATCH {
                 act(&batch)?;
                 batch.clear();

@@ -10,10 +10,6 @@ use crate::client::{Client, Login};
 use crate::tls::Tls;
 use crate::wait::pause;
 
-/// The pause between a failure and the next attempt; short, because the outage is measured and not
-/// the back-off.
-const BACK_OFF: Duration = Duration::from_millis(5);
-
 /// Returns the address to connect to.
 #[derive(Clone)]
 pub(super) struct Find(pub(super) Arc<dyn Fn() -> Option<SocketAddr> + Send + Sync>);
@@ -34,6 +30,22 @@ pub(super) struct Plan {
     pub(super) timeout: Duration,
     /// The interval between two writes of one writer.
     pub(super) interval: Option<Duration>,
+    /// The pause between a failure and the next attempt.
+    pub(super) back_off: Duration,
+}
+
+impl Plan {
+    /// A new connection to the present address.
+    pub(super) fn connect(&self) -> Result<Client, String> {
+        let addr = (self.find.0)().ok_or("nowhere to connect")?;
+        let connected = match &self.tls {
+            Some(tls) => Client::connect_tls(addr, tls, self.timeout),
+            None => Client::connect_within(addr, self.timeout),
+        };
+        connected
+            .and_then(|client| client.log_in(self.login.as_ref()))
+            .map_err(|error| format!("connecting: {error}"))
+    }
 }
 
 pub(super) struct Writer {
@@ -55,21 +67,13 @@ impl Writer {
                 && !self.tally.stopped()
             {
                 self.tally.fail(text);
-                pause(BACK_OFF);
+                pause(self.plan.back_off);
             }
         }
     }
 
     fn one_connection(&mut self) -> Result<(), String> {
-        let addr = (self.plan.find.0)().ok_or("nowhere to connect")?;
-        let Plan { login, timeout, .. } = &self.plan;
-        let connected = match &self.plan.tls {
-            Some(tls) => Client::connect_tls(addr, tls, *timeout),
-            None => Client::connect_within(addr, *timeout),
-        };
-        let mut client = connected
-            .and_then(|client| client.log_in(login.as_ref()))
-            .map_err(|error| format!("connecting: {error}"))?;
+        let mut client = self.plan.connect()?;
         self.tally.connected(self.index, client.stream());
         while !self.tally.stopped() {
             self.keep_pace();
