@@ -44,12 +44,13 @@ enum What {
     /// Windows of a fifth of a second alternate between the two proxies over connections that stay
     /// open; both are started again every twelve seconds. Two and a half minutes per row.
     Alternate(traffic::alternate::AlternateOptions),
-    /// Failovers under writers: lost writes and outage of each.
+    /// Failovers of all contenders: lost writes, errors, stale replies and outage of each.
     ///
-    /// Planned failover, SIGKILL, SIGSTOP and network partition of the master, through pointsman
-    /// and, alternating, through haproxy configured like the redis-ha chart. Installs what is
-    /// missing. Uses loopback addresses only; as root, in its own network namespace. Takes about
-    /// half a minute per failover and leaves nothing behind.
+    /// Pointsman, haproxy in four configurations, a Service that an operator moves, and clients
+    /// that ask sentinels serve the same failovers: planned, SIGKILL, SIGSTOP, loss of a node,
+    /// partitions, rolling updates. Fetches what is missing and leaves out what cannot be fetched.
+    /// Uses loopback addresses only, as root in its own network namespace. Takes about forty
+    /// seconds per failover and leaves nothing behind.
     Failover(failover::FailoverOptions),
     /// Client libraries in a failover: what redis-py, ioredis, redis-rs, go-redis and hiredis
     /// notice.

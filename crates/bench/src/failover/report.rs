@@ -4,39 +4,48 @@ use std::fmt::Write as _;
 
 use clap::ValueEnum as _;
 
-use super::record::{Record, Scenario};
-use super::table::{markdown, rows};
+use super::contender::{CLIENTS, RATE, TIMEOUT};
+use super::record::{Measure, Record};
+use super::scenario::Scenario;
+use super::table::{cell, markdown, rows};
 use super::targets::Target;
 
 /// What the report contains besides the runs.
 pub(super) struct About<'a> {
     pub(super) machine: &'a str,
     pub(super) runs: u32,
-    pub(super) writers: usize,
-    pub(super) rate: u32,
     /// Name of the file of raw data.
     pub(super) raw: &'a str,
-    /// A message for each run that failed.
+    /// A message for each contender that was left out, and for each run that failed.
     pub(super) failed: &'a [String],
 }
 
 /// The report as Markdown.
 pub(super) fn document(records: &[Record], targets: &[Target], about: &About<'_>) -> String {
-    let About { machine, runs, writers, rate, raw, failed } = about;
+    let About { machine, runs, raw, failed } = about;
     let mut text = format!(
-        "# Failovers, counted\n\n\
-         Written by `cargo xtask bench failover`; every run is a line of `benches/runs/{raw}`.\n\n\
-         {writers} writers on connections of their own, {rate} writes a second in all, each write with a key of its own, once; a \
-         writer connects anew\n\
-         after any error, and gives a reply up after five seconds. One master, two replicas, three sentinels\n\
-         (`down-after-milliseconds 2000`), a fresh cluster for each run. haproxy is configured as the redis-ha chart does it. The \
-         writers go on\n\
-         until the old master is back and follows the new one; then every acknowledged key is looked for on the new master.\n\
-         {runs} runs of each, in turns; median (smallest to largest).\n\n{machine}\n"
+        "# Failovers of all contenders, counted\n\n\
+         Written by `cargo xtask bench failover`; every result is a line of `benches/runs/{raw}`.\n\n\
+         All contenders serve the same failover of the same cluster, each with {CLIENTS} writers and a reader of its own: {RATE} writes a\n\
+         second, each with a key of its own, once, and 50 reads a second of the key that was acknowledged last. A client connects anew after\n\
+         any error, and gives a reply up after {} seconds. One master, two replicas, three sentinels, each with an address of its own;\n\
+         `down-after-milliseconds 2000`, for the loss of a node 5000. A fresh cluster for each of {runs} runs of each fault; median (smallest to\n\
+         largest). The clients go on until the old master is back and follows the new one; then every acknowledged key is looked for\n\
+         on the new master.\n\n{machine}{}\n",
+        TIMEOUT.as_secs(),
+        waiting(records)
     );
     for scenario in Scenario::value_variants().iter().copied() {
         if let Some(rows) = rows(records, scenario) {
-            let _ = write!(text, "\n## {}\n\n{}", scenario.title(), markdown(&rows));
+            let _ = write!(text, "\n## {}\n\n", scenario.title());
+            if scenario.switches() {
+                let of: Vec<&Record> =
+                    records.iter().filter(|it| it.scenario == scenario).collect();
+                let switch = cell(&of, Measure::Switch);
+                let _ =
+                    write!(text, "A majority of the sentinels had switched after {switch} ms.\n\n");
+            }
+            text.push_str(&markdown(&rows));
         }
     }
     text.push_str("\n## What pointsman promises\n\n");
@@ -44,7 +53,7 @@ pub(super) fn document(records: &[Record], targets: &[Target], about: &About<'_>
         let _ = writeln!(text, "- {}", target.line());
     }
     if !failed.is_empty() {
-        text.push_str("\n## Runs without a result\n\n");
+        text.push_str("\n## Without a result\n\n");
         for why in *failed {
             let _ = writeln!(text, "- {why}");
         }
@@ -53,61 +62,62 @@ pub(super) fn document(records: &[Record], targets: &[Target], about: &About<'_>
     text
 }
 
+/// How busy the machine was.
+fn waiting(records: &[Record]) -> String {
+    let share = |it: &Record| it.more.get("share_of_time_waited_for_cpu")?.as_f64();
+    let shares: Vec<f64> = records.iter().filter_map(share).map(|it| it * 100.0).collect();
+    let spread = crate::stats::spread(&shares);
+    spread.map_or_else(String::new, |it| {
+        format!(
+            " The machine was not quiet:\nsome process waited for a core in {:.0} % of the time ({:.0} to {:.0}).",
+            it.median, it.min, it.max
+        )
+    })
+}
+
 const READING: &str = "
 ## How to read it
 
-- **Acknowledged writes lost**: answered with OK, and not there at the end. In a planned failover they are what the old master
-  took after the new one had been promoted. After SIGKILL and the like, at most what the master had acknowledged and not yet
-  sent to the replica; no proxy can help that, because Redis replicates asynchronously.
-- **Longest gap**: the longest time in which no writer got an OK. A short gap with many lost writes is not a good failover: the
-  writes went on to a master that was no longer one.
-  After SIGSTOP and in a partition, a writer whose connection nobody closes waits for its own timeout: with haproxy the gap is the
-  writers' five seconds, as it is with no proxy at all. Writers with a shorter timeout would see a shorter gap there.
-- **haproxy's check of the sentinels** does not wait for an answer to QUIT, as the chart's does: the sentinel of Redis 7.0 knows no
-  QUIT, and every vote would fail.
-- **Sentinel's own time**: from the cause to the first `+switch-master`. Before that no one may say who the new master is.
-  Pointsman stops traffic in a planned failover when a replica is selected, and starts it again at the switch.
-- **New master writable to first write**: mostly Sentinel's as well. It announces a promotion about a second after it.
-- **Writes on the superseded master**: SETs that the old master executed while it called itself master, after pointsman's commit
-  or, with haproxy, after the first `+switch-master`. In a partition it is asked from its own side, all the time. After SIGSTOP it
-  cannot be asked; there they are the SETs that it executed and nobody got an OK for: those that lay in its sockets when it was
-  stopped, and a writer has at most one such request under way. No proxy can take them back.
-- **Connections with a write sent to the superseded master**: those on which a packet with a SET left for it after the commit, or the
-  first `+switch-master`, by the kernel's clock, whether the server took it or not: what the kernel sends again to a server that is cut
-  off is among them, unless the connection was reset.
-- **The moment of the cause** is aimed at the same ages of a sentinel's last ping through both proxies, spread evenly over its period
-  of a second. A hang is noticed up to a second sooner or later depending on that age alone, so its extremes lie that far apart;
-  the medians of the two columns can be compared.
+- **Acknowledged writes lost**: answered with OK, and not there at the end. In a planned failover they are what the old master took after the new one had been promoted. After SIGKILL, at most what the master had acknowledged and not yet sent to the replica, because Redis replicates asynchronously; and what was written to the restarted master, which comes back as its configuration says, empty and as a master, until Sentinel reconfigures it.
+- **Errors**: of writers and readers. They wait 20 ms after one, so an outage in which connections are refused gives fifty a second and client, and one in which connections hang gives one in five seconds. Libraries retry by themselves first.
+- **Wrong or stale replies**: to the reader, which lacked a write acknowledged before it asked.
+- **Longest gap**: the longest time without an acknowledged write that was kept. Writes that are lost do not end a gap.
+- **Majority to first write**: from the announcement of the new master by the second sentinel to the next acknowledged write that was kept. Sentinel announces a promotion up to a second after it. A check of `role:master` finds the new master earlier, and has no vote to wait for: that is why haproxy has shorter gaps after a SIGKILL, and lost writes wherever two masters exist.
+- **Writes on the old master**: executed by it after that announcement. In a planned failover, Sentinel itself demotes the old master up to ten seconds later. After SIGSTOP they are the requests that lay in its sockets when it was stopped, and perhaps one or two that it had executed and not yet reported.
+- **The majority's time** counts from the order of the fault; cutting a network took up to a second of it on this machine.
+- **haproxy**: *redis-ha chart* counts the votes of sentinels and never ends established connections. Its check does not wait for an answer to QUIT, since the sentinel of Redis 7.0 knows none. *shutdown-sessions* checks `role:master` with `fall 1 rise 1` and has `on-marked-down shutdown-sessions`. *agents* is that with `init-state down` and an agent check beside each server, which asks the sentinel there.
+- **Service**: the packet filter translates new connections to the endpoint, as kube-proxy does; a controller moves it so long after a majority of the sentinels has named another master. Established connections are not touched. The one of thirty seconds takes part where the fault is a planned failover, SIGKILL or the loss of a node.
+- **Clients**: those that ask a sentinel do so before each connection. redis-py and ioredis have the settings of the libraries, but a socket timeout of five seconds.
+- **Loss of the master's node** is the scene of valkey-io/valkey-helm#234 (client outage 9.0 s, clients that ask Sentinel before each write) and #235 (about 7 s, haproxy), with the `down-after-milliseconds` of the latter. Both were measured on Kubernetes, by others.
+- **Partition, clients with the old master**: it goes on acknowledging what nobody will have. Only confirmed writes help there.
+- **Rolling update of the proxy**: Pointsman by `--takeover`, haproxy by `-sf` with its listening sockets passed on.
+- Not measured: predixy, camellia and the small sentinel proxies in Go, which the package registries do not have; go-redis and redis-rs, for which the suite has no program with Sentinel.
 ";
 
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
 
-    use super::super::record::{Measure, Proxy};
+    use super::super::contender::Contender;
     use super::*;
 
     #[test]
     fn writes_machine_data_promises_and_failures() {
-        let values = BTreeMap::from([(Measure::Lost, 0.0)]);
-        let (scenario, proxy) = (Scenario::Planned, Proxy::Pointsman);
-        let record = Record { scenario, proxy, run: 1, values, more: serde_json::Value::Null };
+        let values = BTreeMap::from([(Measure::Lost, 0.0), (Measure::Switch, 1150.0)]);
+        let (scenario, contender) = (Scenario::Planned, Contender::Pointsman);
+        let more = serde_json::json!({"share_of_time_waited_for_cpu": 0.25});
+        let record = Record { scenario, contender, run: 1, values, more };
         let target = Target { promise: "nothing is lost".to_owned(), kept: 1, of: 1, worst: 0.0 };
-        let failed = ["run 2: no +switch-master".to_owned()];
-        let about = About {
-            machine: "2 cores.",
-            runs: 1,
-            writers: 16,
-            rate: 2000,
-            raw: "failover-1.jsonl",
-            failed: &failed,
-        };
+        let failed = ["ioredis is left out: no network".to_owned()];
+        let about =
+            About { machine: "2 cores.", runs: 1, raw: "failover-1.jsonl", failed: &failed };
         let text = document(&[record], &[target], &about);
         for part in [
             "benches/runs/failover-1.jsonl",
-            "2 cores.",
+            "2 cores. The machine was not quiet:\nsome process waited for a core in 25 %",
+            "A majority of the sentinels had switched after 1,150 ms.",
             "- kept: nothing is lost",
-            "- run 2: no +switch-master",
+            "- ioredis is left out: no network",
         ] {
             assert!(text.contains(part), "{part} in\n{text}");
         }

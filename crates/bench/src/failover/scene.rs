@@ -1,41 +1,31 @@
-//! One run: a new cluster, a proxy, writers, a fault, and the count after everything has settled.
+//! One failover: a new cluster, all contenders with their clients, a fault, and the count after
+//! everything has settled.
 //!
-//! The writers run until the old master is back and follows the new one, because most losses of a
-//! planned failover occur in those seconds. Whatever failed is restored as in production: a dead
-//! process is restarted, a stopped one continues, a partition is healed; the old master then
-//! believes to be master until Sentinel reconfigures it.
+//! All contenders serve the same failover, so that nothing differs for them: neither when Sentinel
+//! notices nor what disturbs the machine. The clients work until the old master is back and
+//! follows the new one, because most losses of a planned failover occur in those seconds.
 
 use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, SocketAddr};
-use std::path::Path;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use harness::{
-    Client, Cluster, Event, Events, Haproxy, Load, LoadBuilder, Node, Partition, Pointsman,
-    own_source, pause,
-};
-use serde_json::{Value, json};
+use harness::{Cluster, Event, Events, Load, Node, Watch, pause};
+use serde_json::json;
 
-use super::observer::Observer;
-use super::phase;
-use super::record::{Measure, Proxy, Record, Scenario};
-use super::samples::{unacknowledged, writes_after};
-use super::tap::Tap;
-use crate::machine;
+use super::contender::{Contender, Front, Programs};
+use super::record::{Measure, Record};
+use super::scenario::{Parties, Scenario, stop_and_start};
+use crate::{machine, name_of, words};
 
-/// Writers, each with one connection.
-pub(super) const WRITERS: usize = 16;
-/// Writes per second of all writers together.
-pub(super) const RATE: u32 = 2000;
-/// How long a writer waits for a reply before it reconnects.
-pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
-/// Writes before the failover.
-const BEFORE: u64 = 4000;
-/// Writes to the new master before the old one returns.
-const BETWEEN: u64 = 4000;
-/// If no write was acknowledged for this long, none is in flight.
-const SILENCE: Duration = Duration::from_millis(200);
+/// Writes of each contender before the fault.
+const BEFORE: u64 = 300;
+/// How long all clients write before the fault.
+const CALM: Duration = Duration::from_secs(2);
+/// How long the new master is written to before the old one returns.
+const ABSENT: Duration = Duration::from_millis(2500);
+/// How long the clients go on when everything has settled.
+const AFTER: Duration = Duration::from_secs(2);
 /// The longest time for a sentinel, a proxy and a writer to find the new master.
 pub(super) const FAILOVER: Duration = Duration::from_secs(40);
 /// The longest time for the old master to become a replica in sync.
@@ -44,293 +34,199 @@ const SETTLE: Duration = Duration::from_secs(60);
 /// The settings that all runs share.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Stage<'a> {
-    pub(super) pointsman: &'a Path,
-    pub(super) haproxy: &'a Path,
-    /// Runs of each scenario through each proxy.
-    pub(super) runs: u32,
+    pub(super) programs: &'a Programs,
     /// Set to end the measurement.
     pub(super) stop: &'a AtomicBool,
 }
 
-/// The proxy under test, kept alive.
-enum Front {
-    /// No proxy: the writers query the last sentinel, which no scenario affects, before each
-    /// connection.
-    Direct(SocketAddr, String),
-    Haproxy(Haproxy),
-    Pointsman(Pointsman),
+/// What a failover gave: a record for each contender, or why there is none.
+pub(super) type Played = Vec<(Contender, Result<Record, String>)>;
+
+/// A contender with its clients.
+struct Act {
+    contender: Contender,
+    front: Front,
+    load: Load,
 }
 
-impl Front {
-    fn start(stage: &Stage<'_>, proxy: Proxy, cluster: &Cluster, timed: &Node) -> Self {
-        match proxy {
-            Proxy::Direct => Self::Direct(timed.addr(), cluster.name().to_owned()),
-            Proxy::Haproxy => Self::Haproxy(Haproxy::start(stage.haproxy, cluster)),
-            Proxy::Pointsman => {
-                Self::Pointsman(Pointsman::builder(stage.pointsman, cluster).start())
-            }
-        }
-    }
-
-    fn load(&self) -> LoadBuilder {
-        match self {
-            Self::Direct(sentinel, name) => {
-                let (sentinel, name) = (*sentinel, name.clone());
-                Load::to_resolved(move || named_by(sentinel, &name))
-            }
-            Self::Haproxy(haproxy) => Load::to(haproxy.addr()),
-            Self::Pointsman(pointsman) => Load::to(pointsman.addr()),
-        }
-    }
-
-    /// The last failover in pointsman's status, and its time.
-    fn commit(&self) -> Option<(Instant, Value)> {
-        let Self::Pointsman(pointsman) = self else { return None };
-        let asked = Instant::now();
-        let (_, body) = pointsman.get("/status").ok()?;
-        let status: Value = serde_json::from_str(&body).ok()?;
-        let failover =
-            status.get("services")?.get(0)?.get("failovers")?.as_array()?.last()?.clone();
-        // Measured from before the query, so that the time is a lower bound.
-        let age = Duration::from_secs_f64(failover.get("age_s")?.as_f64()?);
-        failover.get("from").filter(|from| !from.is_null())?;
-        Some((asked.checked_sub(age)?, failover))
-    }
+/// The moments of a failover.
+#[derive(Debug, Clone, Copy)]
+struct Moments {
+    cause: Instant,
+    /// When a majority of the sentinels had announced the new master.
+    switch: Option<Instant>,
+    end: Instant,
 }
 
-/// The master that a sentinel names.
-pub(super) fn named_by(sentinel: SocketAddr, name: &str) -> Option<SocketAddr> {
-    let mut client = Client::connect(sentinel).ok()?;
-    let reply = client.cmd(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", name]).ok()?;
-    let [host, port] = reply.items() else { return None };
-    Some(SocketAddr::new(host.text()?.parse().ok()?, port.int()?.try_into().ok()?))
-}
-
-/// Executes one run.
+/// Executes one run of a scenario with all its contenders at once.
 ///
 /// # Errors
 /// A message for people: what was missing, or that the measurement was interrupted.
 pub(super) fn play(
     stage: &Stage<'_>,
     scenario: Scenario,
-    proxy: Proxy,
+    contenders: &[Contender],
     run: u32,
-) -> Result<Record, String> {
+) -> Result<Played, String> {
     let load_average = machine::load_average();
-    let cluster = Cluster::builder().start();
-    let beside = cluster.sentinels().first().ok_or("no sentinel")?;
-    let source = (scenario == Scenario::Partition).then(|| own_source(&cluster, beside));
-    // Not the first sentinel, which a partition cuts off.
-    let timed = cluster.sentinels().last().ok_or("no sentinel")?;
-    let front = Front::start(stage, proxy, &cluster, timed);
-    let old = cluster.master();
-    let replicas: Vec<_> = cluster.replicas().iter().map(|node| node.addr()).collect();
+    let cluster = Cluster::builder().down_after(scenario.down_after()).start_apart();
+    let parties = Parties::of(&cluster).ok_or("no sentinel")?;
+    let taking_part: Vec<_> =
+        contenders.iter().copied().filter(|it| scenario.includes(*it)).collect();
+    let (mut acts, mut played) = start_all(stage, &cluster, &taking_part);
     let events = Events::of_all(cluster.sentinels());
-    let observer = Observer::start(old.addr(), &replicas, source);
-    let mut load =
-        front.load().prefix("bench").writers(WRITERS).rate(RATE).timeout(TIMEOUT).start();
+    let watch = Watch::start(parties.old.addr());
     let waited = machine::waited_for_cpu();
     let began = Instant::now();
-    wait("the first writes", FAILOVER, stage, || load.counts().acknowledged > BEFORE)?;
-
-    let ages = wait_for_phase(stage, &cluster, timed, run)?;
-    let tap = Tap::start(old.addr().port())?;
-    let cause = Instant::now();
-    let cut = bring_about(scenario, &cluster, old, beside, source)?;
-    let mut silent = None;
-    if matches!(scenario, Scenario::Sigstop | Scenario::Partition) {
-        wait("the writers to notice", FAILOVER, stage, || load.since_last() > SILENCE)?;
-        silent = Some(load.counts().acknowledged);
-    }
-    wait("+switch-master", FAILOVER, stage, || switch(&events).is_some())?;
-    wait("a write on the new master", FAILOVER, stage, || observer.written())?;
-    let seen = load.counts().acknowledged;
-    wait("writing to go on", FAILOVER, stage, || load.counts().acknowledged > seen + BETWEEN)?;
-    let commit = front.commit();
-
-    bring_back(scenario, old, cut);
-    wait("the old master to follow the new one", SETTLE, stage, || follows(&cluster, old))?;
-    let settled = cause.elapsed();
-    let seen = load.counts().acknowledged;
-    wait("writing to go on after that", FAILOVER, stage, || {
-        load.counts().acknowledged > seen + u64::from(RATE) / 2
+    wait("the first writes", FAILOVER, stage, || {
+        acts.iter().all(|it| it.load.counts().acknowledged > BEFORE)
     })?;
-    load.stop();
-    let busy = share_of_waiting(waited, began);
-    let mut record = count(&cluster, &events, &observer, &load, cause, commit.as_ref())?;
-    (record.scenario, record.proxy, record.run) = (scenario, proxy, run);
-    let late = silent.and_then(|acknowledged| unacknowledged(&observer.old(), acknowledged));
-    on_old_master(
-        &mut record,
-        late,
-        tap.as_ref(),
-        commit.as_ref().map(|(at, _)| *at).or(switch(&events).map(|it| it.at)),
-    )?;
-    // Executed without an acknowledgement: before, during or after the partition.
-    let more = json!({
-        "unacknowledged_on_old_master": late,
-        "ping_ages_ms": ages,
-        "milestones_ms": phase::milestones(&events.all(), cause),
-        "load_average": load_average,
-        "share_of_time_waited_for_cpu": busy.map(|busy| (busy * 1000.0).round() / 1000.0),
-        "old_master_settled_ms": ms(settled).round(),
-        "pointsman_failover": commit.map_or(Value::Null, |(_, failover)| anonymous(failover)),
-    });
-    if let (Some(all), Value::Object(more)) = (record.more.as_object_mut(), more) {
-        all.extend(more);
+    pause(CALM);
+
+    if scenario == Scenario::RollingRedis {
+        for replica in &parties.replicas {
+            stop_and_start(replica);
+            wait("a restarted replica", SETTLE, stage, || follows(&cluster, replica))?;
+        }
     }
-    Ok(record)
+    let cause = Instant::now();
+    let cut = scenario.begin(&cluster, &parties);
+    let mut switch = None;
+    if scenario.switches() {
+        wait("a majority that switches", FAILOVER, stage, || {
+            switch = majority_switch(&events.all(), cluster.sentinels().len());
+            switch.is_some()
+        })?;
+        pause(ABSENT);
+        scenario.repair(&parties, cut);
+        wait("the old master to follow the new one", SETTLE, stage, || {
+            follows(&cluster, parties.old)
+        })?;
+        pause(AFTER);
+    } else {
+        acts.iter_mut().for_each(|act| act.front.restart());
+    }
+    let tail = (switch.unwrap_or(cause) + scenario.tail(&taking_part))
+        .saturating_duration_since(Instant::now());
+    let _over = wait("the end", tail, stage, || false);
+    let end = Instant::now();
+    acts.iter_mut().for_each(|act| act.load.stop());
+    let moments = Moments { cause, switch, end };
+    let (waited, switches) = (share_of_waiting(waited, began), switches(&events));
+    played.extend(acts.iter().map(|act| {
+        let more = json!({
+            "load_average": load_average,
+            "share_of_time_waited_for_cpu": waited,
+            "switches": switches,
+            "errors": act.load.errors(),
+            "connections": act.load.counts().connections,
+        });
+        let values = count(&cluster, act, &watch, moments);
+        let record = |values| Record { scenario, contender: act.contender, run, values, more };
+        (act.contender, values.map(record))
+    }));
+    Ok(played)
 }
 
-/// Waits for the run's phase of the ping period. Returns the ages of all sentinels' last pings,
-/// in milliseconds.
-fn wait_for_phase(
-    stage: &Stage<'_>,
-    cluster: &Cluster,
-    timed: &Node,
-    run: u32,
-) -> Result<Vec<Option<f64>>, String> {
-    let aim = phase::aim(run, stage.runs);
-    wait("the right phase of the pings", FAILOVER, stage, || {
-        phase::age(cluster, timed).is_some_and(|age| phase::near(age, aim))
-    })?;
-    let age = |it| phase::age(cluster, it).map(|age: Duration| age.as_secs_f64() * 1000.0);
-    Ok(cluster.sentinels().iter().map(age).collect())
+/// Starts all contenders at once: haproxy's checks take ten seconds to settle.
+fn start_all(stage: &Stage<'_>, cluster: &Cluster, contenders: &[Contender]) -> (Vec<Act>, Played) {
+    let start = |contender: Contender| {
+        let front = Front::start(contender, stage.programs, cluster)?;
+        let load = front.load(stage.programs, cluster)?;
+        Ok(Act { contender, front, load })
+    };
+    let started: Vec<(Contender, Result<Act, String>)> = std::thread::scope(|scope| {
+        let threads: Vec<_> = contenders
+            .iter()
+            .map(|contender| (*contender, scope.spawn(move || start(*contender))))
+            .collect();
+        // The harness panics if something is missing.
+        threads
+            .into_iter()
+            .map(|(it, thread)| (it, thread.join().unwrap_or_else(|panic| Err(words(&*panic)))))
+            .collect()
+    });
+    let (mut acts, mut failed) = (Vec::new(), Vec::new());
+    for (contender, act) in started {
+        match act {
+            Ok(act) => acts.push(act),
+            Err(why) => failed.push((contender, Err(why))),
+        }
+    }
+    (acts, failed)
 }
 
 /// The share of the time since `began` in which some process waited for a core.
 fn share_of_waiting(waited: Option<u64>, began: Instant) -> Option<f64> {
     let (now, then) = machine::waited_for_cpu().zip(waited)?;
     let waited = Duration::from_micros(now.saturating_sub(then));
-    Some(waited.as_secs_f64() / began.elapsed().as_secs_f64())
+    Some((1000.0 * waited.as_secs_f64() / began.elapsed().as_secs_f64()).round() / 1000.0)
 }
 
-/// What went to the old master after it was superseded: from its own statistics, or `late` where it
-/// could not be queried; and on the network.
-fn on_old_master(
-    record: &mut Record,
-    late: Option<u64>,
-    tap: Option<&Tap>,
-    superseded: Option<Instant>,
-) -> Result<(), String> {
-    if let Some(late) = late.filter(|_| record.scenario == Scenario::Sigstop) {
-        record.values.insert(Measure::OldWrites, number(late));
-    }
-    if let Some((tap, at)) = tap.zip(superseded) {
-        record.values.insert(Measure::OldSenders, number(tap.after(at)?));
-    }
-    Ok(())
-}
-
-/// Starts the fault of the scenario. A partition lasts until the returned value is dropped.
-fn bring_about(
-    scenario: Scenario,
-    cluster: &Cluster,
-    old: &Node,
-    beside: &Node,
-    source: Option<Ipv4Addr>,
-) -> Result<Option<Partition>, String> {
-    match (scenario, source) {
-        (Scenario::Planned, _) => drop(cluster.begin_failover_of(cluster.name())),
-        (Scenario::Sigkill, _) => old.kill(),
-        (Scenario::Sigstop, _) => old.stop(),
-        (Scenario::Partition, Some(source)) => {
-            return Partition::around(old, beside, source).map(Some);
-        }
-        (Scenario::Partition, None) => return Err("a partition without a source".to_owned()),
-    }
-    Ok(None)
-}
-
-/// Restores the old master as in production.
-fn bring_back(scenario: Scenario, old: &Node, cut: Option<Partition>) {
-    drop(cut);
-    match scenario {
-        Scenario::Sigkill => old.restart(),
-        Scenario::Sigstop => old.cont(),
-        Scenario::Planned | Scenario::Partition => {}
-    }
-}
-
-/// The values of the run; the caller adds scenario, proxy and number.
+/// The values of a contender.
 fn count(
     cluster: &Cluster,
-    events: &Events,
-    observer: &Observer,
-    load: &Load,
-    cause: Instant,
-    commit: Option<&(Instant, Value)>,
-) -> Result<Record, String> {
+    act: &Act,
+    watch: &Watch,
+    moments: Moments,
+) -> Result<BTreeMap<Measure, f64>, String> {
+    let Act { contender, load, .. } = act;
     let master = cluster.current_master_addr()?;
     let verdict =
         load.verify(master).map_err(|error| format!("the new master cannot be asked: {error}"))?;
-    let counts = load.counts();
-    let switch = switch(events).ok_or("no +switch-master")?;
-    let sentinel = switch.at.saturating_duration_since(cause);
+    let (counts, kept) = (load.counts(), load.kept(&verdict));
     let mut values = BTreeMap::from([
         (Measure::Acknowledged, number(counts.acknowledged)),
         (Measure::Lost, number(verdict.missing)),
         (Measure::Errors, number(counts.errors)),
-        (Measure::Gap, ms(counts.longest_gap)),
-        (Measure::Sentinel, ms(sentinel)),
-        (Measure::Beyond, ms(counts.longest_gap) - ms(sentinel)),
+        (Measure::Wrong, number(counts.wrong)),
+        (Measure::Gap, ms(longest_gap(&kept, moments))),
     ]);
-    let promotion = observer.promotion(master);
-    if let Some((writable, first)) = promotion.and_then(|it| Some((it.writable, it.first_write?))) {
-        values.insert(Measure::FirstWrite, ms(first.saturating_duration_since(writable)));
+    if let Some(switch) = moments.switch {
+        values.insert(Measure::Switch, ms(switch.saturating_duration_since(moments.cause)));
+        values.insert(Measure::Late, number(watch.after(switch, &name_of(contender))));
+        let first = kept.iter().find(|at| **at > switch);
+        values.extend(first.map(|at| (Measure::First, ms(at.saturating_duration_since(switch)))));
     }
-    let superseded = commit.map_or(switch.at, |(at, _)| *at);
-    if let Some(writes) = writes_after(&observer.old(), superseded) {
-        values.insert(Measure::OldWrites, number(writes));
-    }
-    let after = |at: Instant| signed_ms(cause, at);
-    let gaps =
-        load.gaps().into_iter().map(|gap| json!([after(gap.from).round(), after(gap.to).round()]));
-    let more = json!({
-        "switches": switches(events),
-        "writable_ms": promotion.map(|it| after(it.writable)),
-        "commit_ms": commit.map(|(at, _)| after(*at)),
-        "gaps_ms": gaps.collect::<Vec<_>>(),
-        "errors": load.errors(),
-        "connections": counts.connections,
-        "missing": verdict.examples,
-    });
-    Ok(Record { scenario: Scenario::Planned, proxy: Proxy::Haproxy, run: 0, values, more })
+    Ok(values)
 }
 
-fn switch(events: &Events) -> Option<Event> {
-    events.first("+switch-master")
+/// The longest time without a kept write, from a second before the fault to the end.
+fn longest_gap(kept: &[Instant], moments: Moments) -> Duration {
+    let from = moments.cause.checked_sub(Duration::from_secs(1)).unwrap_or(moments.cause);
+    let (mut last, mut longest) = (from, Duration::ZERO);
+    let within = kept.iter().copied().filter(|at| *at >= from && *at < moments.end);
+    for at in within.chain([moments.end]) {
+        longest = longest.max(at.saturating_duration_since(last));
+        last = at;
+    }
+    longest
+}
+
+/// When more than half of the sentinels had announced another master.
+fn majority_switch(events: &[Event], sentinels: usize) -> Option<Instant> {
+    let mut announced = BTreeSet::new();
+    events.iter().filter(|it| it.channel == "+switch-master").find_map(|event| {
+        announced.insert(event.from);
+        (announced.len() * 2 > sentinels).then_some(event.at)
+    })
 }
 
 /// How many different switches the sentinels announced; more than one means a second failover.
 fn switches(events: &Events) -> usize {
-    let all = events
-        .all()
-        .into_iter()
-        .filter(|event| event.channel == "+switch-master")
-        .map(|event| event.payload);
-    all.collect::<std::collections::BTreeSet<_>>().len()
+    let events = events.all().into_iter().filter(|event| event.channel == "+switch-master");
+    events.map(|event| event.payload).collect::<BTreeSet<_>>().len()
 }
 
-/// Whether the old master replicates, in sync, from the master that the sentinels name.
-fn follows(cluster: &Cluster, old: &Node) -> bool {
+/// Whether a server replicates, in sync, from the master that the sentinels name.
+fn follows(cluster: &Cluster, node: &Node) -> bool {
     let Ok(master) = cluster.current_master_addr() else { return false };
     let says = |field: &str, wanted: &str| {
-        old.info("replication", field).is_ok_and(|value| value == wanted)
+        node.info("replication", field).is_ok_and(|value| value == wanted)
     };
     says("role", "slave")
-        && says("master_port", &master.port().to_string())
+        && says("master_host", &master.ip().to_string())
         && says("master_link_status", "up")
-}
-
-/// Pointsman's report of the failover, without the addresses.
-fn anonymous(mut failover: Value) -> Value {
-    if let Some(object) = failover.as_object_mut() {
-        for key in ["from", "to", "age_s"] {
-            object.remove(key);
-        }
-    }
-    failover
 }
 
 pub(super) fn wait(
@@ -356,11 +252,45 @@ fn ms(time: Duration) -> f64 {
     time.as_secs_f64() * 1000.0
 }
 
-fn signed_ms(from: Instant, to: Instant) -> f64 {
-    ms(to.saturating_duration_since(from)) - ms(from.saturating_duration_since(to))
-}
-
 #[allow(clippy::cast_precision_loss, reason = "counts of one run are far below 2^53")]
 fn number(count: u64) -> f64 {
     count as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn measures_gap_of_kept_writes_until_the_end() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let gap = |kept: &[u64]| {
+            let kept: Vec<Instant> = kept.iter().map(|ms| at(*ms)).collect();
+            let moments = Moments { cause: at(1000), switch: None, end: at(5000) };
+            longest_gap(&kept, moments).as_millis()
+        };
+        assert_eq!(gap(&[100, 900, 2900, 4500]), 2000);
+        assert_eq!(gap(&[100, 1000]), 4000, "a contender that never writes again");
+        assert_eq!(gap(&[]), 5000);
+    }
+
+    #[test]
+    fn switches_with_second_of_three_sentinels() {
+        let start = Instant::now();
+        let event = |ms: u64, sentinel: u8, channel: &str| Event {
+            at: start + Duration::from_millis(ms),
+            from: ([127, 0, 101, sentinel], 26379).into(),
+            channel: channel.to_owned(),
+            payload: "mymaster".to_owned(),
+        };
+        let events = [
+            event(1, 1, "+sdown"),
+            event(5, 1, "+switch-master"),
+            event(6, 1, "+switch-master"),
+            event(9, 3, "+switch-master"),
+        ];
+        assert_eq!(majority_switch(&events, 3), Some(start + Duration::from_millis(9)));
+        assert_eq!(majority_switch(&events[..3], 3), None);
+    }
 }

@@ -1,6 +1,10 @@
 //! Compares the promises with the runs.
 
-use super::record::{Measure, Proxy, Record, Scenario};
+use clap::ValueEnum as _;
+
+use super::contender::CLIENTS;
+use super::record::{Measure, Record};
+use super::scenario::Scenario;
 use crate::stats::short;
 
 /// A promise and how it was kept.
@@ -8,11 +12,11 @@ use crate::stats::short;
 pub(super) struct Target {
     /// The promise as text.
     pub(super) promise: String,
-    /// Number of runs that kept it.
+    /// Number of results that kept it.
     pub(super) kept: usize,
-    /// Number of runs.
+    /// Number of results.
     pub(super) of: usize,
-    /// The worst value of all runs.
+    /// The worst value of all.
     pub(super) worst: f64,
 }
 
@@ -26,7 +30,7 @@ impl Target {
     pub(super) fn line(&self) -> String {
         let verdict = if self.met() { "kept" } else { "MISSED" };
         format!(
-            "{verdict}: {}; in {} of {} runs, worst {}",
+            "{verdict}: {}; in {} of {}, worst {}",
             self.promise,
             self.kept,
             self.of,
@@ -35,70 +39,83 @@ impl Target {
     }
 }
 
-/// The promises that the runs can check. A run without the value has not kept its promise.
-pub(super) fn judge(records: &[Record], writers: usize) -> Vec<Target> {
-    let one_each = number(writers);
-    let nothing_sent = |what: &str| {
-        format!("{what}, not a packet with a write is sent to the old master after the commit")
+/// A promise: what is at most this much, in which scenarios.
+struct Promise {
+    text: String,
+    scenarios: &'static [Scenario],
+    /// Only of Pointsman with durability.
+    durable: bool,
+    measure: Measure,
+    most: f64,
+}
+
+fn promises() -> Vec<Promise> {
+    use Scenario::{NodeLoss, Partition, Planned, RollingProxy, RollingRedis, Sigkill, Sigstop};
+    let of = |text: &str, scenarios, measure, most| Promise {
+        text: text.to_owned(),
+        scenarios,
+        durable: false,
+        measure,
+        most,
     };
-    // Packets are counted in a network namespace only.
-    let counted = records.iter().any(|it| it.value(Measure::OldSenders).is_some());
-    let promises = [
-        (
-            Scenario::Planned,
+    let requests = number(CLIENTS);
+    vec![
+        of(
+            "planned changes, no acknowledged write is lost",
+            &[Planned, RollingRedis, RollingProxy],
             Measure::Lost,
             0.0,
-            "planned failover, no acknowledged write is lost".to_owned(),
         ),
-        (
-            Scenario::Planned,
-            Measure::OldWrites,
+        of("planned failover, no error", &[Planned], Measure::Errors, 0.0),
+        of(
+            "planned changes, no wrong or stale reply",
+            &[Planned, RollingRedis, RollingProxy],
+            Measure::Wrong,
             0.0,
-            "planned failover, no write on the old master after the commit".to_owned(),
         ),
-        (
-            Scenario::Sigkill,
-            Measure::OldWrites,
+        of(
+            "planned failover, SIGKILL, node loss and partition, no write on the old master after the majority's switch",
+            &[Planned, RollingRedis, Sigkill, NodeLoss, Partition],
+            Measure::Late,
             0.0,
-            "SIGKILL, no write on the old master after the commit".to_owned(),
         ),
-        (
-            Scenario::Sigstop,
-            Measure::OldWrites,
-            one_each,
-            format!(
-                "SIGSTOP, no more than the {writers} requests under way are executed late by the old master"
+        of(
+            &format!(
+                "SIGSTOP, at most the {CLIENTS} writes under way are executed late by the old master"
             ),
+            &[Sigstop],
+            Measure::Late,
+            requests,
         ),
-        (
-            Scenario::Partition,
-            Measure::OldWrites,
-            0.0,
-            "partition, no write is executed by the old master after the commit".to_owned(),
-        ),
-        (Scenario::Planned, Measure::OldSenders, 0.0, nothing_sent("planned failover")),
-        (Scenario::Sigstop, Measure::OldSenders, 0.0, nothing_sent("SIGSTOP")),
-        (Scenario::Partition, Measure::OldSenders, 0.0, nothing_sent("partition")),
-        (
-            Scenario::Sigkill,
-            Measure::Beyond,
+        of(
+            "SIGKILL, the first write at most 50 ms after the majority's switch",
+            &[Sigkill],
+            Measure::First,
             50.0,
-            "SIGKILL, gap at most Sentinel's own time + 50 ms".to_owned(),
         ),
-    ];
-    let told =
-        promises.into_iter().filter(|(_, measure, ..)| *measure != Measure::OldSenders || counted);
-    let judged = told.filter_map(|(scenario, measure, most, promise)| {
-        let runs =
-            records.iter().filter(|it| it.scenario == scenario && it.proxy == Proxy::Pointsman);
-        let values: Vec<f64> = runs.map(|it| it.value(measure).unwrap_or(f64::INFINITY)).collect();
+        Promise {
+            text: "with durability, no acknowledged write is lost, whatever happens".to_owned(),
+            scenarios: Scenario::value_variants(),
+            durable: true,
+            measure: Measure::Lost,
+            most: 0.0,
+        },
+    ]
+}
+
+/// The promises that the runs can check. A run without the value has not kept its promise.
+pub(super) fn judge(records: &[Record]) -> Vec<Target> {
+    let judged = promises().into_iter().filter_map(|promise| {
+        let concerns = |it: &&Record| {
+            promise.scenarios.contains(&it.scenario)
+                && it.contender.is_pointsman()
+                && (it.contender.is_durable() || !promise.durable)
+        };
+        let value = |it: &Record| it.value(promise.measure).unwrap_or(f64::INFINITY);
+        let values: Vec<f64> = records.iter().filter(concerns).map(value).collect();
         let worst = values.iter().copied().reduce(f64::max)?;
-        Some(Target {
-            promise,
-            kept: values.iter().filter(|value| **value <= most).count(),
-            of: values.len(),
-            worst,
-        })
+        let kept = values.iter().filter(|value| **value <= promise.most).count();
+        Some(Target { promise: promise.text, kept, of: values.len(), worst })
     });
     judged.collect()
 }
@@ -112,37 +129,36 @@ fn number(count: usize) -> f64 {
 mod tests {
     use std::collections::BTreeMap;
 
+    use super::super::contender::Contender;
     use super::*;
 
-    fn record(scenario: Scenario, proxy: Proxy, values: &[(Measure, f64)]) -> Record {
+    fn record(scenario: Scenario, contender: Contender, values: &[(Measure, f64)]) -> Record {
         let values: BTreeMap<_, _> = values.iter().copied().collect();
-        Record { scenario, proxy, run: 1, values, more: serde_json::Value::Null }
+        Record { scenario, contender, run: 1, values, more: serde_json::Value::Null }
     }
 
     #[test]
     fn requires_every_run_to_keep_a_promise() {
-        let kill = |beyond| {
-            record(
-                Scenario::Sigkill,
-                Proxy::Pointsman,
-                &[(Measure::OldWrites, 0.0), (Measure::Beyond, beyond)],
-            )
+        let kill = |contender, first| {
+            let values = [(Measure::Late, 0.0), (Measure::First, first), (Measure::Lost, 1.0)];
+            record(Scenario::Sigkill, contender, &values)
         };
-        let haproxy = record(Scenario::Sigkill, Proxy::Haproxy, &[(Measure::Beyond, 900.0)]);
-        let judged = judge(&[kill(20.0), kill(50.4), haproxy], 16);
-        assert_eq!(judged.len(), 2, "nothing is said of scenarios that were not run");
+        let judged = judge(&[
+            kill(Contender::Pointsman, 20.0),
+            kill(Contender::PointsmanShared, 50.4),
+            kill(Contender::Asking, 900.0),
+        ]);
+        assert_eq!(judged.len(), 2, "nothing is said of what was not run");
         assert!(judged[0].met() && judged[0].of == 2);
         assert!(!judged[1].met());
-        assert!(
-            judged[1].line().starts_with("MISSED: SIGKILL, gap")
-                && judged[1].line().ends_with("in 1 of 2 runs, worst 50")
-        );
+        assert!(judged[1].line().starts_with("MISSED: SIGKILL, the first write"));
+        assert!(judged[1].line().ends_with("in 1 of 2, worst 50"));
     }
 
     #[test]
     fn fails_promises_without_measurement() {
-        let judged =
-            judge(&[record(Scenario::Planned, Proxy::Pointsman, &[(Measure::Lost, 0.0)])], 16);
-        assert_eq!(judged.iter().map(Target::met).collect::<Vec<_>>(), [true, false]);
+        let record = record(Scenario::Minority, Contender::PointsmanDurable, &[]);
+        let judged = judge(&[record]);
+        assert_eq!(judged.iter().map(Target::met).collect::<Vec<_>>(), [false]);
     }
 }

