@@ -34,7 +34,7 @@ const CRATES: &[(&str, usize, usize)] = &[
     ("simulator", 5_920, 3_700),
     ("target", 1_100, 1_100),
     ("tls", 1_650, 1_650),
-    ("xtask", 6_600, 3_200),
+    ("xtask", 6_630, 3_200),
 ];
 
 /// A cap this far above the size of its crate is lowered.

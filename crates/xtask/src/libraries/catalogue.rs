@@ -15,6 +15,8 @@ pub(super) struct Library {
     pub(super) server: String,
     /// The package with its tests, as its package manager wants it.
     pub(super) origin: String,
+    /// The suite of Debian that has the source of the package, if the tests come from a source.
+    pub(super) suite: String,
     /// Of that package.
     pub(super) sha256: String,
     /// Tests that are run in no way: files, folders, or the beginnings of names.
@@ -78,6 +80,7 @@ fn library(it: &Value) -> Result<Library, String> {
         version: word(it, "version")?,
         server: word(it, "server")?,
         origin: word(it, "origin")?,
+        suite: word(it, "suite").unwrap_or_default(),
         sha256: word(it, "sha256")?,
         left_out,
     })
@@ -109,7 +112,7 @@ mod tests {
     #[test]
     fn refers_to_listed_libraries_and_ways_only() {
         let own = Catalogue::own().expect("a sound file");
-        assert_eq!(own.libraries.len(), 3);
+        assert_eq!(own.libraries.len(), 6);
         for library in &own.libraries {
             assert!(library.sha256.len() == 64, "{}", library.name);
             // The sum of the archive alone says which version of Redis it is.

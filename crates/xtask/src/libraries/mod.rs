@@ -3,8 +3,8 @@
 //! shared ones.
 //!
 //! A test has to have the same outcome in all three ways, unless `libraries.json` lists it with the
-//! reason ([`catalogue`]). [`redis_py`], [`go_redis`] and [`redis_units`] fetch tests and run them,
-//! [`stage`] starts the servers, and [`outcomes`] compares.
+//! reason ([`catalogue`]). [`redis_py`], [`go_redis`], [`redis_units`] and [`redis_sentinel`] fetch
+//! tests and run them, [`stage`] starts the servers, and [`outcomes`] compares.
 //!
 //! A test that differs is not tried again. One whose outcome depends on chance is left out, by the
 //! list.
@@ -13,6 +13,7 @@ mod catalogue;
 mod go_redis;
 mod outcomes;
 mod redis_py;
+mod redis_sentinel;
 mod redis_units;
 mod stage;
 
@@ -47,7 +48,7 @@ const DONE: &str = ".complete";
 /// Fetches the libraries, the tests and a Redis into folders below target/, runs the tests
 /// directly, with dedicated connections and with shared ones, and compares every test. Fails on a
 /// difference that libraries.json does not explain. Needs a network namespace, as root or with
-/// permission to create one. Two idle cores need about 45 minutes.
+/// permission to create one. Two idle cores need about 75 minutes.
 ///
 /// Example: cargo xtask test --libraries redis-py
 #[derive(Debug, Parser)]
@@ -62,7 +63,8 @@ struct LibrariesOptions {
     /// Runs within a network namespace.
     #[arg(long, hide = true)]
     namespaced: bool,
-    /// Libraries: redis-py, go-redis, redis. All if none is given.
+    /// Libraries: redis-py, go-redis, redis, redis-sentinel, redis-8.6-sentinel, valkey-sentinel.
+    /// All if none is given.
     #[arg(value_name = "NAME")]
     names: Vec<String>,
 }
@@ -120,8 +122,8 @@ fn fetch(library: &Library) -> Result<(), String> {
     let folder = folder(library);
     let needs = match library.name.as_str() {
         "redis-py" => redis_py::REQUIREMENTS,
-        "redis" => redis_units::UNITS,
-        _ => go_redis::PAUSE,
+        "go-redis" => go_redis::PAUSE,
+        _ => "",
     };
     let identity = format!("{} {}\n{needs}", library.origin, library.sha256);
     let failed = |error: std::io::Error| format!("{}: {error}", folder.display());
@@ -135,8 +137,8 @@ fn fetch(library: &Library) -> Result<(), String> {
     fs::create_dir_all(&folder).map_err(failed)?;
     match library.name.as_str() {
         "redis-py" => redis_py::fetch(library, &folder)?,
-        "redis" => redis_units::fetch(library, &folder)?,
-        _ => go_redis::fetch(library, &folder)?,
+        "go-redis" => go_redis::fetch(library, &folder)?,
+        _ => redis_units::fetch(library, &folder)?,
     }
     fs::write(folder.join(DONE), identity).map_err(failed)
 }
@@ -154,7 +156,7 @@ fn compare(
     let mut explained = true;
     for way in Way::ALL {
         let start = Instant::now();
-        let (run, sharing) = run_tests(library, way, redis, program)?;
+        let Run { outcomes: run, figures, sharing } = run_tests(library, way, redis, program)?;
         if way == Way::Direct {
             direct = run.clone();
         }
@@ -167,6 +169,7 @@ fn compare(
                 println!("    {word}: {name} {}, directly {}", run.word(name), direct.word(name));
             }
         }
+        figures.iter().for_each(|line| println!("    {line}"));
         if let Some(sharing) = sharing {
             println!("    {}", sharing_line(sharing));
             explained &= sharing.desyncs == 0;
@@ -178,22 +181,30 @@ fn compare(
     Ok(explained)
 }
 
+/// What a run of the tests of a library gave.
+struct Run {
+    outcomes: Outcomes,
+    /// What the tests of Sentinel counted, for people.
+    figures: Vec<String>,
+    sharing: Option<Sharing>,
+}
+
 /// Runs all tests of a library in one way. The output stays below target/.
-fn run_tests(
-    library: &Library,
-    way: Way,
-    redis: &Programs,
-    program: &Path,
-) -> Result<(Outcomes, Option<Sharing>), String> {
+fn run_tests(library: &Library, way: Way, redis: &Programs, program: &Path) -> Result<Run, String> {
     let home = folder(library);
     let log = home.join(format!("{}.log", way.name()));
     let file = home.join(format!("{}.outcomes", way.name()));
     let _ = fs::remove_file(&file);
-    let stage = Stage::start(way, redis, program)?;
+    let stage = if redis_sentinel::is_it(library) {
+        Stage::ahead(way, program, &redis_sentinel::SENTINELS)?
+    } else {
+        Stage::start(way, redis, program)?
+    };
     let mut command = match library.name.as_str() {
         "redis-py" => redis_py::command(library, &home, &file)?,
+        "go-redis" => go_redis::command(library, &home, &file),
         "redis" => redis_units::command(library, &home, &file)?,
-        _ => go_redis::command(library, &home, &file),
+        _ => redis_sentinel::command(&home, &file, way, redis)?,
     };
     let output = File::create(&log).map_err(|error| format!("{}: {error}", log.display()))?;
     let errors = output.try_clone().map_err(|error| error.to_string())?;
@@ -205,16 +216,17 @@ fn run_tests(
             return Err(format!("the tests took longer than {}", seconds(LIMIT)));
         }
         let text = fs::read_to_string(&file).map_err(|error| format!("no outcomes: {error}"))?;
-        match library.name.as_str() {
-            "redis-py" => redis_py::outcomes(&text),
-            "redis" => redis_units::outcomes(&text),
-            _ => go_redis::outcomes(&text),
-        }
+        let outcomes = match library.name.as_str() {
+            "redis-py" => redis_py::outcomes(&text)?,
+            "go-redis" => go_redis::outcomes(&text)?,
+            _ => redis_units::outcomes(&text)?,
+        };
+        let figures = redis_sentinel::figures(&text).map(str::to_owned).collect();
+        Ok(Run { outcomes, figures, sharing })
     };
-    let run = read().map_err(|why| {
+    read().map_err(|why| {
         format!("{} {}: {why}; the output is in {}", library.name, way.name(), log.display())
-    })?;
-    Ok((run, sharing))
+    })
 }
 
 /// Waits for a command. Whether it ended within the limit.

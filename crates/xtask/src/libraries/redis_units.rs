@@ -15,13 +15,11 @@ use super::catalogue::Library;
 use super::outcomes::{Outcome, Outcomes};
 use super::stage::PORT;
 
-/// The suite with the source.
-const SUITE: &str = "bookworm";
 pub(super) const UNITS: &str = include_str!("units.sh");
 /// Tests that are not run: they take minutes, need a replica, or need much memory.
 const TAGS: &str = "-slow -needs:repl -largemem";
 
-/// Downloads the tests into a folder.
+/// Downloads the source of a server, which has its tests, into a folder.
 ///
 /// # Errors
 /// A message for people, with the command that failed.
@@ -29,9 +27,10 @@ pub(super) fn fetch(library: &Library, folder: &Path) -> Result<(), String> {
     if find_in_path("tclsh").is_none() {
         return Err("tclsh is missing: apt-get install --yes tcl".to_owned());
     }
-    let archive = packages::debian_source(folder, SUITE, &library.origin).map_err(|why| {
-        format!("{why}\n    If the suite has another version now, list it in libraries.json.")
-    })?;
+    let archive =
+        packages::debian_source(folder, &library.suite, &library.origin).map_err(|why| {
+            format!("{why}\n    If the suite has another version now, list it in libraries.json.")
+        })?;
     packages::check_sum(&archive, &library.sha256)?;
     let made = source(folder);
     fs::create_dir_all(&made).map_err(|error| format!("{}: {error}", made.display()))?;
@@ -112,7 +111,8 @@ fn without_colours(text: &str) -> String {
     parts.fold(first, |plain, part| plain + part.split_once('m').map_or(part, |it| it.1))
 }
 
-fn source(folder: &Path) -> PathBuf {
+/// Where the source is.
+pub(super) fn source(folder: &Path) -> PathBuf {
     folder.join("source")
 }
 

@@ -55,14 +55,39 @@ impl Stage {
         if way != Way::Direct {
             stage.launch("sentinel", &redis.sentinel, &sentinel_conf(), &[])?;
             stage.await_ping(SENTINEL);
-            stage.launch("pointsman", pointsman, &pointsman_toml(way), &["run", "--config"])?;
-            wait_until("pointsman to be ready", PATIENCE, || match http_get(at(ADMIN), "/ready") {
-                Ok((200, _)) => Ok(()),
-                other => Err(format!("{other:?}")),
-            });
+            stage.launch_pointsman(pointsman, &[SENTINEL], "/ready")?;
             stage.await_ping(PORT);
         }
         Ok(stage)
+    }
+
+    /// Starts only Pointsman, for tests that start their own servers and sentinels later.
+    ///
+    /// # Errors
+    /// A message for people: no folder or file can be written.
+    pub(super) fn ahead(way: Way, pointsman: &Path, sentinels: &[u16]) -> Result<Self, String> {
+        let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
+        let mut stage = Self { processes: Vec::new(), way, folder };
+        if way != Way::Direct {
+            stage.launch_pointsman(pointsman, sentinels, "/healthz")?;
+        }
+        Ok(stage)
+    }
+
+    /// Starts Pointsman and waits until a probe succeeds.
+    fn launch_pointsman(
+        &mut self,
+        program: &Path,
+        sentinels: &[u16],
+        probe: &str,
+    ) -> Result<(), String> {
+        let conf = pointsman_toml(self.way, sentinels);
+        self.launch("pointsman", program, &conf, &["run", "--config"])?;
+        wait_until("pointsman to be ready", PATIENCE, || match http_get(at(ADMIN), probe) {
+            Ok((200, _)) => Ok(()),
+            other => Err(format!("{other:?}")),
+        });
+        Ok(())
     }
 
     /// What Pointsman counted so far, if it shares connections.
@@ -136,10 +161,11 @@ fn sentinel_conf() -> String {
     )
 }
 
-fn pointsman_toml(way: Way) -> String {
+fn pointsman_toml(way: Way, sentinels: &[u16]) -> String {
+    let sentinels: Vec<String> = sentinels.iter().map(|port| at(*port).to_string()).collect();
     format!(
         "[[service]]\nname = \"mymaster\"\nlisten = [\"127.0.0.1:{PORT}\"]\n\
-         sentinels = [\"127.0.0.1:{SENTINEL}\"]\nupstream = {:?}\n\
+         sentinels = {sentinels:?}\nupstream = {:?}\n\
          [admin]\nlisten = [\"127.0.0.1:{ADMIN}\"]\n",
         way.name()
     )
