@@ -3,15 +3,13 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use harness::{Client, Cluster, Launch, Pointsman, Process, Value, wait_until};
+use harness::{Client, Cluster, Launch, Pointsman, Process, Value};
 
 use crate::{PROGRAM, builder, metric};
 
 const PATIENCE: Duration = Duration::from_secs(40);
-const TOKEN: &str = "a-token-of-more-than-16";
 /// Stops without an accepting phase and asks all sessions at once.
 const SHUTDOWN: &str = "[shutdown]\naccept_min = \"0s\"\naccept_quiet = \"0s\"\naccept_max = \"0s\"\ndrain_spread = \"0s\"\n\
                         drain_timeout = \"30s\"\n";
@@ -126,100 +124,4 @@ fn moves_notified_client_to_next_process() {
     assert_eq!(moving(&mut moved), Value::Nil);
     drop(moved);
     assert_eq!(new.wait_exit(PATIENCE).code(), Some(0));
-}
-
-/// redis-py with a timeout of one second: the notification makes it wait longer.
-#[test]
-#[ignore = "installs redis-py from its registry: cargo test --test e2e -- --ignored redis_py --nocapture"]
-fn redis_py_survives_pause_and_move() {
-    let home = tempfile::tempdir().expect("a folder");
-    let python = home.path().join("bin/python");
-    run(Command::new("python3").args(["-m", "venv"]).arg(home.path()));
-    run(Command::new(&python).args([
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--disable-pip-version-check",
-        "redis",
-    ]));
-    outlasts_a_pause_and_moves_without_an_error(|host, port| {
-        let mut client = Command::new(&python);
-        client.args(["benches/clients/redis_py_maintenance.py", host, port, "22"]);
-        client
-    });
-}
-
-/// go-redis, built here or before. It handles every push, and still needs a timeout longer than the
-/// pause.
-#[test]
-#[ignore = "builds with go-redis, or takes what GO_REDIS_CLIENT names: cargo test --test e2e -- --ignored go_redis --nocapture"]
-fn go_redis_survives_pause_and_move() {
-    let home = tempfile::tempdir().expect("a folder");
-    let program = std::env::var_os("GO_REDIS_CLIENT").map_or_else(
-        || {
-            let program = home.path().join("client");
-            let mut go = Command::new("go");
-            run(go
-                .current_dir("benches/clients/go_redis")
-                .args(["build", "-o"])
-                .arg(&program)
-                .arg("."));
-            program
-        },
-        PathBuf::from,
-    );
-    outlasts_a_pause_and_moves_without_an_error(|host, port| {
-        let mut client = Command::new(&program);
-        client.args([host, port, "4", "22", "maintenance"]);
-        client
-    });
-}
-
-#[track_caller]
-fn run(command: &mut Command) {
-    assert!(command.status().expect("it runs").success(), "{command:?}");
-}
-
-/// A client library without retries survives a pause of three seconds, and moves to the next
-/// process without an error. The programs in benches/clients report what they saw; their four
-/// threads share a pool.
-#[allow(clippy::print_stdout, reason = "what a library saw is what the test is run by hand for")]
-fn outlasts_a_pause_and_moves_without_an_error(client: impl Fn(&str, &str) -> Command) {
-    let cluster = Cluster::builder().replicas(0).sentinels(1).start();
-    let folder = cluster.folder().to_owned();
-    let lines = format!("{SHUTDOWN}[process]\nstate_dir = {folder:?}\n");
-    let old = builder(&cluster)
-        .arg("--set=admin.control=true")
-        .arg("--set=admin.control_token_env=E2E_TOKEN")
-        .env("E2E_TOKEN", TOKEN)
-        .lines(&lines)
-        .start();
-    let config = old.process().log_path().with_file_name("pointsman.toml");
-    let addr = old.addr();
-    let mut client = client(&addr.ip().to_string(), &addr.port().to_string());
-    let client = client.stdout(Stdio::piped()).spawn().expect("the client");
-    wait_until("the handshakes", PATIENCE, || {
-        metric(&old, "pointsman_maintenance_handshakes_total{service=\"mymaster\"}")
-            .is_some_and(|it| it >= 4.0)
-    });
-    let mut pause = Command::new(PROGRAM);
-    pause.args(["pause", "--for", "3s", "--admin", &old.admin().to_string()]);
-    run(pause.env("POINTSMAN_CONTROL_TOKEN", TOKEN));
-    wait_until("the end of the pause", PATIENCE, || {
-        let told = (told(&old, "failing_over"), told(&old, "failed_over"));
-        if told.1.is_some_and(|it| it >= 4.0) { Ok(()) } else { Err(format!("told: {told:?}")) }
-    });
-    let new = taking_over(&config, &folder);
-    assert_eq!(old.wait_exit(PATIENCE).code(), Some(0), "{}", old.process().tail());
-    assert!(old.process().log().contains("\"drained\":0,\"cut\":0"), "{}", old.process().tail());
-    let seen = client.wait_with_output().expect("its end");
-    let seen = String::from_utf8_lossy(&seen.stdout).replace(' ', "");
-    println!("{seen}");
-    assert!(seen.contains("\"errors\":0,") && seen.contains("\"wrong\":0,"), "{seen}");
-    assert!(!seen.contains("refused"), "the library made nothing of a push: {seen}");
-    for name in ["MOVING", "FAILING_OVER", "FAILED_OVER"] {
-        assert!(seen.contains(&format!("\"{name}\":")), "{seen}");
-    }
-    assert!(new.is_running());
 }

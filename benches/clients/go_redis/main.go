@@ -1,8 +1,8 @@
 // Clients of go-redis without retries of their own: every error that the library gives back is counted, and every connection that
 // was lost and replaced without one, since the library looks at an idle connection before it uses it and dials again in silence.
 //
-// Arguments: host, port, clients, seconds. Writes one line of JSON. With `maintenance` behind them, it is the program of
-// maintenance.go.
+// Arguments: host, port, clients, seconds. Writes one line of JSON. With `maintenance` behind them, or `maintenance off`,
+// it is the program of maintenance.go.
 //
 // Those that speak RESP3 ask to be told of maintenance, as the library does unless it is told otherwise.
 package main
@@ -35,6 +35,8 @@ type seen struct {
 	ErrorsAt  []int64        `json:"errors_at"`
 	Kinds     map[string]int `json:"kinds"`
 	Told      map[string]int `json:"told,omitempty"`
+	// Connections opened after the start, by maintenance.go.
+	Reconnects int `json:"reconnects"`
 }
 
 // note counts an error; at: when the request was begun.
@@ -166,7 +168,7 @@ func main() {
 	}
 	if len(os.Args) > 5 && os.Args[5] == "maintenance" {
 		all.Told = map[string]int{}
-		live = maintained(address, end, all)
+		live = maintained(address, len(os.Args) > 6 && os.Args[6] == "off", end, all)
 	}
 	for number := 0; number < count; number++ {
 		everybody.Add(1)

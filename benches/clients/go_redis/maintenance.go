@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"fmt"
+	"net"
+	"os"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -37,18 +39,37 @@ func (it *told) PostHook(
 }
 
 // maintained is what each goroutine does: all of them share one pool, without retries. Unlike redis-py, this library does not
-// outlast a pause by the word of it: it reads the word behind a request that it has sent, when the deadline of that read stands
-// already, and gives only the next one more time. So its timeout has to be longer than the pause.
-func maintained(address string, end time.Time, all *seen) func(number int) {
+// outlast a pause through its notification: it reads that after it has sent a request, when the deadline of the read stands
+// already, and gives only the next one more time. CLIENTS_TIMEOUT shows it; by default the timeout is longer than the pause.
+// With `off` the library does not ask for notifications.
+func maintained(address string, off bool, end time.Time, all *seen) func(number int) {
+	timeout := 6 * time.Second
+	if text := os.Getenv("CLIENTS_TIMEOUT"); text != "" {
+		timeout = time.Duration(number(text)) * time.Second
+	}
+	mode := maintnotifications.ModeEnabled
+	if off {
+		mode = maintnotifications.ModeDisabled
+	}
 	pool := redis.NewClient(&redis.Options{
-		Addr: address, Protocol: 3, MaxRetries: -1, DialerRetries: 1, ReadTimeout: 6 * time.Second,
+		Addr: address, Protocol: 3, MaxRetries: -1, DialerRetries: 1, ReadTimeout: timeout,
 		// Four connections that take turns, so that each of them hears what it is told.
 		PoolSize: 4, MinIdleConns: 4, PoolFIFO: true,
 		MaintNotificationsConfig: &maintnotifications.Config{
-			Mode: maintnotifications.ModeEnabled, EndpointType: maintnotifications.EndpointTypeNone,
+			Mode: mode, EndpointType: maintnotifications.EndpointTypeNone,
+		},
+		Dialer: func(ctx context.Context, network, address string) (net.Conn, error) {
+			if time.Now().After(all.settled) {
+				all.lock.Lock()
+				all.Reconnects++
+				all.lock.Unlock()
+			}
+			return (&net.Dialer{}).DialContext(ctx, network, address)
 		},
 	})
-	pool.GetMaintNotificationsManager().AddNotificationHook(&told{all: all})
+	if !off {
+		pool.GetMaintNotificationsManager().AddNotificationHook(&told{all: all})
+	}
 	return func(number int) {
 		expected, key := int64(0), fmt.Sprintf("go-%d", number)
 		for ctx := context.Background(); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {

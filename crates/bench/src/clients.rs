@@ -8,6 +8,7 @@
 //! others, and always have a request in flight, for which nothing is promised.
 
 mod libraries;
+mod maintenance;
 mod secured;
 
 use std::fmt::Write as _;
@@ -51,6 +52,10 @@ pub(crate) struct ClientsOptions {
     /// Clients over TLS with certificates, through pointsman only; writes benches/CLIENTS_TLS.md.
     #[arg(long)]
     tls: bool,
+    /// Clients that ask for maintenance notifications, with and without them, through pointsman
+    /// only; writes benches/CLIENTS_MAINTENANCE.md.
+    #[arg(long, conflicts_with_all = ["tls", "clients"])]
+    maintenance: bool,
 }
 
 /// The results of a library's clients, and how many errors occurred without a request in flight at
@@ -68,15 +73,19 @@ struct Seen {
 /// A message for people, if something is missing or a run fails.
 pub(crate) fn run(options: &ClientsOptions) -> Result<ExitCode, String> {
     install::for_failovers()?;
+    let pointsman = build::pointsman()?;
+    if options.maintenance {
+        return maintenance::run(&pointsman, options.go_redis.as_deref(), options.dry);
+    }
     let stand = Stand {
-        pointsman: build::pointsman()?,
+        pointsman,
         haproxy: find_in_path("haproxy").unwrap_or_else(|| PathBuf::from("/usr/sbin/haproxy")),
         clients: options.clients,
         tls: options.tls,
     };
     let home =
         tempfile::tempdir().map_err(|error| format!("no folder for the libraries: {error}"))?;
-    let mut idle = vec![libraries::python(home.path())?, libraries::node(home.path())?];
+    let mut idle = vec![libraries::python(home.path())?, libraries::node(home.path(), "ioredis")?];
     if !options.tls {
         idle.push(libraries::rust()?);
     }

@@ -31,17 +31,42 @@ impl Library {
         tls: Option<&Secured>,
         clients: u32,
     ) -> Result<Child, String> {
-        let mut command = Command::new(&self.program);
-        command.args(&self.script).env("CLIENTS_VERSION", &self.version).args([
-            addr.ip().to_string(),
-            addr.port().to_string(),
-            clients.to_string(),
-        ]);
-        command.arg(LIFE.as_secs().to_string()).env("CLIENTS_SETTLE", SETTLE.as_secs().to_string());
-        command.env("CLIENTS_HOME", &self.home).stdout(Stdio::piped());
+        let mut command = self.command(addr);
+        command.args([clients.to_string(), LIFE.as_secs().to_string()]);
         if let Some(tls) = tls {
             tls.set(&mut command);
         }
+        self.spawn(command)
+    }
+
+    /// The library with another program of benches/clients.
+    pub(super) fn with_script(mut self, script: &str) -> Self {
+        self.script = Some(Path::new("benches/clients").join(script));
+        self
+    }
+
+    /// Starts a program that may ask for maintenance notifications. That of go-redis has another
+    /// purpose without further arguments.
+    pub(super) fn start_maintained(&self, addr: SocketAddr, on: bool) -> Result<Child, String> {
+        let (mut command, life) = (self.command(addr), LIFE.as_secs().to_string());
+        match self.script {
+            Some(_) => command.arg(life),
+            None => command.args(["4", &life, "maintenance"]),
+        };
+        command.args((!on).then_some("off")).env("CLIENTS_TIMEOUT", "1");
+        self.spawn(command)
+    }
+
+    fn command(&self, addr: SocketAddr) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(&self.script).args([addr.ip().to_string(), addr.port().to_string()]);
+        command.env("CLIENTS_SETTLE", SETTLE.as_secs().to_string());
+        command.env("CLIENTS_VERSION", &self.version).env("CLIENTS_HOME", &self.home);
+        command.stdout(Stdio::piped());
+        command
+    }
+
+    fn spawn(&self, mut command: Command) -> Result<Child, String> {
         command.spawn().map_err(|error| format!("{}: {error}", self.program.display()))
     }
 }
@@ -82,14 +107,14 @@ pub(super) fn python(home: &Path) -> Result<Library, String> {
     })
 }
 
-pub(super) fn node(home: &Path) -> Result<Library, String> {
+pub(super) fn node(home: &Path, package: &str) -> Result<Library, String> {
     let home = home.join("node");
     fs::create_dir(&home).map_err(|error| format!("{}: {error}", home.display()))?;
     must(
         Command::new("npm")
             .args(["install", "--silent", "--no-fund", "--no-audit", "--prefix"])
             .arg(&home)
-            .arg("ioredis"),
+            .arg(package),
     )?;
     let script = Some("benches/clients/ioredis.mjs".into());
     Ok(Library { program: "node".into(), script, home, version: String::new() })
@@ -156,7 +181,8 @@ fn why(words: &str) -> &str {
     words.lines().map(str::trim).find(telling).unwrap_or("no word")
 }
 
-fn must(command: &mut Command) -> Result<(), String> {
+/// Runs a command that has to succeed.
+pub(super) fn must(command: &mut Command) -> Result<(), String> {
     let status =
         command.stdin(Stdio::null()).status().map_err(|error| format!("{command:?}: {error}"))?;
     if status.success() { Ok(()) } else { Err(format!("{command:?}: {status}")) }
