@@ -19,8 +19,9 @@ use std::collections::{BTreeSet, HashSet};
 
 use super::operation::{Action, Kind, Micros, Operation, Outcome, State};
 
-/// Configurations looked at for one reply.
+/// Configurations looked at for one reply, and for all replies of one object: some seconds.
 const EFFORT: usize = 20_000;
+const TOTAL_EFFORT: usize = 400_000;
 /// Configurations kept.
 const KEPT: usize = 2_000;
 
@@ -64,6 +65,7 @@ pub(super) fn check(operations: &[Operation], changes: &[Change], durable: bool)
         durable,
         witnesses: Witness::of_all(operations, changes),
         first: 0,
+        effort: 0,
         pending: Vec::new(),
         reached: vec![BTreeSet::from([State::default()])],
         configurations: BTreeSet::from([Configuration {
@@ -247,6 +249,8 @@ struct Search<'a> {
     witnesses: Vec<Option<Witness>>,
     /// The number of the oldest master that may still execute operations.
     first: usize,
+    /// Configurations looked at so far.
+    effort: usize,
     pending: Vec<usize>,
     /// The states of each master so far.
     reached: Vec<BTreeSet<State>>,
@@ -338,7 +342,8 @@ impl Search<'_> {
                 continue;
             }
             for next in self.steps(&it, index) {
-                if seen.len() > EFFORT {
+                self.effort += 1;
+                if seen.len() > EFFORT || self.effort > TOTAL_EFFORT {
                     return None;
                 }
                 if seen.insert(next.clone()) {
