@@ -32,13 +32,13 @@ pub(super) enum Contender {
     PointsmanShared,
     /// Pointsman, whose writes one replica has to confirm.
     PointsmanDurable,
-    /// The same on shared connections; only with `--durability`.
+    /// Durable Pointsman on shared connections; only with `--durability`.
     PointsmanSharedDurable,
     /// haproxy 3 as the redis-ha chart configures it: checks that count the sentinels' votes.
     HaproxyVotes,
     /// haproxy 3 that closes the connections of a server that is marked down.
     HaproxySessions,
-    /// The same with agents beside the servers and `init-state`.
+    /// haproxy 3 with agents beside the servers and `init-state` as well.
     HaproxyAgents,
     /// haproxy of Debian 12, as the redis-ha chart configures it.
     #[value(name = "haproxy-2")]
@@ -46,10 +46,10 @@ pub(super) enum Contender {
     /// A Service whose endpoint an operator moves a second after the failover.
     #[value(name = "service-1s")]
     Service1,
-    /// The same, five seconds after it.
+    /// A Service that is moved five seconds after it.
     #[value(name = "service-5s")]
     Service5,
-    /// The same, thirty seconds after it.
+    /// A Service that is moved thirty seconds after it.
     #[value(name = "service-30s")]
     Service30,
     /// Clients that ask a sentinel before each connection.

@@ -355,7 +355,7 @@ impl Search<'_> {
             return Some(false);
         }
         self.pending.retain(|it| *it != index);
-        self.configurations = self.without_spendthrifts(kept);
+        self.configurations = self.without_covered(kept);
         (self.configurations.len() <= KEPT).then_some(true)
     }
 
@@ -462,7 +462,7 @@ impl Search<'_> {
 
     /// Without configurations that used more operations without a reply than others with equal
     /// states: those can explain everything that these can.
-    fn without_spendthrifts(&self, all: BTreeSet<Configuration>) -> BTreeSet<Configuration> {
+    fn without_covered(&self, all: BTreeSet<Configuration>) -> BTreeSet<Configuration> {
         let is_unknown =
             |index: &usize| self.operations.get(*index).is_some_and(Operation::is_unknown);
         let known = |it: &Configuration| -> Vec<usize> {

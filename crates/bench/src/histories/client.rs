@@ -52,7 +52,7 @@ pub(super) struct Worker<'a> {
 impl<'a> Worker<'a> {
     pub(super) fn new(world: &'a World, id: usize, seed: u64) -> Self {
         let kind = KINDS.get(id / EACH).copied().unwrap_or(Kind::Register);
-        let proxy = id % world.doors.len().max(1);
+        let proxy = id % world.addresses.len().max(1);
         let rng = Rng::new(seed.wrapping_mul(1_000).wrapping_add(id as u64));
         Self { world, id, kind, proxy, rng, connection: None, known: None }
     }
@@ -171,10 +171,9 @@ impl<'a> Worker<'a> {
         invoked: Micros,
     ) {
         let ended = self.world.timeline.now();
-        let (client, proxy) = (self.id, self.proxy);
         self.world.record(Operation {
-            client,
-            proxy,
+            client: self.id,
+            proxy: self.proxy,
             object,
             action,
             way,

@@ -19,7 +19,7 @@ use super::checker::Change;
 use super::operation::Micros;
 use super::schedule::{Fault, Part};
 use super::switches::Switch;
-use super::timeline::{Deed, Turn};
+use super::timeline::{Injection, RoleChange};
 
 /// How late a proxy may receive an event that the harness has received.
 const EVENT: Micros = 50_000;
@@ -83,8 +83,8 @@ pub(super) struct Away {
 /// What happened in an epoch.
 pub(super) struct Evidence<'a> {
     pub(super) switches: &'a [Switch],
-    pub(super) deeds: &'a [Deed],
-    pub(super) turns: &'a [Turn],
+    pub(super) faults: &'a [Injection],
+    pub(super) roles: &'a [RoleChange],
     /// For how long cores were away between two times.
     pub(super) away: &'a dyn Fn(Micros, Micros) -> Away,
 }
@@ -105,14 +105,14 @@ impl Evidence<'_> {
     }
 
     fn cause(&self, switch: &Switch) -> Cause {
-        let before = |deed: &&Deed| deed.begin <= switch.at;
-        let is_lost = |deed: &Deed| !deed.fault.is_planned() && deed.node == Some(switch.old);
-        if self.deeds.iter().filter(before).any(is_lost) {
+        let before = |act: &&Injection| act.begin <= switch.at;
+        let is_lost = |act: &Injection| !act.fault.is_planned() && act.node == Some(switch.old);
+        if self.faults.iter().filter(before).any(is_lost) {
             return Cause::Fault;
         }
-        let order = self.deeds.iter().filter(before).find(|deed| {
-            let first = self.switches.iter().find(|it| it.at >= deed.begin);
-            deed.fault.is_planned() && deed.node == Some(switch.old) && first == Some(switch)
+        let order = self.faults.iter().filter(before).find(|act| {
+            let first = self.switches.iter().find(|it| it.at >= act.begin);
+            act.fault.is_planned() && act.node == Some(switch.old) && first == Some(switch)
         });
         match order.map(|it| it.fault) {
             Some(Fault::Switchover) => Cause::Switchover,
@@ -124,22 +124,22 @@ impl Evidence<'_> {
     /// When proxies may still not have heard of a switch.
     fn delay(&self, switch: &Switch) -> Option<Micros> {
         let since = switch.selected.min(switch.promoted);
-        let delays = |deed: &&Deed| {
-            let end = deed.end.unwrap_or(Micros::MAX);
-            deed.fault.delays_news()
-                && deed.begin <= switch.majority + SWITCH
+        let delays = |act: &&Injection| {
+            let end = act.end.unwrap_or(Micros::MAX);
+            act.fault.delays_news()
+                && act.begin <= switch.majority + SWITCH
                 && end.saturating_add(NEWS) >= since
         };
-        let end = |deed: &Deed| deed.end.unwrap_or(switch.majority).max(switch.majority) + NEWS;
-        self.deeds.iter().filter(delays).map(end).max()
+        let end = |act: &Injection| act.end.unwrap_or(switch.majority).max(switch.majority) + NEWS;
+        self.faults.iter().filter(delays).map(end).max()
     }
 
     /// When the successor became a master: the last time it was none, and when it was one.
     fn promotion(&self, switch: &Switch) -> (Micros, Micros) {
-        let begins = |turn: &&Turn| {
+        let begins = |turn: &&RoleChange| {
             turn.node == switch.new && turn.is_master && turn.at <= switch.majority + NEWS
         };
-        match self.turns.iter().rev().find(begins) {
+        match self.roles.iter().rev().find(begins) {
             Some(turn) if turn.at >= switch.from => (turn.before, turn.at),
             _ => (switch.promoted, switch.at),
         }
@@ -152,9 +152,9 @@ impl Evidence<'_> {
         let delay = self.delay(switch);
         // A server that was disturbed itself may lack what it had not received.
         let about_new =
-            |deed: &Deed| deed.node == Some(switch.new) && deed.fault.part() == Part::Replica;
+            |act: &Injection| act.node == Some(switch.new) && act.fault.part() == Part::Replica;
         let is_clean =
-            delay.is_none() && !self.deeds.iter().any(about_new) && away.longest < ABSENT;
+            delay.is_none() && !self.faults.iter().any(about_new) && away.longest < ABSENT;
         let change = |until: Micros, gone: Micros| {
             let until = delay.map_or(until, |delay| delay.max(until));
             Some(Change { opens, until, gone: gone.max(until + REPLY) + away.total })
@@ -172,12 +172,13 @@ impl Evidence<'_> {
     /// A replica that is promoted in the step in which it is killed comes back as an empty master,
     /// and the other servers copy that.
     fn restarts(&self) -> Vec<Era> {
-        let is_promoted = |deed: &&Deed| self.switches.iter().any(|it| Some(it.new) == deed.node);
-        let killed = self.deeds.iter().filter(|it| it.fault == Fault::KillReplica);
-        let era = |deed: &Deed| {
-            let (node, until) = (deed.node?, deed.end.unwrap_or(deed.begin) + NEWS);
-            let excuse = Some(Change { opens: deed.begin, until, gone: until + REPLY });
-            Some(Era { cause: Cause::Fault, old: node, new: node, at: deed.begin, excuse })
+        let is_promoted =
+            |act: &&Injection| self.switches.iter().any(|it| Some(it.new) == act.node);
+        let killed = self.faults.iter().filter(|it| it.fault == Fault::KillReplica);
+        let era = |act: &Injection| {
+            let (node, until) = (act.node?, act.end.unwrap_or(act.begin) + NEWS);
+            let excuse = Some(Change { opens: act.begin, until, gone: until + REPLY });
+            Some(Era { cause: Cause::Fault, old: node, new: node, at: act.begin, excuse })
         };
         killed.filter(is_promoted).filter_map(era).collect()
     }
@@ -206,23 +207,23 @@ mod tests {
         }
     }
 
-    fn deed(fault: Fault, number: u8, begin: Micros, end: Micros) -> Deed {
-        Deed { fault, node: (number > 0).then(|| node(number)), begin, end: Some(end) }
+    fn act(fault: Fault, number: u8, begin: Micros, end: Micros) -> Injection {
+        Injection { fault, node: (number > 0).then(|| node(number)), begin, end: Some(end) }
     }
 
-    fn eras(deeds: &[Deed], longest: Micros) -> Vec<Era> {
-        let turn = Turn {
+    fn eras(faults: &[Injection], longest: Micros) -> Vec<Era> {
+        let turn = RoleChange {
             node: node(2),
             before: 4 * SECOND + 100,
             at: 4 * SECOND + 200,
             is_master: true,
             replication: "x".to_owned(),
         };
-        let (switches, turns) = ([switch()], [turn]);
+        let (switches, roles) = ([switch()], [turn]);
         Evidence {
             switches: &switches,
-            deeds,
-            turns: &turns,
+            faults,
+            roles: &roles,
             away: &|_, _| Away { total: longest, longest },
         }
         .eras()
@@ -230,20 +231,20 @@ mod tests {
 
     #[test]
     fn excuses_nothing_at_a_switchover() {
-        let order = deed(Fault::Switchover, 1, SECOND, 6 * SECOND);
+        let order = act(Fault::Switchover, 1, SECOND, 6 * SECOND);
         assert_eq!(eras(&[order], 0)[0].excuse, None);
         let slow = eras(&[order], 2 * ABSENT);
         assert!(slow[0].excuse.is_some(), "without CPU time nothing is held in time");
-        let other = deed(Fault::StopProxy, 0, 3 * SECOND, 4 * SECOND);
+        let other = act(Fault::StopProxy, 0, 3 * SECOND, 4 * SECOND);
         let late = eras(&[order, other], 0)[0].excuse.expect("a late proxy");
         assert_eq!(late.until, switch().majority + NEWS);
-        let over = deed(Fault::StopProxy, 0, 0, SECOND / 10);
+        let over = act(Fault::StopProxy, 0, 0, SECOND / 10);
         assert_eq!(eras(&[order, over], 0)[0].excuse, None);
     }
 
     #[test]
     fn excuses_lag_before_selection_at_an_order() {
-        let order = deed(Fault::PlannedFailover, 1, SECOND, 6 * SECOND);
+        let order = act(Fault::PlannedFailover, 1, SECOND, 6 * SECOND);
         let it = &eras(&[order], 0)[0];
         let change = it.excuse.expect("a lag");
         assert_eq!((it.cause, change.until), (Cause::Order, 3 * SECOND + EVENT));
@@ -253,7 +254,7 @@ mod tests {
 
     #[test]
     fn excuses_loss_until_announcement_at_a_fault() {
-        let kill = deed(Fault::KillMaster, 1, SECOND, 6 * SECOND);
+        let kill = act(Fault::KillMaster, 1, SECOND, 6 * SECOND);
         let it = &eras(&[kill], 0)[0];
         let change = it.excuse.expect("a loss");
         assert_eq!((it.cause, change.until), (Cause::Fault, switch().majority + SWITCH));
@@ -262,11 +263,11 @@ mod tests {
 
     #[test]
     fn expects_empty_master_where_a_promoted_one_was_killed() {
-        let order = deed(Fault::PlannedFailover, 1, SECOND, 6 * SECOND);
-        let killed = deed(Fault::KillReplica, 2, 6 * SECOND, 7 * SECOND);
+        let order = act(Fault::PlannedFailover, 1, SECOND, 6 * SECOND);
+        let killed = act(Fault::KillReplica, 2, 6 * SECOND, 7 * SECOND);
         let found = eras(&[order, killed], 0);
         assert_eq!((found.len(), found[1].old, found[1].new), (2, node(2), node(2)));
-        let other = deed(Fault::KillReplica, 3, 6 * SECOND, 7 * SECOND);
+        let other = act(Fault::KillReplica, 3, 6 * SECOND, 7 * SECOND);
         assert_eq!(eras(&[order, other], 0).len(), 1);
     }
 }

@@ -166,12 +166,12 @@ fn run_leg(
 ) -> Result<usize, String> {
     let mut stage = Stage::start(request.program, mode)?;
     stage.recover();
-    let mut doors: Vec<SocketAddr> = stage.each_proxy().map(|it| it.addr).collect();
-    if let (Some(plant), Some(door)) = (request.plant, doors.first_mut()) {
-        let to = if plant == Plant::OldMaster { stage.cluster.master().addr() } else { *door };
-        *door = relay::start(plant, to).map_err(|error| error.to_string())?;
+    let mut addresses: Vec<SocketAddr> = stage.each_proxy().map(|it| it.addr).collect();
+    if let (Some(plant), Some(address)) = (request.plant, addresses.first_mut()) {
+        let to = if plant == Plant::OldMaster { stage.cluster.master().addr() } else { *address };
+        *address = relay::start(plant, to).map_err(|error| error.to_string())?;
     }
-    let world = World::new(doors, stage.tls.clone(), CLIENTS);
+    let world = World::new(addresses, stage.tls.clone(), CLIENTS);
     stage.cluster.sentinels().iter().for_each(|it| stage::attend(it, &world));
     let mut conductor = Conductor {
         stage: &stage,
@@ -199,7 +199,8 @@ fn run_leg(
         world.stop.store(true, Ordering::Release);
     });
     let leftovers: Vec<String> = stage.each_proxy().flat_map(|it| it.leftovers()).collect();
-    leftovers.into_iter().for_each(|it| conductor.find(it));
+    let doubt = conductor.tally.doubt();
+    leftovers.into_iter().chain(doubt).for_each(|it| conductor.find(it));
     let Conductor { tally, findings, .. } = conductor;
     print!("{}", tally.text());
     if !findings.is_empty() {
@@ -283,11 +284,11 @@ impl Conductor<'_> {
         let epoch = self.world.begin_epoch()?;
         let mut histories = self.world.take(epoch);
         let read = self.read(&mut histories);
-        let (deeds, notes) = self.world.timeline.take();
+        let (faults, notes) = self.world.timeline.take();
         let ends = self.world.take_ends();
         let sightings = self.world.timeline.sightings(self.judged.saturating_sub(FOREBODING));
         let switches = switches(&sightings, self.judged, self.master);
-        let turns = self.world.timeline.turns();
+        let roles = self.world.timeline.roles();
         let away = |from: Micros, to: Micros| {
             let (from, to) = (self.world.timeline.instant(from), self.world.timeline.instant(to));
             let micros = |it: Duration| it.as_micros().try_into().unwrap_or(Micros::MAX);
@@ -296,7 +297,8 @@ impl Conductor<'_> {
                 longest: micros(self.absences.longest(from, to)),
             }
         };
-        let evidence = Evidence { switches: &switches, deeds: &deeds, turns: &turns, away: &away };
+        let evidence =
+            Evidence { switches: &switches, faults: &faults, roles: &roles, away: &away };
         let eras = evidence.eras();
         eras.iter().for_each(|it| self.tally.change(it));
         let is_calm =
@@ -339,7 +341,7 @@ impl Conductor<'_> {
 
     /// Reads every object through every proxy.
     fn read(&self, histories: &mut BTreeMap<Object, Vec<Operation>>) -> Result<(), String> {
-        for proxy in 0..self.world.doors.len() {
+        for proxy in 0..self.world.addresses.len() {
             let mut connection = None;
             for (object, history) in histories.iter_mut() {
                 let action = match object.kind {
@@ -358,13 +360,12 @@ impl Conductor<'_> {
                     match outcome {
                         Ok(Outcome::Refused(_) | Outcome::Unknown) => {}
                         Ok(outcome) => {
-                            let (object, client, way) = (*object, CLIENTS + proxy, "at the end");
                             history.push(Operation {
-                                client,
+                                client: CLIENTS + proxy,
                                 proxy,
-                                object,
+                                object: *object,
                                 action,
-                                way,
+                                way: "at the end",
                                 outcome,
                                 invoked,
                                 ended,
@@ -395,8 +396,7 @@ impl Conductor<'_> {
             Outcome::Refused(message) => message != "EXEC: nil",
             _ => false,
         };
-        let error = histories.values().flatten().find(is_error);
-        if let Some(it) = error {
+        if let Some(it) = histories.values().flatten().find(is_error) {
             self.find(format!("an error without a fault: client {}: {it}", it.client));
         }
         if let Some((at, what)) = ends.first() {
@@ -406,10 +406,8 @@ impl Conductor<'_> {
     }
 
     fn look_at_memory(&mut self) {
-        let now: Vec<(u32, Option<u64>)> =
-            self.stage.each_proxy().map(|it| (it.process.pid(), it.memory())).collect();
-        for (pid, memory) in now {
-            let Some(memory) = memory else { continue };
+        let measured = self.stage.each_proxy().map(|it| (it.process.pid(), it.memory()));
+        for (pid, memory) in measured.filter_map(|(pid, it)| Some((pid, it?))).collect::<Vec<_>>() {
             let first = *self.memory.entry(pid).or_insert(memory);
             if memory > first + GROWTH_KIB {
                 self.find(format!("process {pid} grew from {first} to {memory} KiB"));

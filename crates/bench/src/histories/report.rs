@@ -159,6 +159,13 @@ pub(super) struct Tally {
 }
 
 impl Tally {
+    /// What makes the run say too little: more than a tenth of its histories are undecided, and
+    /// more than five.
+    pub(super) fn doubt(&self) -> Option<String> {
+        let is_doubtful = self.undecided * 10 > self.objects.max(50);
+        is_doubtful.then(|| "more than a tenth of the histories are undecided".to_owned())
+    }
+
     pub(super) fn count(&mut self, history: &[Operation]) {
         self.objects += 1;
         self.operations += history.len() as u64;
@@ -200,6 +207,14 @@ impl Tally {
 mod tests {
     use super::super::operation::{Action, Kind};
     use super::*;
+
+    #[test]
+    fn doubts_runs_with_many_undecided_histories() {
+        let doubt =
+            |objects, undecided| Tally { objects, undecided, ..Tally::default() }.doubt().is_some();
+        assert!(doubt(100, 11) && doubt(6, 6));
+        assert!(!doubt(100, 10) && !doubt(6, 5));
+    }
 
     #[test]
     fn explains_lost_write_in_few_lines() {

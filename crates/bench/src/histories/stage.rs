@@ -16,7 +16,7 @@ use harness::{Authority, Cluster, Cut, Node, PROXY, Tls, Value, pause, wait_unti
 use super::Mode;
 use super::proxy::Proxy;
 use super::schedule::{Act, Fault, Part};
-use super::timeline::Turn;
+use super::timeline::RoleChange;
 use super::world::World;
 
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -89,7 +89,7 @@ impl Stage {
                 if last.as_ref() != Some(&now) {
                     let (is_master, replication) = now.clone();
                     let (node, at) = (node.addr(), world.timeline.now());
-                    world.timeline.turn(Turn { node, before, at, is_master, replication });
+                    world.timeline.turn(RoleChange { node, before, at, is_master, replication });
                     last = Some(now);
                 }
                 before = asked;

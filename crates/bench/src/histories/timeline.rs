@@ -16,7 +16,7 @@ const NOTES: usize = 4_000;
 
 /// A fault that was brought about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Deed {
+pub(super) struct Injection {
     pub(super) fault: Fault,
     /// The server it was about; `None` for sentinels and proxies.
     pub(super) node: Option<SocketAddr>,
@@ -27,7 +27,7 @@ pub(super) struct Deed {
 /// A server that became or ceased to be a master by its own account, or began another history of
 /// replication.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Turn {
+pub(super) struct RoleChange {
     pub(super) node: SocketAddr,
     /// When it was asked the last time before.
     pub(super) before: Micros,
@@ -40,8 +40,8 @@ pub(super) struct Turn {
 pub(super) struct Timeline {
     start: Instant,
     notes: Mutex<Vec<(Micros, String)>>,
-    deeds: Mutex<Vec<Deed>>,
-    turns: Mutex<Vec<Turn>>,
+    faults: Mutex<Vec<Injection>>,
+    roles: Mutex<Vec<RoleChange>>,
     heard: Mutex<Vec<Events>>,
 }
 
@@ -50,8 +50,8 @@ impl Timeline {
         Self {
             start: Instant::now(),
             notes: Mutex::default(),
-            deeds: Mutex::default(),
-            turns: Mutex::default(),
+            faults: Mutex::default(),
+            roles: Mutex::default(),
             heard: Mutex::default(),
         }
     }
@@ -87,40 +87,40 @@ impl Timeline {
     /// A fault begins; the number to end it with.
     pub(super) fn begin(&self, fault: Fault, node: Option<SocketAddr>, place: &str) -> usize {
         self.note(&format!("begin of: {}{place}", fault.name()));
-        let mut deeds = lock(&self.deeds);
-        deeds.push(Deed { fault, node, begin: self.now(), end: None });
-        deeds.len() - 1
+        let mut faults = lock(&self.faults);
+        faults.push(Injection { fault, node, begin: self.now(), end: None });
+        faults.len() - 1
     }
 
     pub(super) fn end(&self, number: usize) {
-        if let Some(deed) = lock(&self.deeds).get_mut(number) {
-            deed.end = Some(self.now());
-            self.note(&format!("end of: {}", deed.fault.name()));
+        if let Some(act) = lock(&self.faults).get_mut(number) {
+            act.end = Some(self.now());
+            self.note(&format!("end of: {}", act.fault.name()));
         }
     }
 
     /// The fault turned out to be another one.
     pub(super) fn rename(&self, number: usize, fault: Fault) {
-        if let Some(deed) = lock(&self.deeds).get_mut(number) {
-            deed.fault = fault;
+        if let Some(act) = lock(&self.faults).get_mut(number) {
+            act.fault = fault;
         }
     }
 
-    pub(super) fn turn(&self, turn: Turn) {
-        let Turn { node, is_master, replication, .. } = &turn;
+    pub(super) fn turn(&self, turn: RoleChange) {
+        let RoleChange { node, is_master, replication, .. } = &turn;
         let role = if *is_master { "a master" } else { "no master" };
         let short: String = replication.chars().take(8).collect();
         self.note(&format!("{node} says that it is {role}, replication id {short}"));
-        lock(&self.turns).push(turn);
+        lock(&self.roles).push(turn);
     }
 
-    pub(super) fn turns(&self) -> Vec<Turn> {
-        lock(&self.turns).clone()
+    pub(super) fn roles(&self) -> Vec<RoleChange> {
+        lock(&self.roles).clone()
     }
 
-    /// Takes the deeds and notes of the epoch that is over.
-    pub(super) fn take(&self) -> (Vec<Deed>, Vec<(Micros, String)>) {
-        (std::mem::take(&mut *lock(&self.deeds)), std::mem::take(&mut *lock(&self.notes)))
+    /// Takes the faults and notes of the epoch that is over.
+    pub(super) fn take(&self) -> (Vec<Injection>, Vec<(Micros, String)>) {
+        (std::mem::take(&mut *lock(&self.faults)), std::mem::take(&mut *lock(&self.notes)))
     }
 
     /// What sentinels published after `since`, in order.

@@ -24,7 +24,7 @@ const FINISH: Duration = Duration::from_secs(60);
 pub(super) struct World {
     pub(super) timeline: Timeline,
     /// Where clients connect, one address for each proxy.
-    pub(super) doors: Vec<SocketAddr>,
+    pub(super) addresses: Vec<SocketAddr>,
     pub(super) tls: Option<Tls>,
     pub(super) stop: AtomicBool,
     epoch: AtomicU64,
@@ -39,10 +39,10 @@ pub(super) struct World {
 }
 
 impl World {
-    pub(super) fn new(doors: Vec<SocketAddr>, tls: Option<Tls>, clients: usize) -> Self {
+    pub(super) fn new(addresses: Vec<SocketAddr>, tls: Option<Tls>, clients: usize) -> Self {
         Self {
             timeline: Timeline::new(),
-            doors,
+            addresses,
             tls,
             stop: AtomicBool::new(false),
             epoch: AtomicU64::new(0),
@@ -60,10 +60,10 @@ impl World {
 
     /// Connects through a proxy.
     pub(super) fn connect(&self, proxy: usize) -> io::Result<Client> {
-        let door = self.doors.get(proxy).copied().ok_or(io::ErrorKind::NotFound)?;
+        let address = self.addresses.get(proxy).copied().ok_or(io::ErrorKind::NotFound)?;
         match &self.tls {
-            Some(tls) => Client::connect_tls(door, tls, TIMEOUT),
-            None => Client::connect_within(door, TIMEOUT),
+            Some(tls) => Client::connect_tls(address, tls, TIMEOUT),
+            None => Client::connect_within(address, TIMEOUT),
         }
     }
 
