@@ -381,6 +381,12 @@ impl Search<'_> {
                 let Some(operation) = self.operations.get(index) else { continue };
                 for origin in &origins {
                     let Some(next) = origin.after(operation) else { continue };
+                    if state.is_none()
+                        && let Some(reached) = self.reached.get_mut(self.first + place)
+                    {
+                        // Its own successor may have nothing of what it executes.
+                        reached.insert(origin.clone());
+                    }
                     let step = self.step(it, place, index, origin, next);
                     let goal = self.operations.get(to);
                     let is_hopeless = |state: &Option<State>| {

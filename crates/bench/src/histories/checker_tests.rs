@@ -177,6 +177,10 @@ fn follows_two_changes_in_a_row() {
     // Nothing was done between them.
     let quiet = [set(1, 0, 10), set(2, 20, 30), get(1, 400, 410)];
     assert!(is_fine(&quiet, &[CHANGE, next]));
+    // All that was done between them is lost.
+    let between = |value| [set(1, 0, 10), set(2, 200, 210), get(value, 400, 410)];
+    assert!(is_fine(&between(1), &[CHANGE, next]));
+    refuses(&between(3), &[CHANGE, next], 2);
 }
 
 #[test]

@@ -5,6 +5,7 @@
 //! of other proxies.
 
 use std::net::SocketAddr;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -17,6 +18,8 @@ use super::Mode;
 use super::schedule::{Act, Fault};
 
 const PATIENCE: Duration = Duration::from_secs(90);
+/// The name of the socket for commands, which one process at a time holds.
+const CONTROL_SOCKET: &str = "control.sock";
 /// The first of the groups of proxies.
 const GROUP: u32 = 42_000;
 
@@ -72,11 +75,11 @@ impl Proxy {
             Fault::Successor => {
                 // The successor serves new clients while the old process serves its own.
                 self.process.signal(Signal::TERM);
-                let new = wait_until("a successor", PATIENCE, || {
-                    let new = self.launch(false);
-                    pause(Duration::from_millis(100));
-                    new.is_running().then_some(new)
+                let control = self.folder.join(CONTROL_SOCKET);
+                wait_until("the predecessor to leave its socket", PATIENCE, || {
+                    UnixStream::connect(&control).is_err()
                 });
+                let new = self.launch(false);
                 let code = self.process.wait_exit(PATIENCE).code();
                 assert_eq!(code, Some(0), "after SIGTERM: {}", self.process.tail());
                 self.process = new;
@@ -178,7 +181,7 @@ fn configuration(
     if mode.durable {
         text += "[service.durability]\nreplicas = 2\n";
     }
-    let control = folder.join("control.sock");
+    let control = folder.join(CONTROL_SOCKET);
     text + &format!(
         "[admin]\nlisten = [\"{admin}\"]\ncontrol = true\ncontrol_socket = {control:?}\n\
          [process]\nstate_dir = {folder:?}\nworkers = 2\n\

@@ -45,6 +45,8 @@ struct Pair {
     answered: usize,
     is_cut: bool,
     is_resp3: bool,
+    /// A request was answered that should not have been.
+    is_opaque: bool,
     /// The numbers of the connections, as `CLIENT ID` has told them.
     ids: [String; 2],
 }
@@ -104,6 +106,7 @@ impl Driver<'_> {
             answered: 0,
             is_cut: false,
             is_resp3: false,
+            is_opaque: false,
             ids: ["0", "0"].map(str::to_owned),
         };
         if let Some(place) = self.pairs.get_mut(client) {
@@ -169,9 +172,10 @@ impl Driver<'_> {
             }
         }
         pair.is_cut();
-        // The direct server says what is owed.
-        let unknown = (Treatment::Exact, "an earlier request".to_owned());
-        pair.asked.resize(pair.direct.replies, unknown);
+        // The direct server says what is owed: it refuses `CLIENT REPLY SKIP` where the client has
+        // not authenticated. Pointsman does not understand such a session from then on.
+        pair.is_opaque |= pair.direct.replies > pair.asked.len();
+        pair.asked.resize(pair.direct.replies, unexpected());
     }
 
     /// Waits until the direct server has blocked the client or has answered.
@@ -265,10 +269,11 @@ impl Pair {
             self.proxied.wait(Duration::from_millis(20));
         }
         while let Some(direct) = self.direct.frames.get(self.compared) {
-            let unknown = (Treatment::Exact, "an earlier request".to_owned());
-            let (treatment, request) = self.asked.get(self.answered).unwrap_or(&unknown);
+            let unexpected = unexpected();
+            let (treatment, request) = self.asked.get(self.answered).unwrap_or(&unexpected);
             let proxied = self.proxied.frames.get(self.compared).map(Vec::as_slice);
-            let expected = compared(&agreed(direct, *treatment, self.is_resp3), *treatment);
+            let agrees = self.is_resp3 && !self.is_opaque;
+            let expected = compared(&agreed(direct, *treatment, agrees), *treatment);
             if proxied.is_none_or(|it| compared(it, *treatment) != expected) {
                 let proxied = proxied.map_or_else(|| "nothing".to_owned(), readable);
                 let direct = readable(direct);
@@ -293,6 +298,11 @@ impl Pair {
         }
         Ok(())
     }
+}
+
+/// The reply to a request that asked for none: it may be one to `HELLO`.
+fn unexpected() -> (Treatment, String) {
+    (Treatment::HelloId, "an earlier request".to_owned())
 }
 
 /// The digits of a number.

@@ -46,10 +46,10 @@ pub(super) fn is_maintenance(frame: &[u8]) -> bool {
 }
 
 /// What Pointsman replies where the server replies `direct`, if that differs.
-pub(super) fn agreed(direct: &[u8], treatment: Treatment, is_resp3: bool) -> Vec<u8> {
+pub(super) fn agreed(direct: &[u8], treatment: Treatment, agrees: bool) -> Vec<u8> {
     let text = direct.to_ascii_lowercase();
     let is_unknown = text.starts_with(b"-err unknown subcommand");
-    if treatment == Treatment::Agreed && is_resp3 && is_unknown {
+    if treatment == Treatment::Agreed && agrees && is_unknown {
         return b"+OK\r\n".to_vec();
     }
     direct.to_vec()
