@@ -75,12 +75,15 @@ impl Machine {
     }
 
     /// The sentinel `by` announces that `promoted` is about to be promoted, or was promoted: holds
-    /// traffic if it is a replica of the committed master.
+    /// traffic if it is a replica of the committed master, or if most sentinels list it as one of
+    /// theirs: the committed master may have another name there, which does not resolve.
     pub(super) fn arm(&mut self, now: Instant, cause: HoldCause, promoted: &NodeAddr, by: MyId) {
         self.suspect(now);
         let replaceable =
             self.committed.as_ref().is_some_and(|it| it.published && it.addr != *promoted);
-        if !replaceable || !self.nodes.family.contains(promoted) {
+        let is_replica = self.nodes.family.contains(promoted)
+            || self.electorate.listed_replicas().contains(promoted);
+        if !replaceable || !is_replica {
             return;
         }
         let may_hold = self.hold.may_begin(now);

@@ -1,6 +1,6 @@
 //! Sentinels announce the same process by another text.
 
-use super::rig::{Answer, Rig, node};
+use super::rig::{Answer, Rig, node, view};
 use crate::machine::{MachineState, Warning};
 use crate::{NodeReport, PingReply, ProbeFailure};
 
@@ -61,6 +61,35 @@ fn reports_split_if_name_leads_elsewhere_or_nowhere() {
         rig.names(1, 'N', 5).run(3000);
         assert_eq!((rig.warnings(Warning::Split), rig.outcomes().len()), (1, 0));
     }
+}
+
+/// From now on this sentinel calls the master N.
+fn lists(rig: &mut Rig, sentinel: u8, replicas: &[char]) {
+    let listed = view('N', 5, &[], replicas).replicas;
+    rig.names(sentinel, 'N', 5).change(sentinel, |it| it.replicas = listed);
+}
+
+/// N is the name of A, M that of B; neither resolves.
+#[test]
+fn holds_at_selection_though_names_do_not_resolve() {
+    let mut rig = Rig::booted();
+    for letter in ['N', 'M'] {
+        rig.nodes.insert(letter, Answer::Failure(ProbeFailure::Unreachable));
+    }
+    for sentinel in 1..=3 {
+        lists(&mut rig, sentinel, &['M', 'C']);
+    }
+    rig.run(12_000);
+    rig.mark();
+    rig.selects(1, 'M').run(100);
+    assert_eq!(rig.outcomes(), ["0 hold"]);
+    // One sentinel's word about a node that the others do not list holds nothing.
+    let mut rig = Rig::booted();
+    lists(&mut rig, 1, &['M']);
+    rig.run(3000);
+    rig.mark();
+    rig.selects(1, 'M').run(100);
+    assert_eq!(rig.outcomes().len(), 0);
 }
 
 #[test]
