@@ -23,6 +23,7 @@ pub(crate) enum FaultEnd {
     Fast(usize),
     Reload(usize),
     Priority,
+    Names,
     Password,
     EndAttack,
 }
@@ -105,6 +106,7 @@ impl Cluster {
             down_after: cluster.down_after,
             failover_timeout: cluster.failover_timeout,
             connections: cluster.connections,
+            coordinates: cluster.coordinates,
         };
         let ids: Vec<(u64, Addr)> = (0..cluster.sentinels)
             .map(|at| (net.rng.next(), net.addr(cluster.proxies + at)))
@@ -211,6 +213,9 @@ impl Cluster {
                 self.proxies[at].reload(names, None, &mut self.net);
             }
             FaultEnd::Priority => self.redis.iter_mut().for_each(|it| it.priority = 100),
+            FaultEnd::Names => {
+                self.sentinels.iter_mut().for_each(|it| it.announces_names = false);
+            }
             FaultEnd::Password => self.redis.iter_mut().for_each(|it| it.has_password = false),
             FaultEnd::EndAttack => self.end_attack(),
         }

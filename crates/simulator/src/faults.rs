@@ -43,8 +43,9 @@ impl Cluster {
                 self.fail_dns(kind, until);
             }
             FaultKind::Failover | FaultKind::TwoFailovers => {
-                self.order_failovers(if kind == FaultKind::Failover { 1 } else { 2 });
+                self.order_failovers(if kind == FaultKind::Failover { 1 } else { 2 }, false);
             }
+            FaultKind::Coordinated => self.order_failovers(1, true),
             FaultKind::Switchover => {
                 let at = self.net.rng.below(self.proxies.len());
                 self.proxies[at].is_switchover_wanted = true;
@@ -61,6 +62,7 @@ impl Cluster {
             | FaultKind::ReloadSentinels
             | FaultKind::ReplicaOf
             | FaultKind::ZeroPriority
+            | FaultKind::AnnounceNames
             | FaultKind::NewPassword => self.operate(kind, until),
             FaultKind::MonitorAnew | FaultKind::ResetSentinels | FaultKind::SetQuorum => {
                 self.order_sentinels(kind);
@@ -96,6 +98,13 @@ impl Cluster {
             FaultKind::ZeroPriority => {
                 self.redis.iter_mut().for_each(|it| it.priority = 0);
                 self.undo_at(until, FaultEnd::Priority);
+            }
+            FaultKind::AnnounceNames => {
+                let few = self.net.rng.percent(40);
+                for sentinel in &mut self.sentinels {
+                    sentinel.announces_names = !few || self.net.rng.percent(50);
+                }
+                self.undo_at(until, FaultEnd::Names);
             }
             _ => {
                 for at in 0..self.redis.len() {
@@ -300,12 +309,12 @@ impl Cluster {
         SentinelFile::fresh(self.net.rng.next(), master)
     }
 
-    fn order_failovers(&mut self, many: usize) {
+    fn order_failovers(&mut self, many: usize, coordinated: bool) {
         for _ in 0..many {
             let at = self.net.rng.below(self.sentinels.len());
             let pid = self.sentinels[at].pid;
             if self.net.process(pid).up && !self.net.process(pid).stopped {
-                let taken = self.sentinels[at].order_failover(&mut self.net);
+                let taken = self.sentinels[at].order_failover(coordinated, &mut self.net);
                 self.net.trace_line(pid, || {
                     format!("SENTINEL FAILOVER by an operator, taken: {taken}")
                 });

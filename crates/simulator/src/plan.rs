@@ -97,6 +97,10 @@ pub enum FaultKind {
     ReplicaOf,
     /// All replicas have priority 0: none can be promoted.
     ZeroPriority,
+    /// An operator requests a failover in which the master itself hands over.
+    Coordinated,
+    /// Some or all sentinels announce names instead of addresses.
+    AnnounceNames,
     /// Some nodes require a password that the proxies do not have. Connections stay.
     NewPassword,
     /// Sentinels and servers that no configuration names join through hellos, and lie.
@@ -107,7 +111,7 @@ pub enum FaultKind {
 
 impl FaultKind {
     /// All kinds.
-    pub const ALL: [Self; 42] = [
+    pub const ALL: [Self; 44] = [
         Self::KillMaster,
         Self::StopMaster,
         Self::KillReplica,
@@ -147,13 +151,15 @@ impl FaultKind {
         Self::OldFiles,
         Self::ReplicaOf,
         Self::ZeroPriority,
+        Self::Coordinated,
+        Self::AnnounceNames,
         Self::NewPassword,
         Self::HostilePeers,
         Self::HostileSentinels,
     ];
 
     /// Those that are drawn; the orders of operators and the hostile ones are drawn apart.
-    const DRAWN: usize = Self::ALL.len() - 11;
+    const DRAWN: usize = Self::ALL.len() - 13;
     const ORDERS: std::ops::Range<usize> = Self::DRAWN..Self::ALL.len() - 2;
 
     /// Faults that lead to another master, which make other faults interesting.
@@ -193,7 +199,7 @@ impl FaultKind {
 
     /// A planned failover without any fault.
     pub(crate) fn is_planned(self) -> bool {
-        matches!(self, Self::Failover | Self::Switchover)
+        matches!(self, Self::Failover | Self::Switchover | Self::Coordinated)
     }
 }
 
@@ -227,6 +233,8 @@ pub(crate) struct ClusterConfig {
     pub(crate) knows_peers: bool,
     /// The number of connections that the sentinels report: the size of the fleet.
     pub(crate) connections: u32,
+    /// The sentinels can lead a coordinated failover.
+    pub(crate) coordinates: bool,
 }
 
 /// The hostile processes of a run.
@@ -290,6 +298,8 @@ impl FaultPlan {
         if plan.hostile.is_none() {
             plan.add_order(&mut Rng::new(rng.clone().next() ^ 1));
         }
+        plan.cluster.coordinates = Rng::new(rng.clone().next() ^ 2).percent(30)
+            || plan.faults.iter().any(|it| it.kind == FaultKind::Coordinated);
         plan
     }
 
@@ -413,6 +423,7 @@ impl ClusterConfig {
             latency: *rng.pick(&[(50, 300), (50, 300), (200, 2000), (1000, 8000)]),
             knows_peers: rng.percent(80),
             connections: *rng.pick(&[0, 0, 60, 1000]),
+            coordinates: false,
         }
     }
 }

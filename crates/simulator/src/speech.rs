@@ -35,6 +35,8 @@ pub(crate) struct SentinelSpeech {
     pub(crate) id: u64,
     pub(crate) tilt: bool,
     pub(crate) connections: u32,
+    /// It can lead a coordinated failover, as Valkey's sentinels since 9.0.
+    pub(crate) coordinates: bool,
     /// The replies to a poll.
     pub(crate) round: Vec<Reply>,
 }
@@ -77,6 +79,7 @@ impl SentinelSpeech {
             }
             ["SENTINEL", "MYID"] => put(out, &text(hex(self.id))),
             ["SENTINEL", "FAILOVER", _] => return false,
+            ["SENTINEL", "FAILOVER", _, "COORDINATED"] if self.coordinates => return false,
             ["SENTINEL", "FAILOVER", ..] => {
                 let command = "'sentinel|failover' command";
                 put_error(out, &format!("ERR wrong number of arguments for {command}"));
@@ -140,7 +143,10 @@ fn role(info: &Info) -> Reply {
 
 fn replication(info: &Info) -> String {
     let role = match info.master {
-        None => "role:master\r\nmaster_failover_state:no-failover\r\n".to_owned(),
+        None => {
+            let state = if info.hands_over { "waiting-for-sync" } else { "no-failover" };
+            format!("role:master\r\nmaster_failover_state:{state}\r\n")
+        }
         Some(master) => format!(
             "role:slave\r\nmaster_host:{}\r\nmaster_port:{}\r\nmaster_link_status:{}\r\n\
              slave_repl_offset:{}\r\nslave_priority:{}\r\n",

@@ -32,6 +32,7 @@ fn quiet(seed: u64) -> Simulation {
         latency: (50, 300),
         knows_peers: true,
         connections: 0,
+        coordinates: false,
     };
     let mut simulation = Simulation::with_plan(
         FaultPlan { cluster, faults: Vec::new(), hostile: None },
@@ -75,7 +76,7 @@ fn check(simulation: &Simulation, limits: &[(&str, std::ops::Range<u64>)]) {
 fn planned_failover_takes_as_long_as_measured() {
     for seed in 1..8 {
         let mut simulation = quiet(seed);
-        assert!(simulation.cluster.sentinels[0].order_failover(&mut simulation.cluster.net));
+        assert!(simulation.cluster.sentinels[0].order_failover(false, &mut simulation.cluster.net));
         simulation.run_until(CAUSE + 30 * SECOND);
         // Measured: 8, 84, 175, 1061, 1146, 11198.
         check(
@@ -168,7 +169,7 @@ fn failover_of_a_cut_master_takes_as_long_as_measured() {
 #[test]
 fn leader_reports_old_address_with_new_epoch() {
     let mut simulation = quiet(3);
-    simulation.cluster.sentinels[0].order_failover(&mut simulation.cluster.net);
+    simulation.cluster.sentinels[0].order_failover(false, &mut simulation.cluster.net);
     while simulation.cluster.net.trace.times("sentinel0", "+promoted-slave").is_empty() {
         let soon = simulation.cluster.net.now + MS;
         simulation.run_until(soon);
@@ -225,13 +226,74 @@ fn sentinel_stopped_for_seconds_enters_tilt() {
 fn planned_failover_loses_nothing_and_kill_little() {
     for seed in 1..6 {
         let mut simulation = quiet(seed);
-        simulation.cluster.sentinels[0].order_failover(&mut simulation.cluster.net);
+        simulation.cluster.sentinels[0].order_failover(false, &mut simulation.cluster.net);
         let (run, text) = simulation.run();
         assert!(
             run.acknowledged > 1000 && run.lost == 0 && run.violation.is_none(),
             "{run:?}\n{text}"
         );
     }
+}
+
+/// `SENTINEL FAILOVER … COORDINATED` of Valkey 9.1: the master becomes a replica first, and no
+/// write is lost, neither through the proxy nor past it.
+#[test]
+fn coordinated_failover_demotes_the_master_first() {
+    for seed in 1..6 {
+        let mut simulation = quiet(seed);
+        assert!(simulation.cluster.sentinels[0].order_failover(true, &mut simulation.cluster.net));
+        simulation.run_until(CAUSE + 20 * SECOND);
+        // Measured: 79, 142, 226, 1132, 1228.
+        check(
+            &simulation,
+            &[
+                ("+elected-leader", 0..210),
+                ("+selected-slave", 50..320),
+                ("+failover-state-wait-promotion", 100..430),
+                ("+promoted-slave", 300..1650),
+                ("+switch-master", 350..1800),
+            ],
+        );
+        let times = |who: &str, what: &str| simulation.cluster.net.trace.times(who, what);
+        let (demoted, promoted) = (times("redis0", "is now a replica"), times("", "PROMOTED"));
+        assert!(demoted.len() == 1 && demoted < promoted, "{demoted:?} {promoted:?}");
+        let (run, text) = simulation.run();
+        assert!(
+            run.acknowledged > 1000 && run.lost == 0 && run.violation.is_none(),
+            "{run:?}\n{text}"
+        );
+    }
+}
+
+/// The proxy stays with its master when the sentinels name it in another way, and follows the next
+/// one by its name.
+#[test]
+fn follows_names_announced_at_run_time() {
+    let mut simulation = quiet(2);
+    simulation.cluster.sentinels.iter_mut().for_each(|it| it.announces_names = true);
+    simulation.run_until(CAUSE + 10 * SECOND);
+    let opened = || simulation.cluster.net.trace.times("proxy0", "GATE OPEN").len();
+    assert_eq!(opened(), 1, "{}", simulation.cluster.net.trace.text());
+    simulation.cluster.sentinels[0].order_failover(false, &mut simulation.cluster.net);
+    simulation.run_until(CAUSE + 20 * SECOND);
+    let (run, text) = simulation.run();
+    assert!(run.lost == 0 && run.violation.is_none(), "{run:?}\n{text}");
+    assert!(text.contains("+switch-master mymaster host-50 6379 host-"), "{text}");
+}
+
+/// The proxy knows the master by its address, and cannot tell where the announced names lead.
+#[test]
+fn loses_nothing_while_names_do_not_resolve() {
+    let mut simulation = quiet(2);
+    simulation.cluster.net.dns.missing = true;
+    simulation.cluster.sentinels.iter_mut().for_each(|it| it.announces_names = true);
+    simulation.run_until(CAUSE + 10 * SECOND);
+    simulation.cluster.sentinels[0].order_failover(false, &mut simulation.cluster.net);
+    simulation.run_until(CAUSE + 13 * SECOND);
+    simulation.cluster.net.dns.missing = false;
+    simulation.run_until(CAUSE + 30 * SECOND);
+    let (run, text) = simulation.run();
+    assert!(run.acknowledged > 1000 && run.lost == 0 && run.violation.is_none(), "{run:?}\n{text}");
 }
 
 /// Seed 2695: after a partition the sentinels regain their peers seconds later than the proxy
@@ -255,7 +317,7 @@ fn supersedes_master_that_a_majority_left() {
     let mut simulation = quiet(1);
     let (addr, epoch) = (simulation.cluster.right_master().expect("a master"), 0);
     assert!(!simulation.cluster.is_superseded(addr, epoch));
-    assert!(simulation.cluster.sentinels[0].order_failover(&mut simulation.cluster.net));
+    assert!(simulation.cluster.sentinels[0].order_failover(false, &mut simulation.cluster.net));
     simulation.run_until(CAUSE + 5 * SECOND);
     assert!(simulation.cluster.is_superseded(addr, epoch));
     assert!(!simulation.cluster.is_superseded(addr, epoch + 1), "at no newer epoch");
@@ -280,7 +342,7 @@ fn same_seed_gives_the_same_run() {
 #[test]
 fn replicas_continue_and_lone_masters_start_over() {
     let mut simulation = quiet(5);
-    simulation.cluster.sentinels[0].order_failover(&mut simulation.cluster.net);
+    simulation.cluster.sentinels[0].order_failover(false, &mut simulation.cluster.net);
     simulation.run_until(CAUSE + 40 * SECOND);
     let master = simulation.cluster.redis.iter().find(|it| it.is_master()).expect("a master");
     assert!(simulation.cluster.redis.iter().filter(|it| it.is_master()).count() == 1);

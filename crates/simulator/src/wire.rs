@@ -30,6 +30,10 @@ pub(crate) struct Addr {
 /// The name of the only master.
 pub(crate) const NAME: &str = "mymaster";
 
+/// What the addresses and the names of all hosts begin with; the number of the host follows.
+const NETWORK: &str = "10.0.0.";
+const NAMES: &str = "host-";
+
 /// The port of every Redis node.
 pub(crate) const REDIS: u16 = 6379;
 
@@ -46,7 +50,17 @@ impl Addr {
     }
 
     pub(crate) fn host(self) -> String {
-        format!("10.0.0.{}", self.ip)
+        format!("{NETWORK}{}", self.ip)
+    }
+
+    /// The name of the host.
+    pub(crate) fn name(self) -> String {
+        format!("{NAMES}{}", self.ip)
+    }
+
+    /// The address by this name; `None` for a name that does not end with a host's number.
+    pub(crate) fn named(name: &str, port: u16) -> Option<Self> {
+        Some(Self { ip: name.strip_prefix(NAMES)?.parse().ok()?, port })
     }
 
     pub(crate) fn socket(self) -> SocketAddr {
@@ -64,8 +78,9 @@ impl Addr {
 
     /// `None` for an address that does not belong to the simulation.
     pub(crate) fn of(node: &NodeAddr) -> Option<Self> {
-        let ip = node.host.strip_prefix("10.0.0.")?.parse().ok()?;
-        Some(Self { ip, port: node.port })
+        let ip =
+            || Some(Self { ip: node.host.strip_prefix(NETWORK)?.parse().ok()?, port: node.port });
+        Self::named(&node.host, node.port).or_else(ip)
     }
 }
 
@@ -97,6 +112,8 @@ pub(crate) struct Info {
     pub(crate) master: Option<Addr>,
     pub(crate) link_up: bool,
     pub(crate) link_down_for: Micros,
+    /// It is a master that waits for a replica to take its place.
+    pub(crate) hands_over: bool,
     pub(crate) replicas: Vec<Addr>,
     pub(crate) priority: u64,
     pub(crate) offset: u64,
@@ -125,6 +142,11 @@ pub(crate) enum Message {
     Publish(Rc<Hello>),
     Hello(Rc<Hello>),
     SlaveOf(Option<Addr>),
+    /// `FAILOVER TO`: the master hands over to this replica.
+    Failover {
+        to: Addr,
+        lasts: Micros,
+    },
     IsMasterDown {
         addr: Addr,
         epoch: u64,
@@ -155,7 +177,12 @@ pub(crate) enum Message {
         replid: u64,
         offset: u64,
         from: Addr,
+        /// `PSYNC … FAILOVER`: the receiver becomes the master.
+        failover: bool,
     },
+    /// Sent behind the stream, to learn when a replica has all of it.
+    CatchUp,
+    CaughtUp,
     Continue {
         replid: u64,
     },

@@ -132,13 +132,11 @@ impl Proxy {
         let mut found = Vec::new();
         for name in ["pointsman_sessions_open", "pointsman_sessions_waiting"] {
             let zero = || sum(self.admin, name, "").is_ok_and(|it| it == 0);
-            let steps = 0..200;
-            if !steps.into_iter().any(|_| {
-                zero() || {
-                    pause(PATIENCE / 900);
-                    false
-                }
-            }) {
+            let later = || {
+                pause(PATIENCE / 900);
+                zero()
+            };
+            if !(zero() || (0..200).any(|_| later())) {
                 found.push(format!("{name} is not 0 after all clients left"));
             }
         }

@@ -47,14 +47,8 @@ impl Epoch<'_> {
         }
         for value in &suspects {
             let writes = |it: &&Operation| it.value() == Some(*value);
-            match history.iter().find(writes) {
-                Some(it) => {
-                    let _ = writeln!(text, "  value {value}: {}", line(it));
-                }
-                None => {
-                    let _ = writeln!(text, "  value {value}: nobody wrote it");
-                }
-            }
+            let writer = history.iter().find(writes).map_or("nobody wrote it".to_owned(), line);
+            let _ = writeln!(text, "  value {value}: {writer}");
         }
         text.push_str(&self.lines(&operations, found.at, &suspects).join("\n"));
         Some(text)

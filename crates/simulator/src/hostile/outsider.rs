@@ -126,7 +126,8 @@ impl Outsider {
                 (tilt, round) = plot.round(self.id, net);
             }
             event = is_poll(&commands).then(|| plot.some_event(self.id, net)).flatten();
-            let speech = SentinelSpeech { id: self.id, tilt, connections: 0, round };
+            let speech =
+                SentinelSpeech { id: self.id, tilt, connections: 0, coordinates: false, round };
             let listener = self.listeners.entry(connection).or_default();
             for words in &commands {
                 if !speech.answer(words, listener, &mut out) {
@@ -165,6 +166,7 @@ impl Outsider {
             master: (!is_master).then(|| plot.true_master()),
             link_up: true,
             link_down_for: 0,
+            hands_over: false,
             replicas: Vec::new(),
             priority: 1,
             offset: 1 << 40,

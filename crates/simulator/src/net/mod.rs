@@ -175,6 +175,12 @@ impl Net {
         (late, found)
     }
 
+    /// The address of a host by its name, and the delay of the answer.
+    pub(crate) fn resolve_host(&mut self, host: Addr) -> (Micros, Vec<Addr>) {
+        let late = self.rng.range(MS, 5 * MS) + self.dns.late;
+        (late, if self.dns.missing { Vec::new() } else { vec![host] })
+    }
+
     /// Adds a line to the timeline.
     pub(crate) fn trace_line(&mut self, pid: Pid, text: impl FnOnce() -> String) {
         if self.trace.is_on() {

@@ -27,7 +27,7 @@ const WALL: Micros = 1_700_000_000_000_000;
 #[derive(Debug)]
 pub(super) enum HostRequest {
     Dial(SocketAddr, oneshot::Sender<Socket>),
-    LookUp(String, oneshot::Sender<Vec<SocketAddr>>),
+    LookUp(String, u16, oneshot::Sender<Vec<SocketAddr>>),
     Write(ConnId, Bytes),
     Close(ConnId),
 }
@@ -107,9 +107,9 @@ pub(super) fn reading(now: Micros, mono: Micros) -> ClockReading {
 }
 
 impl Host for SimulatedHost {
-    fn look_up(&self, host: &str, _: u16) -> Answer<Vec<SocketAddr>> {
+    fn look_up(&self, host: &str, port: u16) -> Answer<Vec<SocketAddr>> {
         let (answer, answered) = oneshot::channel();
-        self.state().requests.push(HostRequest::LookUp(host.to_owned(), answer));
+        self.state().requests.push(HostRequest::LookUp(host.to_owned(), port, answer));
         Box::pin(async move { answered.await.unwrap_or_default() })
     }
 

@@ -388,9 +388,14 @@ impl Proxy {
                 self.dials.insert(self.tokens, (to, answer));
                 net.dial(self.pid, to, DIAL, self.tokens);
             }
-            HostRequest::LookUp(name, answer) => {
-                let number = name.trim_start_matches("sentinel").parse().unwrap_or(0);
-                let (late, found) = net.resolve(number, self.config.names);
+            HostRequest::LookUp(name, port, answer) => {
+                let (late, found) = match Addr::named(&name, port) {
+                    Some(host) => net.resolve_host(host),
+                    None => {
+                        let number = name.trim_start_matches("sentinel").parse().unwrap_or(0);
+                        net.resolve(number, self.config.names)
+                    }
+                };
                 self.tokens += 1;
                 self.lookups.insert(LOOKUPS + self.tokens, (answer, found));
                 net.timer(self.pid, net.now + late, LOOKUPS + self.tokens);

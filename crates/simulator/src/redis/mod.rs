@@ -31,6 +31,19 @@ struct Upstream {
     down_since: Micros,
     /// Since when the master's host has not acknowledged anything.
     silent_since: Option<Micros>,
+    /// It has to become the master first: this node hands over to it.
+    succeeds: bool,
+}
+
+/// A handover to a replica.
+#[derive(Debug)]
+struct Handover {
+    to: Addr,
+    /// The replica's connection.
+    link: ConnId,
+    until: Micros,
+    /// The writes of clients that wait meanwhile.
+    held: Vec<(ConnId, u32)>,
 }
 
 /// The state in which a node restarts.
@@ -69,6 +82,7 @@ pub(crate) struct Redis {
     pub(crate) has_password: bool,
     pub(crate) full: bool,
     pub(crate) priority: u64,
+    handover: Option<Handover>,
     tokens: u64,
     /// When it was last promoted.
     pub(crate) promoted_at: Option<Micros>,
@@ -98,6 +112,7 @@ impl Redis {
             has_password: false,
             full: false,
             priority: 100,
+            handover: None,
             tokens: 0,
             promoted_at: None,
             demoted_at: None,
@@ -118,7 +133,7 @@ impl Redis {
         (self.replicas, self.syncing, self.clients) = (Vec::new(), Vec::new(), Vec::new());
         (self.subscribers, self.authenticated) = (Vec::new(), Vec::new());
         self.run_id = net.rng.next();
-        self.promoted_at = None;
+        (self.promoted_at, self.handover) = (None, None);
         self.demoted_at = Some(net.now);
         let master = match how {
             RestartMode::Kept => self.upstream.as_ref().map(|it| it.master),
@@ -198,8 +213,20 @@ impl Redis {
                 None
             }
             Message::Request(commands) => Some(self.request(connection, &commands, net)),
-            Message::Write { id } => Some(self.write(id, net)),
-            Message::Psync { replid, offset, from } => {
+            Message::Failover { to, lasts } => {
+                self.hand_over(to, lasts, net);
+                None
+            }
+            Message::CatchUp => Some(Message::CaughtUp),
+            Message::CaughtUp => {
+                self.end_handover(Some(connection), net);
+                None
+            }
+            Message::Write { id } => self.write(connection, id, net),
+            Message::Psync { replid, offset, from, failover } => {
+                if failover && replid == self.replid {
+                    self.slave_of(None, net);
+                }
                 self.sync_with(connection, replid, offset, from, net);
                 None
             }
@@ -247,13 +274,17 @@ impl Redis {
         Message::Response(out.into(), told)
     }
 
-    fn write(&mut self, id: u32, net: &mut Net) -> Message {
+    fn write(&mut self, connection: ConnId, id: u32, net: &mut Net) -> Option<Message> {
+        if let Some(handover) = &mut self.handover {
+            handover.held.push((connection, id));
+            return None;
+        }
         if !self.is_master() {
-            return Message::ReadOnly { id };
+            return Some(Message::ReadOnly { id });
         }
         Rc::make_mut(&mut self.writes).push(id);
         self.append(Some(id), WRITE_BYTES, net);
-        Message::Written { id, at: net.now }
+        Some(Message::Written { id, at: net.now })
     }
 
     fn append(&mut self, id: Option<u32>, bytes: u64, net: &mut Net) {
@@ -275,6 +306,7 @@ impl Redis {
                 .as_ref()
                 .filter(|_| !up)
                 .map_or(0, |it| net.now - it.down_since),
+            hands_over: self.handover.is_some(),
             replicas: self.replicas.iter().map(|(_, addr)| *addr).collect(),
             priority: self.priority,
             offset: self.offset,
@@ -311,6 +343,7 @@ impl Redis {
         if self.master() == master {
             return;
         }
+        let handover = self.handover.take();
         if let Some(connection) = self.upstream.as_ref().and_then(|it| it.connection) {
             net.close(connection, self.pid);
         }
@@ -334,6 +367,7 @@ impl Redis {
                 self.begin_history(net);
             }
         }
+        self.resume(handover, net);
     }
 
     /// A sentinel sends `CLIENT KILL` for all clients with every change of role; its own connection
@@ -350,7 +384,10 @@ impl Redis {
         }
     }
 
-    fn closed(&mut self, connection: ConnId, net: &Net) {
+    fn closed(&mut self, connection: ConnId, net: &mut Net) {
+        if self.handover.as_ref().is_some_and(|it| it.link == connection) {
+            self.end_handover(None, net);
+        }
         self.clients.retain(|it| *it != connection);
         self.authenticated.retain(|it| *it != connection);
         self.subscribers.retain(|it| *it != connection);
@@ -367,6 +404,14 @@ impl Redis {
 
 impl Upstream {
     fn new(master: Addr, down_since: Micros) -> Self {
-        Self { master, connection: None, dialling: None, up: false, down_since, silent_since: None }
+        Self {
+            master,
+            connection: None,
+            dialling: None,
+            up: false,
+            down_since,
+            silent_since: None,
+            succeeds: false,
+        }
     }
 }

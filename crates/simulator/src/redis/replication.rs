@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use super::{Redis, SYNCS};
+use super::{Handover, Redis, SYNCS};
 use crate::net::{ConnId, Net};
 use crate::wire::{Addr, MS, Message, Micros, SECOND, Snapshot};
 
@@ -29,7 +29,41 @@ impl Redis {
         }
     }
 
+    /// `FAILOVER TO` a replica: writes wait until it has everything, for at most `lasts`.
+    pub(super) fn hand_over(&mut self, to: Addr, lasts: Micros, net: &mut Net) {
+        let link = self.replicas.iter().find(|(_, addr)| *addr == to).map(|(link, _)| *link);
+        if let Some(link) = link.filter(|_| self.is_master() && self.handover.is_none()) {
+            net.trace_line(self.pid, || format!("hands over to {to}"));
+            net.send(link, self.pid, Message::CatchUp);
+            self.handover = Some(Handover { to, link, until: net.now + lasts, held: Vec::new() });
+        }
+    }
+
+    /// The replica has everything, or the handover is given up.
+    pub(super) fn end_handover(&mut self, caught_up: Option<ConnId>, net: &mut Net) {
+        let Some(handover) = self.handover.take() else { return };
+        if caught_up != Some(handover.link) {
+            return self.resume(Some(handover), net);
+        }
+        let to = handover.to;
+        self.handover = Some(handover);
+        self.slave_of(Some(to), net);
+        self.upstream.as_mut().into_iter().for_each(|it| it.succeeds = true);
+    }
+
+    /// Answers the writes that have waited for the end of a handover.
+    pub(super) fn resume(&mut self, handover: Option<Handover>, net: &mut Net) {
+        for (connection, id) in handover.into_iter().flat_map(|it| it.held) {
+            if let Some(reply) = self.write(connection, id, net) {
+                net.send(connection, self.pid, reply);
+            }
+        }
+    }
+
     pub(super) fn cron(&mut self, net: &mut Net) {
+        if self.handover.as_ref().is_some_and(|it| it.until < net.now) {
+            self.end_handover(None, net);
+        }
         self.check_link(net);
         let Some(upstream) = &mut self.upstream else { return };
         if upstream.connection.is_none()
@@ -47,12 +81,13 @@ impl Redis {
             return connection.into_iter().for_each(|connection| net.close(connection, self.pid));
         };
         (upstream.dialling, upstream.connection) = (None, connection);
+        let failover = upstream.succeeds;
         if let Some(connection) = connection {
             let from = net.addr(self.pid);
             net.send(
                 connection,
                 self.pid,
-                Message::Psync { replid: self.replid, offset: self.offset, from },
+                Message::Psync { replid: self.replid, offset: self.offset, from, failover },
             );
         }
     }

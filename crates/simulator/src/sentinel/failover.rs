@@ -5,7 +5,7 @@ use super::{
     ReconfState, Sentinel,
 };
 use crate::net::Net;
-use crate::wire::{Addr, Message};
+use crate::wire::{Addr, MS, Message};
 
 impl Sentinel {
     pub(super) fn start_failover_if_needed(&mut self, net: &mut Net) -> bool {
@@ -29,13 +29,17 @@ impl Sentinel {
         self.failover_at = now + net.rng.range(0, MAX_DESYNC) as i64;
     }
 
-    /// `SENTINEL FAILOVER` by an operator. Whether it was accepted.
-    pub(crate) fn order_failover(&mut self, net: &mut Net) -> bool {
+    /// `SENTINEL FAILOVER` by an operator, which needs no election unless it is `COORDINATED`.
+    /// Whether it was accepted.
+    pub(crate) fn order_failover(&mut self, coordinated: bool, net: &mut Net) -> bool {
         if self.failing_over || self.select(net).is_none() {
             return false;
         }
         self.start_failover(net);
-        self.forced = true;
+        (self.forced, self.coordinated) = (!coordinated, coordinated);
+        if coordinated {
+            self.ask_others(true, net);
+        }
         true
     }
 
@@ -90,7 +94,7 @@ impl Sentinel {
             // As Sentinel does, in the master's name.
             Some(_) | None => self.event_on_master(channel, net),
         }
-        (self.failing_over, self.forced) = (false, false);
+        (self.failing_over, self.forced, self.coordinated) = (false, false, false);
         self.enter(FailoverStep::None, net);
         self.promoted = None;
         self.replicas.iter_mut().for_each(|it| it.promoted = false);
@@ -99,15 +103,24 @@ impl Sentinel {
     fn promote(&mut self, net: &mut Net) {
         let (pid, now) = (self.pid, net.wall_ms(self.pid));
         let Some(addr) = self.promoted else { return };
-        let it = self.replicas.iter().find(|it| it.addr == addr);
+        let replica = self.replicas.iter().find(|it| it.addr == addr);
+        let (it, late) = if self.coordinated {
+            (Some(&self.master), "-failover-abort-master-timeout")
+        } else {
+            (replica, "-failover-abort-slave-timeout")
+        };
         let connection = it.filter(|it| !it.disconnected).and_then(|it| it.cc);
         match connection {
-            None if now - self.step_at > self.config.failover_timeout => {
-                self.abort("-failover-abort-slave-timeout", net);
-            }
+            None if now - self.step_at > self.config.failover_timeout => self.abort(late, net),
             None => {}
             Some(connection) => {
-                net.send(connection, pid, Message::SlaveOf(None));
+                let left = self.config.failover_timeout - (now - self.step_at);
+                let lasts = u64::try_from(left).unwrap_or(0) * MS;
+                let order = match self.coordinated {
+                    true => Message::Failover { to: addr, lasts },
+                    false => Message::SlaveOf(None),
+                };
+                net.send(connection, pid, order);
                 self.event_on("+failover-state-wait-promotion", addr, None, net);
                 self.enter(FailoverStep::WaitPromotion, net);
             }

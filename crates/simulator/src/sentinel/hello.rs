@@ -55,7 +55,8 @@ impl Sentinel {
 
     pub(super) fn announce_switch(&mut self, new: Addr, net: &mut Net) {
         let old = self.master.addr;
-        let payload = format!("{NAME} {} {} {} {}", old.host(), old.port, new.host(), new.port);
+        let (from, to) = (self.host(old), self.host(new));
+        let payload = format!("{NAME} {from} {} {to} {}", old.port, new.port);
         self.publish("+switch-master", &payload, net);
     }
 
@@ -83,7 +84,8 @@ impl Sentinel {
             .into_iter()
             .map(|it| Instance::new(InstanceKind::Replica, it, None, now))
             .collect();
-        (self.failing_over, self.forced, self.promoted) = (false, false, None);
+        (self.failing_over, self.forced, self.coordinated) = (false, false, false);
+        self.promoted = None;
         (self.step, self.step_at, self.failover_at) = (FailoverStep::None, 0, 0);
         self.leader = None;
         self.flush();

@@ -3,7 +3,8 @@
 //!
 //! One monitored master. The timer, the links, the hellos, the votes and the failover are modelled
 //! step by step with their original constants, since their order and their delays are what a proxy
-//! has to cope with. Deliberately absent: scripts, ACLs, host names.
+//! has to cope with. Coordinated failovers are as in
+//! Valkey 9. Deliberately absent: scripts, ACLs.
 
 mod failover;
 mod hello;
@@ -46,6 +47,8 @@ pub(crate) struct SentinelConfig {
     pub(crate) failover_timeout: i64,
     /// What `INFO` reports as the number of connections.
     pub(crate) connections: u32,
+    /// Whether it can lead a coordinated failover.
+    pub(crate) coordinates: bool,
 }
 
 /// The steps of a failover.
@@ -102,6 +105,10 @@ pub(crate) struct Sentinel {
     failover_at: i64,
     pub(crate) promoted: Option<Addr>,
     forced: bool,
+    /// The master itself hands over in the present failover.
+    coordinated: bool,
+    /// It tells clients names instead of addresses (`announce-hostnames`).
+    pub(crate) announces_names: bool,
     pub(crate) failing_over: bool,
     /// Connections of proxies.
     listeners: BTreeMap<ConnId, Listener>,
@@ -150,6 +157,8 @@ impl Sentinel {
             failover_at: 0,
             promoted: None,
             forced: false,
+            coordinated: false,
+            announces_names: false,
             failing_over: false,
             listeners: BTreeMap::new(),
             files: Vec::new(),
@@ -169,9 +178,10 @@ impl Sentinel {
         let files = std::mem::take(&mut self.files);
         if let Some(file) = file {
             let (switched, tokens) = (self.switched, self.tokens);
-            let plot = self.plot.take();
+            let (plot, names) = (self.plot.take(), self.announces_names);
             *self = Self::new(self.pid, &file, self.config, net);
             (self.switched, self.tokens, self.plot) = (switched, tokens + 1000, plot);
+            self.announces_names = names;
         }
         if self.files.is_empty() {
             self.files = files;
@@ -293,16 +303,22 @@ impl Sentinel {
 
     fn event_on_master(&mut self, channel: &'static str, net: &mut Net) {
         let addr = self.master.addr;
-        self.publish(channel, &format!("master {NAME} {} {}", addr.host(), addr.port), net);
+        self.publish(channel, &format!("master {NAME} {} {}", self.host(addr), addr.port), net);
     }
 
     /// An event about a replica, or about a sentinel where `id` is given.
     fn event_on(&mut self, channel: &'static str, addr: Addr, id: Option<u64>, net: &mut Net) {
-        let (host, port, master) = (addr.host(), addr.port, self.master.addr);
+        let (host, port, master) = (self.host(addr), addr.port, self.master.addr);
         let what =
             id.map_or_else(|| format!("slave {host}:{port}"), |id| format!("sentinel {}", hex(id)));
-        let payload = format!("{what} {host} {port} @ {NAME} {} {}", master.host(), master.port);
+        let payload =
+            format!("{what} {host} {port} @ {NAME} {} {}", self.host(master), master.port);
         self.publish(channel, &payload, net);
+    }
+
+    /// How it tells clients an address.
+    fn host(&self, addr: Addr) -> String {
+        if self.announces_names { addr.name() } else { addr.host() }
     }
 
     fn own_addr(&self, net: &Net) -> Addr {

@@ -2,7 +2,7 @@
 
 use sentinel::simulation::Reply;
 
-use super::{Instance, InstanceKind, NAME, Sentinel};
+use super::{Instance, InstanceKind, NAME, Sentinel, SentinelConfig};
 use crate::net::{ConnId, Net};
 use crate::resp::{self, put_error, put_ok};
 use crate::speech::{SentinelSpeech, is_poll};
@@ -31,13 +31,13 @@ impl Sentinel {
             let successor = self.successor();
             told = is_poll(&commands).then_some(Told::View { id, master, epoch, successor });
         }
-        let connections = self.config.connections;
-        let speech = SentinelSpeech { id: self.id, tilt, connections, round };
+        let SentinelConfig { connections, coordinates, .. } = self.config;
+        let speech = SentinelSpeech { id: self.id, tilt, connections, coordinates, round };
         let (mut out, mut listener) =
             (Vec::new(), self.listeners.remove(&connection).unwrap_or_default());
         for words in &commands {
             if !speech.answer(words, &mut listener, &mut out) {
-                if self.order_failover(net) {
+                if self.order_failover(words.len() > 3, net) {
                     put_ok(&mut out);
                 } else {
                     put_error(&mut out, "NOGOODSLAVE No suitable replica to promote");
@@ -54,19 +54,19 @@ impl Sentinel {
     /// The replies to one poll.
     pub(super) fn round(&self) -> Vec<Reply> {
         let addr = self.current_master();
-        let address = || Reply::List(vec![text(addr.host()), text(addr.port.to_string())]);
-        let peers = self.peers.iter().map(|it| of(it, Vec::new())).collect();
+        let address = || Reply::List(vec![text(self.host(addr)), text(addr.port.to_string())]);
+        let peers = self.peers.iter().map(|it| self.fields_of(it, Vec::new())).collect();
         let replicas = self.replicas.iter().map(|it| {
             let status = if it.link_up { "ok" } else { "err" };
             let master = it.follows.unwrap_or(Addr { ip: 0, port: 0 });
             let more = vec![
                 ("master-link-status", status.to_owned()),
-                ("master-host", master.host()),
+                ("master-host", self.host(master)),
                 ("master-port", master.port.to_string()),
                 ("slave-priority", it.priority.to_string()),
                 ("slave-repl-offset", it.offset.to_string()),
             ];
-            of(it, more)
+            self.fields_of(it, more)
         });
         vec![
             address(),
@@ -85,7 +85,7 @@ impl Sentinel {
         let it = &self.master;
         fields(vec![
             ("name", NAME.to_owned()),
-            ("ip", it.addr.host()),
+            ("ip", self.host(it.addr)),
             ("port", it.addr.port.to_string()),
             ("runid", it.id.map(hex).unwrap_or_default()),
             ("flags", flags),
@@ -97,6 +97,17 @@ impl Sentinel {
             ("failover-timeout", self.config.failover_timeout.to_string()),
             ("down-after-milliseconds", self.config.down_after.to_string()),
         ])
+    }
+
+    fn fields_of(&self, it: &Instance, more: Vec<(&'static str, String)>) -> Reply {
+        let mut all = vec![
+            ("ip", self.host(it.addr)),
+            ("port", it.addr.port.to_string()),
+            ("runid", it.id.map(hex).unwrap_or_default()),
+            ("flags", flags_of(it)),
+        ];
+        all.extend(more);
+        fields(all)
     }
 }
 
@@ -114,15 +125,4 @@ fn flags_of(it: &Instance) -> String {
         }
     }
     flags
-}
-
-fn of(it: &Instance, more: Vec<(&'static str, String)>) -> Reply {
-    let mut all = vec![
-        ("ip", it.addr.host()),
-        ("port", it.addr.port.to_string()),
-        ("runid", it.id.map(hex).unwrap_or_default()),
-        ("flags", flags_of(it)),
-    ];
-    all.extend(more);
-    fields(all)
 }

@@ -10,7 +10,9 @@ impl Sentinel {
     pub(super) fn ask_others(&mut self, forced: bool, net: &mut Net) {
         let (pid, now) = (self.pid, net.wall_ms(self.pid));
         let candidate = (self.step > FailoverStep::None).then_some(self.id);
-        let (addr, epoch, down) = (self.master.addr, self.current_epoch, self.master.s_down);
+        // A coordinated failover of a healthy master needs votes, too.
+        let down = self.master.s_down || (self.coordinated && candidate.is_some());
+        let (addr, epoch) = (self.master.addr, self.current_epoch);
         for peer in &mut self.peers {
             let silent = now - peer.asked_back_at;
             if silent > ASK_PERIOD * 5 {
