@@ -440,6 +440,12 @@ impl Electorate {
         }
     }
 
+    /// Whether this sentinel lists a node as a replica of its master.
+    pub(super) fn is_listed_by(&self, replica: &NodeAddr, id: &MyId) -> bool {
+        let lists = |view: &View| view.replicas.iter().any(|it| it.addr == *replica);
+        self.member_views().any(|(it, view)| it == id && lists(view))
+    }
+
     /// The replicas of this master that a majority of the configured sentinels lists, answering or
     /// not, and of those that answer.
     pub(super) fn vouched_replicas(&self, master: &NodeAddr) -> BTreeSet<NodeAddr> {

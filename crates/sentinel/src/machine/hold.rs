@@ -75,17 +75,19 @@ impl Machine {
     }
 
     /// The sentinel `by` announces that `promoted` is about to be promoted, or was promoted: holds
-    /// traffic if it is a replica of the committed master, or if most sentinels list it as one of
-    /// theirs: the committed master may have another name there, which does not resolve.
+    /// traffic if it is a replica of the committed master, or if that sentinel lists it as one of
+    /// its master: it may name both in another way, even one that does not resolve. It is a
+    /// candidate, which is probed, only if more than one sentinel knows it.
     pub(super) fn arm(&mut self, now: Instant, cause: HoldCause, promoted: &NodeAddr, by: MyId) {
         self.suspect(now);
         let replaceable =
             self.committed.as_ref().is_some_and(|it| it.published && it.addr != *promoted);
-        let is_replica = self.nodes.family.contains(promoted)
+        let is_known = self.nodes.family.contains(promoted)
             || self.electorate.listed_replicas().contains(promoted);
-        if !replaceable || !is_replica {
+        if !replaceable || !(is_known || self.electorate.is_listed_by(promoted, &by)) {
             return;
         }
+        let known = is_known.then(|| promoted.clone());
         let may_hold = self.hold.may_begin(now);
         // A master that does not answer at the selection must not acknowledge anything when it
         // wakes up; see `replies`.
@@ -96,7 +98,7 @@ impl Machine {
         };
         match &mut self.state {
             MachineState::Armed { candidate, cause: was, .. } => {
-                *candidate = Some(promoted.clone());
+                *candidate = known.or(candidate.take());
                 if *was == HoldCause::Selected && cause != HoldCause::Selected {
                     *was = HoldCause::Ordered;
                 }
@@ -107,7 +109,7 @@ impl Machine {
             | MachineState::NoMaster { .. }
                 if may_hold =>
             {
-                self.hold_for(now, cause, Some(promoted.clone()));
+                self.hold_for(now, cause, known);
                 self.hold.armed_by = Some(by);
             }
             _ => {}

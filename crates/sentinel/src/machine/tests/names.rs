@@ -83,13 +83,22 @@ fn holds_at_selection_though_names_do_not_resolve() {
     rig.mark();
     rig.selects(1, 'M').run(100);
     assert_eq!(rig.outcomes(), ["0 hold"]);
-    // One sentinel's word about a node that the others do not list holds nothing.
-    let mut rig = Rig::booted();
-    lists(&mut rig, 1, &['M']);
-    rig.run(3000);
-    rig.mark();
-    rig.selects(1, 'M').run(100);
-    assert_eq!(rig.outcomes().len(), 0);
+}
+
+/// Names are announced one sentinel after the other.
+#[test]
+fn holds_at_selection_by_a_name_that_one_sentinel_uses() {
+    for (leader, outcomes) in [(1, vec!["0 hold"]), (2, vec![])] {
+        let mut rig = Rig::booted();
+        lists(&mut rig, 1, &['M', 'C']);
+        rig.run(3000);
+        rig.mark();
+        rig.selects(leader, 'M').run(100);
+        assert_eq!(
+            (rig.outcomes(), rig.probes('M')),
+            (outcomes.into_iter().map(str::to_owned).collect(), 0)
+        );
+    }
 }
 
 #[test]
