@@ -57,8 +57,9 @@ impl Machine {
                     }
                     // If nothing is published, a majority for another node ends the minority too.
                     // If the gate is closed to the last master, only the commit of that node does.
+                    // Sentinels that lost their files name the last master at a lower epoch.
                     VoteOutcome::Claimed(claim) | VoteOutcome::Regressed(claim)
-                        if self.rules.minority == Minority::Cut =>
+                        if self.rules.minority == Minority::Cut || self.is_target(&claim.addr) =>
                     {
                         Some((&claim.addr, claim.epoch))
                     }

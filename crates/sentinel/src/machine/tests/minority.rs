@@ -55,6 +55,25 @@ fn holds_until_majority_answers_again() {
     assert_eq!(rig.outcomes_untimed(), ["hold", "release"]);
 }
 
+/// Seed 469: all sentinels were restarted without their files.
+#[test]
+fn ends_policy_hold_by_a_majority_at_a_lower_epoch() {
+    let mut rig = with(Minority::Hold);
+    rig.disconnects(1).disconnects(2).disconnects(3).run(6000);
+    assert_eq!(rig.outcomes_untimed(), ["hold"]);
+    for sentinel in 1..=3 {
+        rig.names(sentinel, 'A', 0).reconnects(sentinel);
+    }
+    rig.mark();
+    rig.run(2000);
+    assert_eq!(rig.outcomes_untimed(), ["release"]);
+    // One of them is no majority, and what names another node does not end it.
+    let mut rig = with(Minority::Hold);
+    rig.disconnects(1).disconnects(2).disconnects(3).run(6000);
+    rig.names(1, 'A', 0).reconnects(1).names(2, 'B', 0).reconnects(2).run(6000);
+    assert_eq!(rig.outcomes_untimed(), ["hold"]);
+}
+
 #[test]
 fn ends_policy_hold_by_failover_of_majority() {
     let mut rig = with(Minority::Hold);
