@@ -54,7 +54,7 @@ impl Machine {
         let report = self.nodes.get(addr)?.recent_report(now, claim.since)?;
         let good = nodes::verifies(report, self.rules.verify)
             && self.may_succeed(addr, Basis::Majority, report)
-            && self.lacks_confirmed(report).is_none();
+            && self.lacks_confirmed(addr, report).is_none();
         good.then(|| report.clone())
     }
 

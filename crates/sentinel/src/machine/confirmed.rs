@@ -4,8 +4,9 @@
 //! `WAIT` confirms a write when enough replicas have acknowledged its offset. What a master lists
 //! in `ROLE` says as much: the offset that as many replicas have acknowledged is the furthest that
 //! any write can have been confirmed to. A promoted replica shows at which offset it left the
-//! history. If that is lower, it may lack confirmed writes: it is not followed for a while, in
-//! which an operator can promote another one, and then it is, because nothing better will come.
+//! history. If that is lower, it may lack confirmed writes; a server that came back without its
+//! data lacks all. It is not followed for a while, in which an operator can promote another one,
+//! and then it is, because nothing better will come.
 //!
 //! The list is as old as the last probe, so a node that lacks only the latest writes is not
 //! noticed. While the gate is closed no client hears of a write, and a master that was superseded
@@ -15,6 +16,7 @@
 use std::time::Instant;
 
 use super::Machine;
+use super::history::Kinship;
 use crate::{NodeAddr, NodeReport};
 
 /// What the replicas of the committed master have acknowledged.
@@ -53,10 +55,16 @@ impl Machine {
         }
     }
 
-    /// How many bytes that may have been confirmed are not in the data of a promoted node.
-    pub(super) fn lacks_confirmed(&self, report: &NodeReport) -> Option<u64> {
+    /// How many bytes that may have been confirmed are not in the data of a promoted node; all of
+    /// them if it has other data. `None` if it has all, if its history cannot be read, or if the
+    /// master itself has restarted: a history begins anew with data from an append-only file, too.
+    pub(super) fn lacks_confirmed(&self, node: &NodeAddr, report: &NodeReport) -> Option<u64> {
         let committed = self.committed.as_ref().filter(|_| self.rules.confirmed_by > 0)?;
-        let shared = self.shared_with(report)?;
+        let shared = match self.kinship(node, report)? {
+            Kinship::Continues => self.shared_with(report)?,
+            Kinship::Branches | Kinship::Foreign if self.is_target(node) => return None,
+            Kinship::Branches | Kinship::Foreign => 0,
+        };
         committed.confirmed.offset.checked_sub(shared).filter(|bytes| *bytes > 0)
     }
 
@@ -68,7 +76,7 @@ impl Machine {
         node: &NodeAddr,
         report: &NodeReport,
     ) -> bool {
-        let Some(bytes) = self.lacks_confirmed(report) else { return false };
+        let Some(bytes) = self.lacks_confirmed(node, report) else { return false };
         let since =
             self.hold.lacking.as_ref().filter(|it| it.node == *node).map_or(now, |it| it.since);
         self.hold.lacking = Some(Lacking { node: node.clone(), bytes, since });

@@ -99,6 +99,31 @@ fn waits_before_it_follows_a_node_that_lacks_some() {
     assert_eq!(rig.machine.lacking(), None);
 }
 
+/// B was promoted, killed, and came back without its data.
+#[test]
+fn waits_before_it_follows_a_node_with_other_data() {
+    let mut rig = durable(1, [700, 900]);
+    rig.nodes.insert('B', super::rig::master('B', "other", ""));
+    rig.all_name('B', 6).at(7000);
+    assert_eq!(rig.outcomes_untimed(), ["hold"]);
+    let lacking = rig.machine.lacking().expect("an alarm");
+    assert_eq!((&lacking.node, lacking.bytes), (&node('B'), 900));
+    rig.at(9500);
+    assert_eq!(rig.outcomes_untimed(), ["hold", "commit B@6 majority"]);
+}
+
+/// A master that loads its data from an append-only file begins another history, and no other node
+/// is promoted.
+#[test]
+fn confirms_restarted_master_at_once() {
+    let mut rig = durable(1, [700, 900]);
+    rig.nodes.insert('A', super::rig::master('A', "other", ""));
+    report(&mut rig, 'A').lineage.as_mut().expect("a lineage").run_id = "new".into();
+    rig.step(MachineEvent::ProbeConnectionLost { node: node('A') });
+    rig.at(2000);
+    assert_eq!(rig.outcomes_untimed(), ["hold", "commit A@5 reconfirmed"]);
+}
+
 /// Longer than the limit for the verification, after which the sessions are closed.
 #[test]
 fn waits_as_long_as_clients_do() {
