@@ -34,6 +34,8 @@ pub(super) struct Change {
     pub(super) until: Micros,
     /// What the old master executes is not acknowledged later than this.
     pub(super) gone: Micros,
+    /// The successor may have lost its memory, and with it what was confirmed.
+    pub(super) empties: bool,
 }
 
 /// Why no linearization exists.
@@ -442,7 +444,9 @@ impl Search<'_> {
     /// The states that a master may begin with.
     fn origins(&self, it: &Configuration, place: usize) -> Vec<State> {
         if self.durable {
-            return it.tail.iter().map(|(_, state)| state.clone()).collect();
+            let empties = self.changes.iter().take(self.first + place).any(|it| it.empties);
+            let tail = it.tail.iter().map(|(_, state)| state.clone());
+            return tail.chain(empties.then(State::default)).collect();
         }
         let Some(change) = (self.first + place).checked_sub(1) else { return Vec::new() };
         let witness = self.witnesses.get(change).and_then(Option::as_ref);

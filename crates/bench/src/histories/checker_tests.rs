@@ -5,7 +5,7 @@ use super::operation::{Action, Kind, Micros, Object, Operation, Outcome, State};
 use super::schedule::Rng;
 
 /// The old master stops to acknowledge at 150; the new one may begin at 100.
-const CHANGE: Change = Change { opens: 100, until: 130, gone: 150 };
+const CHANGE: Change = Change { opens: 100, until: 130, gone: 150, empties: false };
 
 fn op(action: Action, outcome: Outcome, invoked: Micros, ended: Micros) -> Operation {
     let kind = match action {
@@ -139,6 +139,11 @@ fn loses_nothing_acknowledged_with_durability() {
     let end = |values: &[u64]| [writes.as_slice(), &[range(values, 200, 210)]].concat();
     assert_eq!(verdict(&end(&[1, 2])), Verdict::Linearizable);
     assert!(matches!(verdict(&end(&[1])), Verdict::Violated(_)));
+    // Only a successor that lost its memory lacks what was confirmed, and then all of it.
+    let emptied = |values: &[u64]| {
+        check(&end(values), &[Change { empties: true, ..CHANGE }], true) == Verdict::Linearizable
+    };
+    assert_eq!([emptied(&[]), emptied(&[1, 2]), emptied(&[1])], [true, true, false]);
     // What was not confirmed may be lost, even if a reader saw it.
     let unconfirmed = [append(1, 1, 0, 10), lost(append(2, 2, 20, 30)), range(&[1, 2], 40, 50)];
     let end = |values: &[u64]| [unconfirmed.as_slice(), &[range(values, 200, 210)]].concat();
@@ -168,7 +173,7 @@ fn finds_reads_and_acknowledgements_of_a_late_proxy() {
 
 #[test]
 fn follows_two_changes_in_a_row() {
-    let next = Change { opens: 300, until: 330, gone: 350 };
+    let next = Change { opens: 300, until: 330, gone: 350, empties: false };
     let begin = [set(1, 0, 10), set(2, 20, 30), get(1, 200, 210), set(3, 220, 230)];
     let ends = |value| [begin.as_slice(), &[get(value, 400, 410)]].concat();
     assert!(is_fine(&ends(3), &[CHANGE, next]));

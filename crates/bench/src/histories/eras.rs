@@ -157,7 +157,8 @@ impl Evidence<'_> {
             delay.is_none() && !self.faults.iter().any(about_new) && away.longest < ABSENT;
         let change = |until: Micros, gone: Micros| {
             let until = delay.map_or(until, |delay| delay.max(until));
-            Some(Change { opens, until, gone: gone.max(until + REPLY) + away.total })
+            let gone = gone.max(until + REPLY) + away.total;
+            Some(Change { opens, until, gone, empties: false })
         };
         let excuse = match cause {
             Cause::Switchover if is_clean => None,
@@ -177,7 +178,8 @@ impl Evidence<'_> {
         let killed = self.faults.iter().filter(|it| it.fault == Fault::KillReplica);
         let era = |act: &Injection| {
             let (node, until) = (act.node?, act.end.unwrap_or(act.begin) + NEWS);
-            let excuse = Some(Change { opens: act.begin, until, gone: until + REPLY });
+            let (opens, gone) = (act.begin, until + REPLY);
+            let excuse = Some(Change { opens, until, gone, empties: true });
             Some(Era { cause: Cause::Fault, old: node, new: node, at: act.begin, excuse })
         };
         killed.filter(is_promoted).filter_map(era).collect()

@@ -66,22 +66,19 @@ impl Proxy {
     /// If something does not happen in time.
     pub(super) fn perform(&mut self, act: &Act) {
         match act.fault {
-            Fault::Takeover => {
-                let new = self.launch(true);
+            Fault::Takeover | Fault::Successor => {
+                let takes_over = act.fault == Fault::Takeover;
+                if !takes_over {
+                    // The successor serves new clients while the old process serves its own.
+                    self.process.signal(Signal::TERM);
+                    let control = self.folder.join(CONTROL_SOCKET);
+                    wait_until("the predecessor to leave its socket", PATIENCE, || {
+                        UnixStream::connect(&control).is_err()
+                    });
+                }
+                let new = self.launch(takes_over);
                 let code = self.process.wait_exit(PATIENCE).code();
                 assert_eq!(code, Some(0), "the predecessor: {}", self.process.tail());
-                self.process = new;
-            }
-            Fault::Successor => {
-                // The successor serves new clients while the old process serves its own.
-                self.process.signal(Signal::TERM);
-                let control = self.folder.join(CONTROL_SOCKET);
-                wait_until("the predecessor to leave its socket", PATIENCE, || {
-                    UnixStream::connect(&control).is_err()
-                });
-                let new = self.launch(false);
-                let code = self.process.wait_exit(PATIENCE).code();
-                assert_eq!(code, Some(0), "after SIGTERM: {}", self.process.tail());
                 self.process = new;
             }
             Fault::KillProxy => {
