@@ -96,6 +96,8 @@ pub(crate) struct Oracle {
     captured: bool,
     /// The same of those that a proxy could reach.
     outnumbered: Vec<bool>,
+    /// A configured sentinel lied at some time. It has the password for sentinels already.
+    betrayed: bool,
     /// What most of those that a proxy could reach listed at some time.
     listed: BTreeSet<(Pid, Addr)>,
     pub(crate) lost: u64,
@@ -376,6 +378,7 @@ impl Oracle {
     /// What must be known before a leak is judged.
     fn watch_attack(&mut self, pid: Pid, cluster: &Cluster) {
         self.captured |= cluster.is_captured();
+        self.betrayed |= cluster.sentinels.iter().any(|it| it.plot.is_some());
         let (liars, honest) = cluster.liars_and_honest(pid);
         self.outnumbered[pid] |= honest <= liars;
         let outside = cluster.outsiders.iter().map(|it| cluster.net.addr(it.pid));
@@ -392,7 +395,8 @@ impl Oracle {
         };
         let may_know = match leak {
             Leak::Request | Leak::Readers => false,
-            Leak::NodePassword | Leak::SentinelPassword => self.listed.contains(&(pid, to)),
+            Leak::NodePassword => self.listed.contains(&(pid, to)),
+            Leak::SentinelPassword => self.betrayed || self.listed.contains(&(pid, to)),
         };
         if !self.captured && !self.outnumbered[pid] && !may_know {
             let (liars, honest) = cluster.liars_and_honest(pid);

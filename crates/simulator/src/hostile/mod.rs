@@ -37,6 +37,8 @@ pub(crate) struct Conspiracy {
     configured: Vec<(u64, Addr)>,
     sentinels: Vec<(u64, Addr)>,
     servers: Vec<Addr>,
+    /// Hellos go to this sentinel only, which takes them from any client.
+    whispers_to: Option<Addr>,
 }
 
 /// A claim about the master.
@@ -59,6 +61,7 @@ impl Conspiracy {
         outsiders: Vec<(u64, Addr)>,
     ) -> Self {
         let mut rng = Rng::new(seed);
+        let whispers_to = Rng::new(!seed).percent(25).then(|| configured[0].1);
         let (sentinels, servers): (Vec<_>, Vec<_>) =
             outsiders.into_iter().partition(|(_, addr)| addr.port == SENTINEL);
         Self {
@@ -70,6 +73,7 @@ impl Conspiracy {
             configured,
             sentinels,
             servers: servers.into_iter().map(|(_, addr)| addr).collect(),
+            whispers_to,
         }
     }
 
@@ -115,9 +119,9 @@ impl Conspiracy {
         self.nodes[0]
     }
 
-    /// Some node on which a hello can be published.
-    pub(crate) fn some_node(&self, net: &mut Net) -> Addr {
-        *net.rng.pick(&self.nodes)
+    /// Where a hello can be published: some node, or a sentinel.
+    pub(crate) fn some_listener(&self, net: &mut Net) -> Addr {
+        self.whispers_to.unwrap_or_else(|| *net.rng.pick(&self.nodes))
     }
 
     /// Whether it is in TILT, and the replies to a poll.

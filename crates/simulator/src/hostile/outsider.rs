@@ -73,7 +73,7 @@ impl Outsider {
         let Some(plot) = self.plot.clone() else { return };
         let Some(connection) = self.publishing else {
             self.tokens += 1;
-            let node = plot.some_node(net);
+            let node = plot.some_listener(net);
             return net.dial(self.pid, node, SECOND, self.tokens);
         };
         let epoch = plot.hello_epoch;
