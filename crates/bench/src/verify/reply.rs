@@ -107,6 +107,8 @@ fn fields(frame: &[u8]) -> Vec<u8> {
         |word: &&str| word.split_once('=').is_some_and(|(name, _)| FIELDS.contains(&name));
     let one = |word: &str| match word.strip_prefix("redir=") {
         Some(id) if id != "-1" && id != "0" => "redir=N".to_owned(),
+        // Valkey 9.1 after a transaction.
+        _ if word == "multi=0" => "multi=-1".to_owned(),
         _ => word.to_owned(),
     };
     let words = text.split_whitespace().filter(is_compared).map(one);
