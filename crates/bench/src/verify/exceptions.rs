@@ -14,6 +14,8 @@ pub(super) enum Treatment {
     HelloId,
     /// Only fields about the state of the session.
     ClientFields,
+    /// The same without the library's name.
+    SharedFields,
     /// Of a protocol error, only that it is one.
     ProtocolError,
     /// As a set of lines.
@@ -25,7 +27,7 @@ pub(super) enum Treatment {
     LeftOut,
 }
 
-use Treatment::{Agreed, ClientFields, HelloId, Kind, LeftOut, Unordered};
+use Treatment::{Agreed, ClientFields, HelloId, Kind, LeftOut, SharedFields, Unordered};
 
 /// What bytes that are no request are answered. Pointsman does not forward them (`refuse`) and lets
 /// the server answer other ones, so the text says something else.
@@ -39,6 +41,7 @@ const EXCEPTIONS: &[Exception] = &[
     ("CLIENT ID", Kind, false, "the number is that of a connection"),
     ("CLIENT GETREDIR", Kind, false, "the number is that of a connection"),
     ("CLIENT TRACKINGINFO", HelloId, false, "has the number of a connection"),
+    ("CLIENT INFO", SharedFields, true, "has the library of a former client"),
     ("CLIENT INFO", ClientFields, false, "numbers, addresses, ages and buffers of a connection"),
     ("CLIENT LIST", Kind, false, "lists Pointsman's connections, without names of sharing clients"),
     ("CLIENT KILL", LeftOut, false, "ends connections of others; only a client's own is compared"),
@@ -127,11 +130,13 @@ mod tests {
         assert_eq!(of("client id", false), Kind);
         assert_eq!(of("CLIENT GETNAME", false), Treatment::Exact);
         assert_eq!((of("WAIT 0 0", false), of("WAIT 0 0", true)), (Treatment::Exact, LeftOut));
+        let info = (of("CLIENT INFO", false), of("CLIENT INFO", true));
+        assert_eq!(info, (ClientFields, SharedFields));
     }
 
     #[test]
     fn gives_one_reason_for_each_exception() {
-        let mut names: Vec<&str> = EXCEPTIONS.iter().map(|it| it.0).collect();
+        let mut names: Vec<(&str, bool)> = EXCEPTIONS.iter().map(|it| (it.0, it.2)).collect();
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), EXCEPTIONS.len());

@@ -10,6 +10,7 @@ pub(super) const CLOSED: &[u8] = b"<closed>";
 const PROTOCOL_ERROR: &[u8] = b"-ERR Protocol error";
 
 /// The fields of `CLIENT INFO` that do not depend on the connection or the time.
+/// The library's name is the last one.
 const FIELDS: [&str; 11] =
     ["name", "flags", "db", "sub", "psub", "ssub", "multi", "user", "redir", "resp", "lib-name"];
 
@@ -81,7 +82,8 @@ pub(super) fn compared(frame: &[u8], treatment: Treatment) -> Vec<u8> {
         }
         Treatment::Kind => frame.get(..1).unwrap_or_default().to_vec(),
         Treatment::HelloId => without_id(frame),
-        Treatment::ClientFields => fields(frame),
+        Treatment::ClientFields => fields(frame, &FIELDS),
+        Treatment::SharedFields => fields(frame, FIELDS.split_last().map_or(&[], |(_, it)| it)),
         Treatment::Unordered => {
             let mut lines: Vec<&[u8]> = frame.split(|byte| *byte == b'\n').collect();
             lines.sort_unstable();
@@ -101,10 +103,10 @@ fn without_id(frame: &[u8]) -> Vec<u8> {
     [before, after.get(digits..).unwrap_or_default()].concat()
 }
 
-fn fields(frame: &[u8]) -> Vec<u8> {
+fn fields(frame: &[u8], names: &[&str]) -> Vec<u8> {
     let text = String::from_utf8_lossy(frame);
     let is_compared =
-        |word: &&str| word.split_once('=').is_some_and(|(name, _)| FIELDS.contains(&name));
+        |word: &&str| word.split_once('=').is_some_and(|(name, _)| names.contains(&name));
     let one = |word: &str| match word.strip_prefix("redir=") {
         Some(id) if id != "-1" && id != "0" => "redir=N".to_owned(),
         // Valkey 9.1 after a transaction.
