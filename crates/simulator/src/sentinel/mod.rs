@@ -3,8 +3,7 @@
 //!
 //! One monitored master. The timer, the links, the hellos, the votes and the failover are modelled
 //! step by step with their original constants, since their order and their delays are what a proxy
-//! has to cope with. Coordinated failovers are as in
-//! Valkey 9. Deliberately absent: scripts, ACLs.
+//! has to cope with. Coordinated failovers are as in Valkey 9. Deliberately absent: scripts, ACLs.
 
 mod failover;
 mod hello;
