@@ -47,9 +47,6 @@ struct Pair {
     is_resp3: bool,
     /// A request was answered that should not have been.
     is_opaque: bool,
-    /// It has turned tracking off. If it turns it on again, a server still knows what it had read
-    /// before, unless it has another connection now.
-    left_tracking: bool,
     /// The numbers of the connections, as `CLIENT ID` has told them.
     ids: [String; 2],
 }
@@ -58,6 +55,9 @@ struct Pair {
 struct Driver<'a> {
     rig: &'a mut Rig,
     pairs: Vec<Option<Pair>>,
+    /// A client has turned tracking off. If it turns it on again, a server still knows what it had
+    /// read before, unless it has another connection now.
+    left_tracking: bool,
 }
 
 /// Carries out a conversation on reset servers.
@@ -68,7 +68,8 @@ pub(super) fn run(rig: &mut Rig, conversation: &Conversation) -> Result<(), Diff
     let clients = conversation.steps.iter().map(|step| step.client + 1).max().unwrap_or(0);
     let begin = |what| Difference { step: 0, what };
     rig.reset().map_err(begin)?;
-    let mut driver = Driver { rig, pairs: (0..clients).map(|_| None).collect() };
+    let pairs = (0..clients).map(|_| None).collect();
+    let mut driver = Driver { rig, pairs, left_tracking: false };
     for (at, step) in conversation.steps.iter().enumerate() {
         driver.step(step).map_err(|what| Difference { step: at + 1, what })?;
     }
@@ -110,7 +111,6 @@ impl Driver<'_> {
             is_cut: false,
             is_resp3: false,
             is_opaque: false,
-            left_tracking: false,
             ids: ["0", "0"].map(str::to_owned),
         };
         if let Some(place) = self.pairs.get_mut(client) {
@@ -127,6 +127,8 @@ impl Driver<'_> {
         wait: Wait,
     ) -> Result<(), String> {
         self.connect(client)?;
+        let leaves = |it: &Request| it.to_string().eq_ignore_ascii_case("CLIENT TRACKING OFF");
+        self.left_tracking |= requests.iter().any(leaves);
         let blocked = if wait == Wait::Blocked { self.rig.blocked_directly() } else { 0 };
         let bytes = [0, 1].map(|side| {
             let id = |pair: &Option<Pair>| pair.as_ref().map_or("0".into(), |it| it.id(side));
@@ -136,7 +138,6 @@ impl Driver<'_> {
         let Some(pair) = self.pair(client) else { return Ok(()) };
         for request in requests {
             let one = (request.treatment, request.to_string());
-            pair.left_tracking |= one.1.eq_ignore_ascii_case("CLIENT TRACKING OFF");
             pair.asked.extend(std::iter::repeat_n(one, request.replies));
         }
         let mut from = 0;
@@ -209,7 +210,7 @@ impl Driver<'_> {
     fn compare(&mut self) -> Result<(), String> {
         for (client, pair) in self.pairs.iter_mut().enumerate() {
             let Some(pair) = pair else { continue };
-            pair.compare().map_err(|what| format!("client {client}: {what}"))?;
+            pair.compare(self.left_tracking).map_err(|what| format!("client {client}: {what}"))?;
         }
         Ok(())
     }
@@ -260,7 +261,7 @@ impl Pair {
         self.ids.get(side).cloned().unwrap_or_default()
     }
 
-    fn compare(&mut self) -> Result<(), String> {
+    fn compare(&mut self, left_tracking: bool) -> Result<(), String> {
         if self.is_cut() {
             return Ok(());
         }
@@ -280,7 +281,7 @@ impl Pair {
             let agrees = self.is_resp3 && !self.is_opaque;
             let expected = compared(&agreed(direct, *treatment, agrees), *treatment);
             let differs = proxied.is_none_or(|it| compared(it, *treatment) != expected);
-            if differs && self.left_tracking && is_unasked(direct) {
+            if differs && left_tracking && is_unasked(direct) {
                 self.direct.frames.remove(self.compared);
                 continue;
             }
