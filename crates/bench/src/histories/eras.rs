@@ -179,7 +179,10 @@ impl Evidence<'_> {
         let era = |act: &Injection| {
             let (node, until) = (act.node?, act.end.unwrap_or(act.begin) + NEWS);
             let (opens, gone) = (act.begin, until + REPLY);
-            let excuse = Some(Change { opens, until, gone, empties: true });
+            // One that is killed before its selection copies the master's data again.
+            let was_selected = |it: &Switch| it.new == node && it.selected <= act.begin;
+            let empties = self.switches.iter().any(was_selected);
+            let excuse = Some(Change { opens, until, gone, empties });
             Some(Era { cause: Cause::Fault, old: node, new: node, at: act.begin, excuse })
         };
         killed.filter(is_promoted).filter_map(era).collect()
@@ -269,6 +272,10 @@ mod tests {
         let killed = act(Fault::KillReplica, 2, 6 * SECOND, 7 * SECOND);
         let found = eras(&[order, killed], 0);
         assert_eq!((found.len(), found[1].old, found[1].new), (2, node(2), node(2)));
+        assert!(found[1].excuse.is_some_and(|it| it.empties));
+        // Killed before it was selected, it has what the master has.
+        let before = act(Fault::KillReplica, 2, 2 * SECOND, 5 * SECOND / 2);
+        assert!(eras(&[order, before], 0).iter().all(|it| !it.excuse.is_some_and(|it| it.empties)));
         let other = act(Fault::KillReplica, 3, 6 * SECOND, 7 * SECOND);
         assert_eq!(eras(&[order, other], 0).len(), 1);
     }

@@ -281,7 +281,8 @@ impl Pair {
             let agrees = self.is_resp3 && !self.is_opaque;
             let expected = compared(&agreed(direct, *treatment, agrees), *treatment);
             let differs = proxied.is_none_or(|it| compared(it, *treatment) != expected);
-            if differs && left_tracking && is_unasked(direct) {
+            let invalidates = direct.windows(10).any(|it| it == b"invalidate");
+            if differs && left_tracking && is_unasked(direct) && invalidates {
                 self.direct.frames.remove(self.compared);
                 continue;
             }

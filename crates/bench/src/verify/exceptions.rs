@@ -14,7 +14,7 @@ pub(super) enum Treatment {
     HelloId,
     /// Only fields about the state of the session.
     ClientFields,
-    /// The same without the library's name.
+    /// Fields about the state of the session without the library's name.
     SharedFields,
     /// Of a protocol error, only that it is one.
     ProtocolError,
