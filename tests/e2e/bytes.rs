@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use harness::{Client, Cluster, Pointsman, Value, encode};
 
-use crate::{metric, pointsman};
+use crate::{builder, metric, pointsman};
 
 /// The longest wait for a reply.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -223,4 +223,24 @@ fn answers_deep_resp3_pipeline_as_directly() {
         (0..100_000).flat_map(|at| encode(&["ECHO", &at.to_string()])).collect();
     bytes.extend(encode(&["ECHO", "the end"]));
     compare(&cluster, &pointsman, 3, &bytes, 100_000);
+}
+
+/// A server that reads the end of a connection discards what it has not written yet.
+#[test]
+fn delivers_large_replies_before_a_protocol_error() {
+    let cluster = cluster();
+    let long = "x".repeat(20_000_000);
+    assert!(cluster.master().client().cmd(&["SET", "long", &long]).expect("SET").is_ok());
+    for way in ["dedicated", "shared"] {
+        let line = format!("upstream = {way:?}");
+        let pointsman = builder(&cluster).service_line(&line).start();
+        let mut client = pointsman.client();
+        client.set_timeout(PATIENCE).expect("a patient client");
+        client.send(&[&encode(&["GET", "long"])[..], b"*1\r\n:1\r\n"].concat()).expect("sent");
+        assert_eq!(client.read_value().expect("the value").text().map(str::len), Some(long.len()));
+        let error = client.read_value().expect("the error");
+        assert!(error.error().is_some_and(|it| it.starts_with("ERR Protocol error")), "{error:?}");
+        client.read_value().expect_err("the end");
+        drop(client);
+    }
 }

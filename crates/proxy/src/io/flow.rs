@@ -84,7 +84,8 @@ pub(crate) enum FlowStep {
     /// This many bytes were read, and the policy did not admit them. They are in the caller's
     /// buffer and nowhere else.
     Stopped(usize),
-    /// The source has ended, everything was written, and the end was signalled to the sink.
+    /// The source has ended, everything was written, and the end was signalled to the sink if it is
+    /// to be.
     Done,
     /// The source failed.
     SourceFailed(io::Error),
@@ -152,6 +153,12 @@ impl Flow {
     /// Bytes written to the sink so far.
     pub(crate) fn bytes_moved(&self) -> u64 {
         self.moved
+    }
+
+    /// Nothing more is taken from the source, and the sink is not told: it ends by itself. A server
+    /// that reads an end discards replies that it has not written yet.
+    pub(crate) fn end_unannounced(&mut self) {
+        (self.ended, self.end_sent) = (true, true);
     }
 
     /// Whether the source has ended.

@@ -315,8 +315,10 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
         if !bytes.is_empty() {
             self.requests.keep(&bytes);
         }
-        // Nothing more is read: the client's direction ends for it as for the server.
-        self.requests.ended |= broken;
+        // Nothing more is read, as the server would not: it answers with an error and closes.
+        if broken {
+            self.requests.end_unannounced();
+        }
         for command in refused {
             self.count_refused(command);
         }

@@ -290,6 +290,22 @@ fn blames_no_target_for_an_end_that_the_client_provoked() {
     }
 }
 
+/// It would discard replies that it has not written yet.
+#[test]
+fn announces_no_end_to_a_target_that_ends_by_itself() {
+    let backend = Backend::new();
+    let proxy = TestProxy::with_target(&backend);
+    let (mut client, mut upstream) = session(&proxy, &backend);
+    client.write_all(b"PING\r\n*1\r\n:1\r\n").unwrap();
+    expect(&mut upstream, b"PING\r\n*1\r\n!\r\n");
+    upstream.write_all(b"+PONG\r\n").unwrap();
+    expect(&mut client, b"+PONG\r\n");
+    assert!(is_silent(&mut upstream));
+    upstream.write_all(b"-ERR Protocol error\r\n").unwrap();
+    drop(upstream);
+    assert_eq!(rest(&mut client), b"-ERR Protocol error\r\n");
+}
+
 /// An error with those words that a script returns is followed by other replies.
 #[test]
 fn reports_an_end_after_a_reply_that_looks_like_the_last_one() {
