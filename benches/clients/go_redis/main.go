@@ -2,7 +2,7 @@
 // was lost and replaced without one, since the library looks at an idle connection before it uses it and dials again in silence.
 //
 // Arguments: host, port, clients, seconds. Writes one line of JSON. With `maintenance` behind them, or `maintenance off`,
-// it is the program of maintenance.go.
+// it is the program of maintenance.go; with `sentinel` and its arguments only, that of sentinel.go. `version` prints the library's.
 //
 // Those that speak RESP3 ask to be told of maintenance, as the library does unless it is told otherwise.
 package main
@@ -152,6 +152,14 @@ func number(text string) int {
 }
 
 func main() {
+	if len(os.Args) > 1 && os.Args[1] == "sentinel" {
+		sentinel(os.Args[2:])
+		return
+	}
+	if len(os.Args) == 2 && os.Args[1] == "version" {
+		fmt.Println("go-redis", redis.Version())
+		return
+	}
 	if len(os.Args) < 5 {
 		panic("host, port, clients, seconds")
 	}

@@ -42,10 +42,6 @@ pub(crate) struct ClientsOptions {
     /// Clients of each library.
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
     clients: u32,
-    /// The program of benches/clients/go_redis, built before. Without it, it is built here, and
-    /// left out if that fails.
-    #[arg(long, value_name = "PATH")]
-    go_redis: Option<PathBuf>,
     /// Only print the figures; write nothing to benches/.
     #[arg(long)]
     dry: bool,
@@ -75,7 +71,7 @@ pub(crate) fn run(options: &ClientsOptions) -> Result<ExitCode, String> {
     install::for_failovers()?;
     let pointsman = build::pointsman()?;
     if options.maintenance {
-        return maintenance::run(&pointsman, options.go_redis.as_deref(), options.dry);
+        return maintenance::run(&pointsman, options.dry);
     }
     let stand = Stand {
         pointsman,
@@ -90,7 +86,7 @@ pub(crate) fn run(options: &ClientsOptions) -> Result<ExitCode, String> {
         idle.push(libraries::rust()?);
     }
     idle.push(libraries::command_line());
-    let go = libraries::go(options.go_redis.as_deref(), home.path());
+    let go = libraries::go();
     let left_out = go.as_ref().err().map(|why| {
         println!("go-redis is left out. {why}");
         "\ngo-redis was left out: its program could not be had where this was written.\n"

@@ -2,13 +2,15 @@
 //!
 //! `cargo xtask` and the benchmarks use it. [`install`] looks at the machine and carries out what
 //! the pure module `needs` decides; [`build`] runs cargo and returns the path of what it built;
-//! [`packages`] unpacks packages into a folder without installing them.
+//! [`packages`] unpacks packages into a folder without installing them, and [`go`] builds with
+//! those of Go.
 //!
 //! Packages are installed only as root, which is how containers and CI run; other users get the
 //! exact command to run.
 #![allow(clippy::print_stdout, reason = "a person reads what is being installed")]
 
 pub mod build;
+pub mod go;
 pub mod install;
 mod needs;
 pub mod packages;

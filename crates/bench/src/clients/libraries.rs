@@ -3,8 +3,8 @@
 //! Each program takes the same arguments (host, port, clients, seconds) and prints one line of JSON
 //! with its results.
 //!
-//! Libraries come from their registries into a temporary folder; redis-rs, which takes minutes to
-//! build, is kept in `target`. Only go-redis may be missing: Go modules come from a separate proxy.
+//! Libraries come from their registries into a temporary folder; redis-rs and go-redis are built
+//! and kept below cargo's target folder. Only go-redis may be missing: it needs Debian's mirror.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -13,6 +13,7 @@ use std::process::{Child, Command, Stdio};
 
 use super::secured::Secured;
 use super::{LIFE, SETTLE};
+use crate::peers;
 
 /// A client library and the program that uses it.
 pub(super) struct Library {
@@ -122,63 +123,25 @@ pub(super) fn node(home: &Path, package: &str) -> Result<Library, String> {
 
 /// redis-rs, built outside of the workspace and kept, because that takes minutes.
 pub(super) fn rust() -> Result<Library, String> {
-    let home = PathBuf::from("target/clients/redis_rs");
-    fs::create_dir_all(&home).map_err(|error| format!("{}: {error}", home.display()))?;
-    for file in ["Cargo.toml", "main.rs"] {
-        fs::copy(Path::new("benches/clients/redis_rs").join(file), home.join(file))
-            .map_err(|error| format!("{file}: {error}"))?;
-    }
-    let cargo = || {
-        let mut cargo = Command::new("cargo");
-        cargo.current_dir(&home).env("CARGO_TARGET_DIR", "target");
-        cargo
-    };
-    must(cargo().args(["build", "--quiet"]))?;
-    let found = cargo()
-        .args(["pkgid", "redis"])
-        .output()
-        .map_err(|error| format!("cargo pkgid: {error}"))?;
-    let version = String::from_utf8_lossy(&found.stdout)
-        .trim()
-        .rsplit('@')
-        .next()
-        .unwrap_or_default()
-        .to_owned();
-    Ok(Library { program: home.join("target/debug/clients-redis-rs"), script: None, home, version })
+    let (program, root) = built(peers::REDIS_RS)?;
+    let version = peers::redis_rs_version(&root);
+    Ok(Library { program, script: None, home: root, version })
 }
 
-/// go-redis: the program that was built elsewhere, or else built here.
+/// go-redis, built with Debian's packages.
 ///
 /// # Errors
 /// Why it is left out.
-pub(super) fn go(built: Option<&Path>, home: &Path) -> Result<Library, String> {
-    let library =
-        |program| Library { program, script: None, home: PathBuf::new(), version: String::new() };
-    if let Some(built) = built {
-        let built = built.canonicalize().map_err(|error| format!("--go-redis: {error}"))?;
-        return Ok(library(built));
-    }
-    let program = home.join("clients-go-redis");
-    let mut go = Command::new("go");
-    go.current_dir("benches/clients/go_redis")
-        .args(["build", "-mod=readonly", "-o"])
-        .arg(&program)
-        .arg(".");
-    let output =
-        go.stdin(Stdio::null()).output().map_err(|error| format!("`go` does not run: {error}"))?;
-    if output.status.success() {
-        return Ok(library(program));
-    }
-    let words = String::from_utf8_lossy(&output.stderr);
-    Err(format!("`go build`: {}", why(&words)))
+pub(super) fn go() -> Result<Library, String> {
+    let (program, home) = built(peers::GO_REDIS)?;
+    Ok(Library { program, script: None, home, version: String::new() })
 }
 
-/// The most useful line of a failed build: the first that does not report progress.
-fn why(words: &str) -> &str {
-    let telling = |line: &&str| {
-        !line.is_empty() && !line.starts_with("go: downloading") && !line.starts_with('#')
-    };
-    words.lines().map(str::trim).find(telling).unwrap_or("no word")
+/// A program that is built here, and its folder.
+fn built(source: peers::Source) -> Result<(PathBuf, PathBuf), String> {
+    peers::fetch_sources(&[source]);
+    let peers::Program { words, root } = peers::find_source(source)?;
+    Ok((words.into_iter().next().unwrap_or_default().into(), root))
 }
 
 /// Runs a command that has to succeed.
@@ -186,24 +149,4 @@ pub(super) fn must(command: &mut Command) -> Result<(), String> {
     let status =
         command.stdin(Stdio::null()).status().map_err(|error| format!("{command:?}: {error}"))?;
     if status.success() { Ok(()) } else { Err(format!("{command:?}: {status}")) }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::path::Path;
-
-    use super::{go, why};
-
-    #[test]
-    fn reports_reason_of_failed_build() {
-        let words = "go: downloading github.com/redis/go-redis/v9 v9.22.0\n# clients-go-redis\n./main.go:1: no such thing\nmore\n";
-        assert_eq!(why(words), "./main.go:1: no such thing");
-        assert_eq!(why(""), "no word");
-    }
-
-    #[test]
-    fn reports_missing_prebuilt_program() {
-        let missing = go(Some(Path::new("/nowhere/at/all")), Path::new("/"));
-        assert!(missing.is_err_and(|why| why.contains("--go-redis")));
-    }
 }

@@ -34,13 +34,13 @@ enum Event {
 ///
 /// # Errors
 /// A message for people, if something is missing or a run fails.
-pub(super) fn run(program: &Path, go: Option<&Path>, dry: bool) -> Result<ExitCode, String> {
+pub(super) fn run(program: &Path, dry: bool) -> Result<ExitCode, String> {
     let home = tempfile::tempdir().map_err(|error| format!("no folder: {error}"))?;
     let mut all = vec![
         libraries::python(home.path())?.with_script("redis_py_maintenance.py"),
         libraries::node(home.path(), "redis")?.with_script("node_redis_maintenance.mjs"),
     ];
-    match libraries::go(go, home.path()) {
+    match libraries::go() {
         Ok(library) => all.push(library),
         Err(why) => println!("go-redis is left out. {why}"),
     }

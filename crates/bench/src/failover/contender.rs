@@ -58,11 +58,16 @@ pub(super) enum Contender {
     RedisPy,
     /// ioredis with Sentinel.
     Ioredis,
+    /// go-redis with Sentinel.
+    GoRedis,
+    /// redis-rs with Sentinel.
+    RedisRs,
 }
 
 use Contender::{
-    Asking, Haproxy2, HaproxyAgents, HaproxySessions, HaproxyVotes, Ioredis, PointsmanDurable,
-    PointsmanShared, PointsmanSharedDurable, RedisPy, Service1, Service5, Service30,
+    Asking, GoRedis, Haproxy2, HaproxyAgents, HaproxySessions, HaproxyVotes, Ioredis,
+    PointsmanDurable, PointsmanShared, PointsmanSharedDurable, RedisPy, RedisRs, Service1,
+    Service5, Service30,
 };
 
 impl Contender {
@@ -83,6 +88,8 @@ impl Contender {
             Asking => "clients that ask a sentinel",
             RedisPy => "redis-py, Sentinel",
             Ioredis => "ioredis, Sentinel",
+            GoRedis => "go-redis, Sentinel",
+            RedisRs => "redis-rs, Sentinel",
         }
     }
 
@@ -103,8 +110,8 @@ impl Contender {
 }
 
 /// Everything that is not built here.
-pub(super) const SOURCES: [peers::Source; 3] =
-    [peers::HAPROXY_NEWEST, peers::REDIS_PY, peers::IOREDIS];
+pub(super) const SOURCES: [peers::Source; 5] =
+    [peers::HAPROXY_NEWEST, peers::REDIS_PY, peers::IOREDIS, peers::GO_REDIS, peers::REDIS_RS];
 
 /// The programs of all contenders; those that were fetched may be missing.
 #[derive(Debug)]
@@ -116,6 +123,8 @@ pub(super) struct Programs {
     haproxy3: Result<Vec<OsString>, String>,
     python: Result<PathBuf, String>,
     node: Result<PathBuf, String>,
+    go: Result<PathBuf, String>,
+    rust: Result<PathBuf, String>,
 }
 
 impl Programs {
@@ -125,6 +134,10 @@ impl Programs {
             find_in_path(program).ok_or_else(|| format!("{program} is missing"))?;
             peers::find_source(source).map(|it| it.root)
         };
+        let program = |source| {
+            let words = peers::find_source(source)?.words;
+            words.into_iter().next().map(PathBuf::from).ok_or_else(|| "no program".to_owned())
+        };
         Self {
             pointsman: pointsman.to_owned(),
             replicas,
@@ -132,6 +145,8 @@ impl Programs {
             haproxy3: peers::find_source(peers::HAPROXY_NEWEST).map(|it| it.words),
             python: root(peers::REDIS_PY, "python3"),
             node: root(peers::IOREDIS, "node"),
+            go: program(peers::GO_REDIS),
+            rust: program(peers::REDIS_RS),
         }
     }
 
@@ -141,7 +156,34 @@ impl Programs {
             HaproxyVotes | HaproxySessions | HaproxyAgents => self.haproxy3.as_ref().err(),
             RedisPy => self.python.as_ref().err(),
             Ioredis => self.node.as_ref().err(),
+            GoRedis => self.go.as_ref().err(),
+            RedisRs => self.rust.as_ref().err(),
             _ => None,
+        }
+    }
+
+    /// The program of a contender's clients, without arguments, if it has clients of its own.
+    fn library(&self, contender: Contender) -> Result<Option<Command>, String> {
+        let script = |program: &str, name: &str, root: &Result<PathBuf, String>| {
+            let root = root.as_ref().map_err(Clone::clone)?;
+            let mut command = Command::new(program);
+            command.arg(crate::raw::benches().join("clients").join(name));
+            command.env("PYTHONPATH", root).env("CLIENTS_HOME", root);
+            Ok(Some(command))
+        };
+        match contender {
+            RedisPy => script("python3", "sentinel_redis_py.py", &self.python),
+            Ioredis => script("node", "sentinel_ioredis.mjs", &self.node),
+            GoRedis => {
+                let mut command = Command::new(self.go.as_ref().map_err(Clone::clone)?);
+                command.arg("sentinel");
+                Ok(Some(command))
+            }
+            RedisRs => {
+                let program = self.rust.as_ref().map_err(Clone::clone)?;
+                Ok(Some(Command::new(program.with_file_name("sentinel-redis-rs"))))
+            }
+            _ => Ok(None),
         }
     }
 
@@ -169,7 +211,18 @@ impl Programs {
             command.args(["-e", script]).arg(package);
             versions.push(("ioredis".to_owned(), command));
         }
-        versions.into_iter().map(|(name, mut it)| (name, machine::said(&mut it))).collect()
+        if let Ok(program) = &self.go {
+            let mut command = Command::new(program);
+            command.arg("version");
+            versions.push(("go-redis".to_owned(), command));
+        }
+        let said = |(name, mut it)| (name, machine::said(&mut it));
+        let mut versions: Vec<_> = versions.into_iter().map(said).collect();
+        if let Some(folder) = self.rust.as_ref().ok().and_then(|it| it.ancestors().nth(3)) {
+            let version = format!("redis-rs {}", peers::redis_rs_version(folder));
+            versions.push(("redis-rs".to_owned(), Some(version)));
+        }
+        versions
     }
 }
 
@@ -221,7 +274,7 @@ impl Front {
             Service1 => service(1),
             Service5 => service(5),
             Service30 => service(30),
-            Asking | RedisPy | Ioredis => Stands::Nothing,
+            Asking | RedisPy | Ioredis | GoRedis | RedisRs => Stands::Nothing,
             _ => pointsman(contender, programs, cluster)?,
         };
         Ok(Self { contender, stands })
@@ -243,18 +296,10 @@ impl Front {
         let prefix = name_of(&self.contender);
         let load = self.clients(cluster).prefix(&prefix).writers(CLIENTS).rate(RATE);
         let load = load.back_off(BACK_OFF).journal(1);
-        let (program, script, root) = match self.contender {
-            RedisPy => ("python3", "sentinel_redis_py.py", &programs.python),
-            Ioredis => ("node", "sentinel_ioredis.mjs", &programs.node),
-            _ => return Ok(load.start()),
-        };
+        let Some(mut command) = programs.library(self.contender)? else { return Ok(load.start()) };
         let addrs: Vec<String> = cluster.sentinel_addrs().iter().map(ToString::to_string).collect();
-        let root = root.as_ref().map_err(Clone::clone)?;
-        let mut command = Command::new(program);
-        command.arg(crate::raw::benches().join("clients").join(script));
         command.args([cluster.name(), &addrs.join(","), &prefix]);
         command.args([CLIENTS.to_string(), RATE.to_string(), TIMEOUT.as_secs().to_string()]);
-        command.env("PYTHONPATH", root).env("CLIENTS_HOME", root);
         load.start_program(command)
     }
 
@@ -312,11 +357,13 @@ mod tests {
             haproxy3: Err("no network".to_owned()),
             python: Ok(PathBuf::new()),
             node: Err("no network".to_owned()),
+            go: Err("no mirror".to_owned()),
+            rust: Ok(PathBuf::new()),
         };
         let left_out =
             Contender::value_variants().iter().filter(|it| programs.missing(**it).is_some());
         let left_out: Vec<_> = left_out.copied().collect();
-        assert_eq!(left_out, [HaproxyVotes, HaproxySessions, HaproxyAgents, Ioredis]);
+        assert_eq!(left_out, [HaproxyVotes, HaproxySessions, HaproxyAgents, Ioredis, GoRedis]);
         assert_eq!(programs.missing(Ioredis).map(String::as_str), Some("no network"));
     }
 }

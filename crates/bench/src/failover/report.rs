@@ -87,11 +87,11 @@ const READING: &str = "
 - **The majority's time** counts from the order of the fault; cutting a network took up to a second of it on this machine.
 - **haproxy**: *redis-ha chart* counts the votes of sentinels and never ends established connections. Its check does not wait for an answer to QUIT, since the sentinel of Redis 7.0 knows none. *shutdown-sessions* checks `role:master` with `fall 1 rise 1` and has `on-marked-down shutdown-sessions`. *agents* is that with `init-state down` and an agent check beside each server, which asks the sentinel there.
 - **Service**: the packet filter translates new connections to the endpoint, as kube-proxy does; a controller moves it so long after a majority of the sentinels has named another master. Established connections are not touched. The one of thirty seconds takes part where the fault is a planned failover, SIGKILL or the loss of a node.
-- **Clients**: those that ask a sentinel do so before each connection. redis-py and ioredis have the settings of the libraries, but a socket timeout of five seconds.
+- **Clients**: those that ask a sentinel do so before each connection. The libraries have their own settings, but a socket timeout of five seconds. redis-py and go-redis retry by themselves, ioredis queues what it cannot send; redis-rs does neither, and its clients connect anew after an error.
 - **Loss of the master's node** is the scene of valkey-io/valkey-helm#234 (client outage 9.0 s, clients that ask Sentinel before each write) and #235 (about 7 s, haproxy), with the `down-after-milliseconds` of the latter. Both were measured on Kubernetes, by others.
 - **Partition, clients with the old master**: it goes on acknowledging what nobody will have. Only confirmed writes help there.
 - **Rolling update of the proxy**: Pointsman by `--takeover`, haproxy by `-sf` with its listening sockets passed on.
-- Not measured: predixy, camellia and the small sentinel proxies in Go, which the package registries do not have; go-redis and redis-rs, for which the suite has no program with Sentinel.
+- Not measured: predixy, camellia and the small sentinel proxies in Go, which the package registries do not have.
 ";
 
 #[cfg(test)]

@@ -173,7 +173,7 @@ mod tests {
     fn restarts_only_proxies() {
         let all = Contender::value_variants().iter();
         let left_out: Vec<_> = all.filter(|it| !Scenario::RollingProxy.includes(**it)).collect();
-        assert_eq!(left_out.len(), 6, "{left_out:?}");
+        assert_eq!(left_out.len(), 8, "{left_out:?}");
         assert!(left_out.iter().all(|it| !it.is_proxy()));
     }
 }

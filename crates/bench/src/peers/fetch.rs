@@ -1,22 +1,28 @@
-//! Fetches the programs of the peers into a folder, without installing them.
+//! Fetches the programs of the peers into a folder, without installing them, or builds them there.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use super::{Program, Source};
-use setup::{packages, seconds};
+use setup::{cargo, go, packages, seconds};
 
-/// A file that marks a complete folder.
+use super::{Program, Source};
+use crate::raw::benches;
+
+/// A file that marks a complete folder. It has the source of what was built.
 const DONE: &str = ".complete";
+/// What is built from Go, below the root.
+const PROGRAM: &str = "program";
 /// A file with the reason why a folder could not be filled.
 const WHY: &str = ".why";
 
 /// Fetches a program unless it is present; prints progress and errors.
 pub(super) fn get(cache: &Path, source: Source) {
     let folder = folder(cache, source);
-    if folder.join(DONE).exists() {
+    let built = text(source);
+    if fs::read_to_string(folder.join(DONE)).is_ok_and(|it| it == built) {
         return;
     }
     println!(
@@ -27,7 +33,7 @@ pub(super) fn get(cache: &Path, source: Source) {
     let start = Instant::now();
     let outcome = fill(&folder, source);
     let note = match &outcome {
-        Ok(()) => (DONE, String::new()),
+        Ok(()) => (DONE, built),
         Err(why) => (WHY, why.clone()),
     };
     match outcome {
@@ -58,6 +64,11 @@ pub(super) fn find(cache: &Path, source: Source) -> Result<Program, String> {
             words.push(root.join(program).into_os_string());
             Ok(Program { words, root })
         }
+        Source::Go { .. } => Ok(Program { words: vec![root.join(PROGRAM).into_os_string()], root }),
+        Source::Cargo { program, .. } => {
+            let program = folder.join("target/debug").join(program);
+            Ok(Program { words: vec![program.into_os_string()], root: folder })
+        }
     }
 }
 
@@ -67,6 +78,7 @@ fn folder(cache: &Path, source: Source) -> PathBuf {
             format!("{suite}-{}", packages.first().unwrap_or(&"nothing"))
         }
         Source::Wheel { package, .. } | Source::Npm { package, .. } => package.to_owned(),
+        Source::Go { folder, .. } | Source::Cargo { folder, .. } => folder.to_owned(),
     })
 }
 
@@ -77,7 +89,30 @@ fn name(source: Source) -> String {
         }
         Source::Wheel { package, .. } => format!("{package} from the Python package index"),
         Source::Npm { package, .. } => format!("{package} from npm"),
+        Source::Go { folder, .. } | Source::Cargo { folder, .. } => {
+            format!("{folder} of benches/clients and its library")
+        }
     }
+}
+
+/// The source files of what is built here, one after the other; else nothing.
+fn text(source: Source) -> String {
+    match source {
+        Source::Go { folder, .. } | Source::Cargo { folder, .. } => {
+            let mut files: Vec<PathBuf> = files(folder).unwrap_or_default();
+            files.sort();
+            files.iter().filter_map(|file| fs::read_to_string(file).ok()).collect()
+        }
+        _ => String::new(),
+    }
+}
+
+/// The files of a folder of benches/clients.
+fn files(folder: &str) -> Result<Vec<PathBuf>, String> {
+    let folder = benches().join("clients").join(folder);
+    let entries =
+        fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    Ok(entries.filter_map(Result::ok).map(|entry| entry.path()).collect())
 }
 
 fn fill(folder: &Path, source: Source) -> Result<(), String> {
@@ -103,10 +138,40 @@ fn fill(folder: &Path, source: Source) -> Result<(), String> {
             packages::discard_downloads(folder)?;
             program
         }
+        Source::Go { folder: name, library, needs } => {
+            go::fetch(folder, needs)?;
+            go::fetch_library(folder, library.package, library.import, None)?;
+            return build_go(folder, name);
+        }
+        Source::Cargo { folder: name, .. } => return build_with_cargo(folder, name),
     };
     // Some installers of wheels drop the permission to execute.
     fs::set_permissions(root.join(program), fs::Permissions::from_mode(0o755))
         .map_err(|error| format!("{program} among its files: {error}"))
+}
+
+fn build_go(folder: &Path, name: &str) -> Result<(), String> {
+    let mut command = go::command(folder)?;
+    command.current_dir(benches().join("clients").join(name));
+    must(command.args(["build", "-o"]).arg(folder.join("root").join(PROGRAM)).arg("."))
+}
+
+/// Builds a copy, so that neither its target folder nor its lock file is in benches/.
+fn build_with_cargo(folder: &Path, name: &str) -> Result<(), String> {
+    fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    for file in files(name)? {
+        let copy = folder.join(file.file_name().unwrap_or_default());
+        fs::copy(&file, copy).map_err(|error| format!("{}: {error}", file.display()))?;
+    }
+    let mut cargo = cargo();
+    must(cargo.current_dir(folder).env("CARGO_TARGET_DIR", "target").args(["build", "--quiet"]))
+}
+
+/// Runs a command that has to succeed.
+fn must(command: &mut Command) -> Result<(), String> {
+    let status = command.stdin(Stdio::null()).status();
+    let status = status.map_err(|error| format!("{command:?}: {error}"))?;
+    if status.success() { Ok(()) } else { Err(format!("{command:?}: {status}")) }
 }
 
 #[cfg(test)]

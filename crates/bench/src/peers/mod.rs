@@ -66,6 +66,20 @@ pub(super) enum Source {
     Wheel { package: &'static str, program: &'static str },
     /// A package of npm with its dependencies, and a file of it.
     Npm { package: &'static str, program: &'static str },
+    /// A folder of benches/clients in Go that uses packages of Debian, the library and what that
+    /// needs, and the program that is built.
+    Go { folder: &'static str, library: Library, needs: &'static [&'static str] },
+    /// A package in a folder of benches/clients that cargo builds, and one of its programs.
+    Cargo { folder: &'static str, program: &'static str },
+}
+
+/// A library in Go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Library {
+    /// The package of Debian.
+    package: &'static str,
+    /// The path that programs import.
+    import: &'static str,
 }
 
 /// haproxy of Debian 14, the newest that packages give.
@@ -76,6 +90,16 @@ pub(super) const REDIS_PY: Source =
     Source::Wheel { package: "redis", program: "redis/__init__.py" };
 pub(super) const IOREDIS: Source =
     Source::Npm { package: "ioredis", program: "node_modules/ioredis/package.json" };
+pub(super) const GO_REDIS: Source = Source::Go {
+    folder: "go_redis",
+    library: Library {
+        package: "golang-github-redis-go-redis-dev",
+        import: "github.com/redis/go-redis/v9",
+    },
+    needs: &["golang-github-cespare-xxhash-dev", "golang-github-dgryski-go-rendezvous-dev"],
+};
+pub(super) const REDIS_RS: Source =
+    Source::Cargo { folder: "redis_rs", program: "clients-redis-rs" };
 
 impl Peer {
     /// In the order of the tables.
@@ -195,6 +219,13 @@ pub(super) fn version(peer: Peer, program: &Program) -> Option<String> {
     let said = String::from_utf8_lossy(&said).into_owned();
     let line = said.lines().find(|line| line.chars().any(|letter| letter.is_ascii_digit()))?;
     Some(machine::tidy(line))
+}
+
+/// The version of redis-rs that a folder's lock file has.
+pub(super) fn redis_rs_version(folder: &Path) -> String {
+    let mut command = setup::cargo();
+    let said = machine::said(command.current_dir(folder).args(["pkgid", "redis"]));
+    said.and_then(|it| it.rsplit('@').next().map(str::to_owned)).unwrap_or_default()
 }
 
 /// A folder below cargo's target folder, which also contains this program.

@@ -10,21 +10,19 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
-use setup::packages;
+use setup::go;
 
 use super::catalogue::Library;
 use super::outcomes::{Outcome, Outcomes};
 
-/// The suite with the library, and the one with the tools that fit to older systems.
-const SUITE: &str = "sid";
-const TOOLS_SUITE: &str = "trixie";
-const TOOLS: [&str; 5] = [
-    "golang-go",
+/// Libraries that it and its tests use.
+const LIBRARIES: [&str; 4] = [
     "golang-github-onsi-ginkgo-v2-dev",
     "golang-gomega-dev",
     "golang-github-cespare-xxhash-dev",
     "golang-github-dgryski-go-rendezvous-dev",
 ];
+const IMPORT: &str = "github.com/redis/go-redis/v9";
 pub(super) const PAUSE: &str = include_str!("pause_test.go");
 /// Replaced words: the file, the words, and the replacement.
 const REPLACED: [(&str, &str, &str); 3] = [
@@ -40,30 +38,11 @@ const SEED: &str = "--ginkgo.seed=1";
 /// # Errors
 /// A message for people, with the command that failed.
 pub(super) fn fetch(library: &Library, folder: &Path) -> Result<(), String> {
-    let root = folder.join("root");
-    let is_go = |path: &PathBuf| {
-        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("golang"))
-    };
-    let mut archives = packages::debian(folder, &[TOOLS_SUITE], &TOOLS)?;
-    archives.retain(is_go);
-    packages::unpack(&archives, &root)?;
-    packages::discard_downloads(folder)?;
-    let all = packages::debian(folder, &[SUITE], &[&library.origin]).map_err(|why| {
+    go::fetch(folder, &LIBRARIES)?;
+    let sum = Some(library.sha256.as_str());
+    let place = go::fetch_library(folder, &library.origin, IMPORT, sum).map_err(|why| {
         format!("{why}\n    If the suite has another version now, list it in libraries.json.")
     })?;
-    let prefix = format!("{}_", library.origin.split('=').next().unwrap_or_default());
-    let is_it = |path: &&PathBuf| {
-        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&prefix))
-    };
-    let own = all.iter().find(is_it).ok_or_else(|| format!("no archive {prefix}"))?;
-    packages::check_sum(own, &library.sha256)?;
-    packages::unpack(std::slice::from_ref(own), &folder.join("library"))?;
-    packages::discard_downloads(folder)?;
-    let place = source(folder);
-    let parent = place.parent().unwrap_or(folder);
-    fs::create_dir_all(parent).map_err(|error| format!("{}: {error}", parent.display()))?;
-    let unpacked = folder.join("library/usr/share/gocode/src/github.com/redis/go-redis");
-    fs::rename(&unpacked, &place).map_err(|error| format!("{}: {error}", unpacked.display()))?;
     adapt(&place)?;
     build(folder)
 }
@@ -95,17 +74,8 @@ fn adapt(place: &Path) -> Result<(), String> {
 }
 
 fn build(folder: &Path) -> Result<(), String> {
-    let go = folder.join("root/usr/lib/go");
-    let path = [folder.join("gopath"), folder.join("root/usr/share/gocode")];
-    let path = std::env::join_paths(path).map_err(|error| error.to_string())?;
-    let mut command = Command::new(go.join("bin/go"));
+    let mut command = go::command(folder)?;
     command.current_dir(source(folder)).args(["test", "-c", "-vet=off", "-o"]).arg(program(folder));
-    command.env("GOROOT", go).env("GOPATH", path).env("GOCACHE", folder.join("cache"));
-    for (key, value) in
-        [("GO111MODULE", "off"), ("CGO_ENABLED", "0"), ("GOTOOLCHAIN", "local"), ("GOFLAGS", "")]
-    {
-        command.env(key, value);
-    }
     let status = command.status().map_err(|error| format!("{command:?}: {error}"))?;
     if status.success() { Ok(()) } else { Err("go-redis did not build; go says why above.".into()) }
 }
@@ -162,7 +132,7 @@ fn word<'a>(of: &'a Value, key: &str) -> &'a str {
 
 /// Where Go looks for it.
 fn source(folder: &Path) -> PathBuf {
-    folder.join("gopath/src/github.com/redis/go-redis/v9")
+    folder.join("gopath/src").join(IMPORT)
 }
 
 fn program(folder: &Path) -> PathBuf {
