@@ -11,14 +11,18 @@ use std::time::{Duration, Instant};
 use super::connection::Connection;
 use super::conversation::{Action, Conversation, Request, Step, Wait, Wire};
 use super::exceptions::Treatment;
-use super::reply::{agreed, compared, is_unasked, readable};
+use super::reply::{CLOSED, agreed, compared, is_unasked, readable};
 use super::rig::{PATIENCE, Rig};
 
 /// After this silence the direct server is taken to owe no further reply.
 const SILENCE: Duration = Duration::from_secs(2);
 
+/// From this many errors on, a server may end a client that has not authenticated; whether it does
+/// depends on how much it reads at a time.
+const MANY_ERRORS: usize = 20;
+
 /// Longer than a request of a conversation blocks.
-const BLOCKED: Duration = Duration::from_secs(4);
+const BLOCKED: Duration = Duration::from_secs(5);
 
 /// A difference between both sides.
 #[derive(Debug, Clone)]
@@ -40,6 +44,8 @@ struct Pair {
     proxied: Connection,
     /// What was sent and how its replies are compared, in their order.
     asked: Vec<(Treatment, String)>,
+    /// Replies of the direct side, if every request that is an array is answered.
+    most: usize,
     /// Frames, and replies among them, that are compared already.
     compared: usize,
     answered: usize,
@@ -106,6 +112,7 @@ impl Driver<'_> {
             direct,
             proxied,
             asked,
+            most: 0,
             compared: 0,
             answered: 0,
             is_cut: false,
@@ -140,6 +147,8 @@ impl Driver<'_> {
             let one = (request.treatment, request.to_string());
             pair.asked.extend(std::iter::repeat_n(one, request.replies));
         }
+        let whole = |it: &&Request| matches!(it.wire, Wire::Words(_));
+        pair.most = pair.direct.replies + requests.iter().filter(whole).count();
         let mut from = 0;
         for to in cuts.iter().copied().chain([usize::MAX]) {
             for (connection, bytes) in [&mut pair.direct, &mut pair.proxied].into_iter().zip(&bytes)
@@ -168,8 +177,8 @@ impl Driver<'_> {
     /// Waits until the direct server has answered everything, or is silent.
     fn await_direct(&mut self, client: usize, silence: Duration) {
         let Some(pair) = self.pair(client) else { return };
-        let mut last = Instant::now();
-        while pair.direct.replies < pair.asked.len() && !pair.direct.is_closed {
+        let (mut last, before) = (Instant::now(), pair.direct.frames.len());
+        while pair.is_owed(before) && !pair.direct.is_closed {
             pair.direct.wait(Duration::from_millis(20));
             if pair.direct.pump() {
                 last = Instant::now();
@@ -256,6 +265,21 @@ impl Pair {
         self.is_cut
     }
 
+    /// Whether the direct server owes replies. One that refuses `CLIENT REPLY SKIP` to a client
+    /// that has not authenticated answers all requests. `before`: the frames before them.
+    fn is_owed(&self, before: usize) -> bool {
+        let new = self.direct.frames.get(before..).unwrap_or_default();
+        let answers_all = new.iter().any(|frame| is_unauthenticated(frame));
+        let owed = if answers_all { self.asked.len().max(self.most) } else { self.asked.len() };
+        self.direct.replies < owed
+    }
+
+    /// Whether the direct server has refused many requests of a client that has not authenticated.
+    fn errs_unauthenticated(&self) -> bool {
+        let frames = self.direct.frames.iter();
+        frames.filter(|frame| is_unauthenticated(frame)).count() >= MANY_ERRORS
+    }
+
     /// The number of the connection on that side.
     fn id(&self, side: usize) -> String {
         self.ids.get(side).cloned().unwrap_or_default()
@@ -286,6 +310,10 @@ impl Pair {
                 self.direct.frames.remove(self.compared);
                 continue;
             }
+            if differs && proxied == Some(CLOSED) && self.errs_unauthenticated() {
+                self.is_cut = true;
+                return Ok(());
+            }
             if differs {
                 let proxied = proxied.map_or_else(|| "nothing".to_owned(), readable);
                 let direct = readable(direct);
@@ -315,6 +343,10 @@ impl Pair {
 /// The reply to a request that asked for none: it may be one to `HELLO`.
 fn unexpected() -> (Treatment, String) {
     (Treatment::HelloId, "an earlier request".to_owned())
+}
+
+fn is_unauthenticated(frame: &[u8]) -> bool {
+    frame.starts_with(b"-NOAUTH")
 }
 
 /// The digits of a number.
