@@ -160,9 +160,12 @@ impl Evidence<'_> {
             let gone = gone.max(until + REPLY) + away.total;
             Some(Change { opens, until, gone, empties: false })
         };
+        // A master whose clock jumps closes its connections to replicas, which continue later.
+        // Pointsman waits for them in a switchover, Sentinel does not.
+        let is_current = !self.faults.iter().any(|act| act.fault.part() == Part::Clock);
         let excuse = match cause {
             Cause::Switchover if is_clean => None,
-            Cause::Switchover | Cause::Order if is_clean => {
+            Cause::Order if is_clean && is_current => {
                 change(switch.selected + EVENT, promoted + REPLY)
             }
             _ => change(switch.majority + SWITCH + away.total, 0),

@@ -89,6 +89,8 @@ struct Mode {
     proxies: u32,
     shared: bool,
     tls: bool,
+    /// Redis and Sentinel speak TLS only.
+    servers_tls: bool,
     durable: bool,
 }
 
@@ -98,11 +100,12 @@ impl Mode {
         let mut one_of = |count: u64| rng.below(count) == 0;
         let proxies = if one_of(2) { 2 } else { 3 };
         let shared = one_of(2);
-        let (tls, durable) = (one_of(4), one_of(4));
+        let (tls, durable, servers_tls) = (one_of(4), one_of(4), one_of(4));
         Self {
             proxies,
             shared: request.shared.unwrap_or(shared),
             tls: (request.tls || tls) && request.plant.is_none(),
+            servers_tls: (request.tls || servers_tls) && request.plant.is_none(),
             durable: request.durable || durable,
         }
     }
@@ -113,6 +116,7 @@ impl fmt::Display for Mode {
         let upstream = if self.shared { "shared" } else { "dedicated" };
         write!(f, "{} proxies, {upstream}", self.proxies)?;
         write!(f, "{}", if self.tls { ", TLS" } else { "" })?;
+        write!(f, "{}", if self.servers_tls { ", TLS to servers" } else { "" })?;
         write!(f, "{}", if self.durable { ", durability" } else { "" })
     }
 }

@@ -11,7 +11,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use harness::{
-    CertificatePaths, Cluster, Launch, Process, Signal, find_in_path, http_get, pause, wait_until,
+    CertificatePaths, Clock, Cluster, Launch, Process, Signal, find_in_path, http_get, pause,
+    wait_until,
 };
 
 use super::Mode;
@@ -31,6 +32,7 @@ pub(super) struct Proxy {
     pub(super) addr: SocketAddr,
     pub(super) admin: SocketAddr,
     number: usize,
+    clock: Clock,
     pub(super) process: Process,
 }
 
@@ -47,17 +49,17 @@ impl Proxy {
         let (addr, admin) = (cluster.address().port(), cluster.address().port());
         let text = configuration(cluster, addr, admin, mode, certificate, &folder);
         std::fs::write(folder.join("pointsman.toml"), text).map_err(|error| error.to_string())?;
-        let group = GROUP + index;
-        let process = run(program, &folder, 0, group, false);
+        let (group, clock) = (GROUP + index, Clock::new(&folder.join("clock")));
+        let process = run(program, &folder, 0, group, &clock, false);
         let program = program.to_owned();
-        let proxy = Self { program, folder, group, addr, admin, number: 0, process };
+        let proxy = Self { program, folder, group, addr, admin, number: 0, clock, process };
         proxy.wait_ready();
         Ok(proxy)
     }
 
     fn launch(&mut self, takeover: bool) -> Process {
         self.number += 1;
-        run(&self.program, &self.folder, self.number, self.group, takeover)
+        run(&self.program, &self.folder, self.number, self.group, &self.clock, takeover)
     }
 
     /// Brings a fault of the proxy about and waits until it serves again.
@@ -89,6 +91,11 @@ impl Proxy {
                 self.process.signal(Signal::STOP);
                 pause(act.hold);
                 self.process.signal(Signal::CONT);
+            }
+            Fault::ProxyClock => {
+                self.clock.set(act.jump());
+                pause(act.hold);
+                self.clock.set(0);
             }
             _ => {
                 let reloads = || sum(self.admin, "pointsman_config_reloads_total", "");
@@ -173,6 +180,16 @@ fn configuration(
     if let Some(CertificatePaths { chain, key }) = certificate {
         text += &format!("[service.tls]\ncertificate_files = [{chain:?}]\nkey_files = [{key:?}]\n");
     }
+    if mode.servers_tls {
+        let client = |ending: &str| cluster.folder().join("tls/client").with_extension(ending);
+        let keys = format!(
+            "enabled = true\nca_file = {:?}\ncertificate_file = {:?}\nkey_file = {:?}\n",
+            cluster.certificates().ca_file(),
+            client("crt"),
+            client("key")
+        );
+        text += &format!("[service.redis_tls]\n{keys}[service.sentinel_tls]\n{keys}");
+    }
     if mode.durable {
         text += "[service.durability]\nreplicas = 2\n";
     }
@@ -207,7 +224,14 @@ fn name(number: usize) -> String {
     format!("pointsman-{number}")
 }
 
-fn run(program: &Path, folder: &Path, number: usize, group: u32, takeover: bool) -> Process {
+fn run(
+    program: &Path,
+    folder: &Path,
+    number: usize,
+    group: u32,
+    clock: &Clock,
+    takeover: bool,
+) -> Process {
     let mut args: Vec<std::ffi::OsString> = vec![
         "--regid".into(),
         group.to_string().into(),
@@ -226,7 +250,7 @@ fn run(program: &Path, folder: &Path, number: usize, group: u32, takeover: bool)
         name: name(number),
         program: find_in_path("setpriv").unwrap_or_else(|| "setpriv".into()),
         args,
-        env: Vec::new(),
+        env: clock.env(),
         folder: folder.to_owned(),
     })
 }

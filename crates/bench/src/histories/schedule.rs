@@ -54,6 +54,9 @@ pub(super) enum Fault {
     CutProxy,
     Reload,
     SlowNetwork,
+    SentinelClock,
+    ServerClock,
+    ProxyClock,
 }
 
 /// The part of the deployment that a fault is about.
@@ -64,6 +67,7 @@ pub(super) enum Part {
     Sentinel,
     Proxy,
     Network,
+    Clock,
 }
 
 /// How often a fault is chosen, and its times in milliseconds.
@@ -82,7 +86,7 @@ const fn kind(fault: Fault, name: &'static str, part: Part, weight: u64, in_forc
 }
 
 /// Every fault, in the order of [`Fault`].
-const KINDS: [Kind; 22] = [
+const KINDS: [Kind; 25] = [
     kind(Fault::Switchover, "pointsman switchover", Part::Master, 5, 1_000),
     kind(Fault::PlannedFailover, "SENTINEL FAILOVER", Part::Master, 5, 1_000),
     kind(Fault::KillMaster, "SIGKILL of the master", Part::Master, 3, 4_000),
@@ -111,6 +115,9 @@ const KINDS: [Kind; 22] = [
     kind(Fault::CutProxy, "one-way partition of a proxy from everything", Part::Proxy, 2, 1_000),
     kind(Fault::Reload, "reload of a proxy", Part::Proxy, 2, 100),
     kind(Fault::SlowNetwork, "slow links", Part::Network, 2, 1_000),
+    kind(Fault::SentinelClock, "jump of a sentinel's clock", Part::Sentinel, 2, 1_000),
+    kind(Fault::ServerClock, "jump of a server's clock", Part::Clock, 2, 1_000),
+    kind(Fault::ProxyClock, "jump of a proxy's clock", Part::Proxy, 1, 1_000),
 ];
 
 impl Fault {
@@ -136,10 +143,14 @@ impl Fault {
     /// notice the lack of a replica.
     pub(super) fn disturbs(self, durable: bool) -> bool {
         match self.part() {
-            Part::Master | Part::Network => true,
+            // Servers measure the time for which a client blocks with the wall clock.
+            Part::Master | Part::Network | Part::Clock => true,
             Part::Replica => durable,
             Part::Sentinel => false,
-            Part::Proxy => !matches!(self, Self::Reload | Self::BlindProxy | Self::StopProxy),
+            Part::Proxy => !matches!(
+                self,
+                Self::Reload | Self::BlindProxy | Self::StopProxy | Self::ProxyClock
+            ),
         }
     }
 
@@ -153,7 +164,7 @@ impl Fault {
         match self.part() {
             Part::Sentinel | Part::Network => true,
             Part::Proxy => matches!(self, Self::StopProxy | Self::BlindProxy | Self::CutProxy),
-            Part::Master | Part::Replica => false,
+            Part::Master | Part::Replica | Part::Clock => false,
         }
     }
 
@@ -176,6 +187,15 @@ pub(super) struct Act {
     pub(super) which: usize,
     /// How long it stays in force, where the fault itself does not end.
     pub(super) hold: Duration,
+}
+
+impl Act {
+    /// The seconds by which a clock jumps, and back at the end. Sentinel does nothing for half a
+    /// minute after a jump of two seconds; replication times out after one of a minute.
+    pub(super) fn jump(&self) -> i64 {
+        const JUMPS: [i64; 4] = [-90, -5, 5, 90];
+        JUMPS.get(self.which / 15 % JUMPS.len()).copied().unwrap_or(5)
+    }
 }
 
 /// A calm pause, then up to three faults at once.

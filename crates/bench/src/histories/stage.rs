@@ -45,7 +45,9 @@ pub(super) struct Stage {
 impl Stage {
     pub(super) fn start(program: &Path, mode: Mode) -> Result<Self, String> {
         // A backlog as in production, so that a replica continues instead of loading everything.
-        let cluster = Cluster::builder().redis_line("repl-backlog-size 16mb").start_apart();
+        let builder = Cluster::builder().redis_line("repl-backlog-size 16mb").own_clocks();
+        let builder = if mode.servers_tls { builder.tls() } else { builder };
+        let cluster = builder.start_apart();
         let read = |node: &Node| {
             let name = node.name();
             let path = cluster.folder().join(name).join(format!("{name}.conf"));
@@ -122,6 +124,16 @@ impl Stage {
                     }
                     _ => self.proxy(act.which).perform(act),
                 }
+                world.timeline.end(number);
+            }
+            Part::Clock => {
+                let nodes = self.cluster.nodes();
+                let Some(node) = nodes.get(act.which % nodes.len().max(1)) else { return };
+                let place = format!(" ({}, {} s)", node.addr(), act.jump());
+                let number = world.timeline.begin(act.fault, None, &place);
+                node.set_clock(act.jump());
+                pause(act.hold);
+                node.set_clock(0);
                 world.timeline.end(number);
             }
             Part::Network => {
@@ -295,6 +307,11 @@ impl Stage {
                 let cut = Cut::between(&[PROXY], &[sentinel.addr().ip()]);
                 pause(act.hold);
                 drop(cut);
+            }
+            Fault::SentinelClock => {
+                sentinel.set_clock(act.jump());
+                pause(act.hold);
+                sentinel.set_clock(0);
             }
             _ => {
                 sentinel.stop();

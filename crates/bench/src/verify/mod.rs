@@ -88,7 +88,7 @@ pub struct VerifyOptions {
     /// random faults.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000))]
     minutes: Option<u64>,
-    /// With --minutes: clients use TLS; otherwise the seed decides.
+    /// With --minutes: clients and servers use TLS; otherwise the seed decides for each.
     #[arg(long, requires = "minutes")]
     tls: bool,
     /// With --minutes: two replicas confirm each write; otherwise the seed decides.

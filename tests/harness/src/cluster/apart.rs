@@ -10,15 +10,18 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use tempfile::TempDir;
 
-use super::builder::{Builder, launch};
+use super::builder::{Builder, TlsPlan, launch};
 use super::{Cluster, Group, Node};
 use crate::address::{Address, Family};
 use crate::binary::Binary;
+use crate::clock::Clock;
 use crate::netns::in_private_namespace;
+use crate::node_certificates::Certificates;
 
 /// The source address of connections to members without an explicit source.
 pub const PROXY: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -43,22 +46,26 @@ impl Builder {
         );
         let prefix = format!("pointsman-harness-{}-", std::process::id());
         let folder = TempDir::with_prefix(prefix).expect("a folder for temporary files");
+        let certificates = self.tls.then(|| Certificates::new(&folder.path().join("tls")));
+        let tls = certificates.as_ref().map(TlsPlan::new);
+        let place = Place { folder: folder.path(), tls: tls.as_ref(), own_clocks: self.own_clocks };
         let mut nodes = Vec::new();
         for number in 0..=self.replicas {
             let master = nodes.first().map(Node::addr);
-            nodes.push(server(folder.path(), number, &conf_lines(&self.redis_lines, master)));
+            nodes.push(place.server(number, &conf_lines(&self.redis_lines, master)));
         }
         nodes.iter().for_each(Node::start);
         let master = nodes.first().map(Node::addr).expect("a master");
         let group = Group::new(self.names[0].clone(), nodes);
+        let sentinels =
+            (0..self.sentinels).map(|number| place.sentinel(number, &self.watch(master))).collect();
         let mut cluster =
             Cluster::new(vec![group], Vec::new(), Address::claim(Family::Ipv4), folder, &self);
         cluster.wait_in_sync();
-        cluster.sentinels = (0..self.sentinels)
-            .map(|number| sentinel(cluster.folder(), number, &self.watch(master)))
-            .collect();
+        cluster.sentinels = sentinels;
         cluster.sentinels.iter().for_each(Node::start);
         cluster.wait_whole();
+        cluster.certificates = certificates;
         cluster
     }
 
@@ -81,7 +88,7 @@ impl Cluster {
     #[must_use]
     #[track_caller]
     pub fn spare_server(&self, number: usize) -> Node {
-        let node = server(self.folder(), number, "");
+        let node = self.place().server(number, "");
         node.restart();
         node
     }
@@ -92,9 +99,14 @@ impl Cluster {
     #[track_caller]
     pub fn spare_sentinel(&self, number: usize, master: SocketAddr) -> Node {
         let watch = Builder::default().masters(&[self.name()]).with_quorum(2).watch(master);
-        let node = sentinel(self.folder(), number, &watch);
+        let node = self.place().sentinel(number, &watch);
         node.restart();
         node
+    }
+
+    /// Where additional members are, which speak no TLS.
+    fn place(&self) -> Place<'_> {
+        Place { folder: self.folder(), tls: None, own_clocks: false }
     }
 }
 
@@ -103,38 +115,55 @@ fn conf_lines(lines: &[String], master: Option<SocketAddr>) -> String {
     format!("{}\n{}", lines.join("\n"), replicaof.unwrap_or_default())
 }
 
-/// The redis-server with this number, not started.
-fn server(folder: &Path, number: usize, lines: &str) -> Node {
-    let addr = SocketAddr::new(ip(100, number), SERVER_PORT);
-    let ip = addr.ip();
-    let conf = format!(
-        "bind {ip}\nbind-source-addr {ip}\nport {SERVER_PORT}\nprotected-mode no\nsave \"\"\nappendonly no\n\
-         repl-diskless-sync yes\nrepl-diskless-sync-delay 0\nrepl-diskless-load swapdb\nrepl-ping-replica-period 1\n\
-         replica-announce-ip {ip}\nshutdown-timeout 0\nhz 50\n{lines}\n"
-    );
-    member(folder, &format!("redis-{number}"), Binary::Server, addr, &conf)
+/// What the members of a cluster have in common.
+struct Place<'a> {
+    folder: &'a Path,
+    tls: Option<&'a TlsPlan<'a>>,
+    own_clocks: bool,
 }
 
-/// The redis-sentinel with this number, not started.
-fn sentinel(folder: &Path, number: usize, watch: &str) -> Node {
-    let addr = SocketAddr::new(ip(101, number), SENTINEL_PORT);
-    let ip = addr.ip();
-    let conf = format!(
-        "bind {ip}\nbind-source-addr {ip}\nport {SENTINEL_PORT}\nprotected-mode no\nsentinel announce-ip {ip}\n{watch}"
-    );
-    member(folder, &format!("sentinel-{number}"), Binary::Sentinel, addr, &conf)
+impl Place<'_> {
+    /// The redis-server with this number, not started.
+    fn server(&self, number: usize, lines: &str) -> Node {
+        let addr = SocketAddr::new(ip(100, number), SERVER_PORT);
+        let ip = addr.ip();
+        let conf = format!(
+            "bind {ip}\nbind-source-addr {ip}\nport {SERVER_PORT}\nprotected-mode no\nsave \"\"\nappendonly no\n\
+             repl-diskless-sync yes\nrepl-diskless-sync-delay 0\nrepl-diskless-load swapdb\nrepl-ping-replica-period 1\n\
+             replica-announce-ip {ip}\nshutdown-timeout 0\nhz 50\n{lines}\n"
+        );
+        self.member(&format!("redis-{number}"), Binary::Server, addr, &conf)
+    }
+
+    /// The redis-sentinel with this number, not started.
+    fn sentinel(&self, number: usize, watch: &str) -> Node {
+        let addr = SocketAddr::new(ip(101, number), SENTINEL_PORT);
+        let ip = addr.ip();
+        let conf = format!(
+            "bind {ip}\nbind-source-addr {ip}\nport {SENTINEL_PORT}\nprotected-mode no\nsentinel announce-ip {ip}\n{watch}"
+        );
+        self.member(&format!("sentinel-{number}"), Binary::Sentinel, addr, &conf)
+    }
+
+    fn member(&self, name: &str, binary: Binary, addr: SocketAddr, conf: &str) -> Node {
+        static COUNTER: AtomicU32 = AtomicU32::new(0);
+        // Two processes may have the same address one after the other; each keeps its own files.
+        let name = format!("{name}-{}", COUNTER.fetch_add(1, Ordering::Relaxed));
+        let conf = match self.tls {
+            Some(tls) => format!("{conf}\n{}", tls.lines(&name, addr)),
+            None => conf.to_owned(),
+        };
+        let launch = launch(self.folder, &name, &binary.in_folder(self.folder), &conf);
+        let clock = self.own_clocks.then(|| Clock::new(&self.folder.join(format!("{name}.clock"))));
+        Node::new(launch, addr, None)
+            .reached_from(HARNESS)
+            .over_tls(self.tls.map(|it| Arc::clone(&it.client)))
+            .with_clock(clock)
+    }
 }
 
 fn ip(third: u8, number: usize) -> IpAddr {
     // A cluster's shared address never has a second octet of 0.
     let last = u8::try_from(number + 1).expect("at most 255 members of a kind");
     IpAddr::V4(Ipv4Addr::new(127, 0, third, last))
-}
-
-fn member(folder: &Path, name: &str, binary: Binary, addr: SocketAddr, conf: &str) -> Node {
-    static COUNTER: AtomicU32 = AtomicU32::new(0);
-    // Two processes may have the same address one after the other; each keeps its own files.
-    let name = format!("{name}-{}", COUNTER.fetch_add(1, Ordering::Relaxed));
-    let launch = launch(folder, &name, &binary.in_folder(folder), conf);
-    Node::new(launch, addr, None).reached_from(HARNESS)
 }

@@ -40,6 +40,7 @@ pub struct Builder {
     pub(super) newer_replicas: usize,
     pub(super) newer_sentinels: usize,
     pub(super) tls: bool,
+    pub(super) own_clocks: bool,
 }
 
 impl Default for Builder {
@@ -62,6 +63,7 @@ impl Default for Builder {
             newer_replicas: 0,
             newer_sentinels: 0,
             tls: false,
+            own_clocks: false,
         }
     }
 }
@@ -186,6 +188,14 @@ impl Builder {
         self
     }
 
+    /// Each server has a [wall clock](Node::set_clock) of its own. Only with
+    /// [`start_apart`](Self::start_apart). Default: the machine's clock.
+    #[must_use]
+    pub fn own_clocks(mut self) -> Self {
+        self.own_clocks = true;
+        self
+    }
+
     pub(super) fn quorum(&self) -> usize {
         self.quorum.unwrap_or(self.sentinels / 2 + 1)
     }
@@ -202,10 +212,7 @@ impl Builder {
         let folder = TempDir::with_prefix(prefix).expect("a folder for temporary files");
         let address = Address::claim(self.family);
         let certificates = self.tls.then(|| Certificates::new(&folder.path().join("tls")));
-        let tls = certificates.as_ref().map(|certificates| {
-            let client = tls_client(Some(&certificates.issue("client", &["client"])));
-            TlsPlan { certificates, client, ip: address.ip().to_string() }
-        });
+        let tls = certificates.as_ref().map(TlsPlan::new);
         let groups: Vec<Group> = (0..self.names.len())
             .map(|number| {
                 let group = self.group(number, &address, folder.path(), tls.as_ref());
@@ -298,18 +305,22 @@ impl Builder {
 }
 
 /// What the servers of a cluster over TLS share.
-struct TlsPlan<'a> {
+pub(super) struct TlsPlan<'a> {
     certificates: &'a Certificates,
-    client: Arc<rustls::ClientConfig>,
-    ip: String,
+    pub(super) client: Arc<rustls::ClientConfig>,
 }
 
-impl TlsPlan<'_> {
+impl<'a> TlsPlan<'a> {
+    pub(super) fn new(certificates: &'a Certificates) -> Self {
+        let client = tls_client(Some(&certificates.issue("client", &["client"])));
+        Self { certificates, client }
+    }
+
     /// Issues the certificate of this server, and returns the lines of its configuration. They
     /// replace the port that is set before them.
-    fn lines(&self, name: &str, addr: SocketAddr) -> String {
-        let CertificateFiles { certificate, key } =
-            self.certificates.issue(name, &[&self.ip, "localhost", "redis.test"]);
+    pub(super) fn lines(&self, name: &str, addr: SocketAddr) -> String {
+        let names = [&addr.ip().to_string(), "localhost", "redis.test"];
+        let CertificateFiles { certificate, key } = self.certificates.issue(name, &names);
         format!(
             "port 0\ntls-port {}\ntls-cert-file {}\ntls-key-file {}\ntls-ca-cert-file {}\n\
              tls-auth-clients yes\ntls-replication yes\n",

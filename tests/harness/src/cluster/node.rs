@@ -11,6 +11,7 @@ use rustix::process::Signal;
 use super::memory_folder::MemoryFolder;
 use crate::binary::Binary;
 use crate::client::{Client, Login};
+use crate::clock::Clock;
 use crate::process::{Launch, Process};
 use crate::value::Value;
 use crate::wait::wait_until;
@@ -32,6 +33,7 @@ pub struct Node {
     source: Option<Ipv4Addr>,
     /// How the harness connects over TLS, if the server speaks nothing else.
     tls: Option<Arc<rustls::ClientConfig>>,
+    clock: Option<Clock>,
     process: Mutex<Option<Process>>,
     /// The program after an upgrade.
     upgraded: OnceLock<PathBuf>,
@@ -48,6 +50,7 @@ impl Node {
             login,
             source: None,
             tls: None,
+            clock: None,
             process: Mutex::new(None),
             upgraded: OnceLock::new(),
         }
@@ -61,6 +64,20 @@ impl Node {
     /// Connects over TLS.
     pub(super) fn over_tls(self, tls: Option<Arc<rustls::ClientConfig>>) -> Self {
         Self { tls, ..self }
+    }
+
+    /// Has this wall clock.
+    pub(super) fn with_clock(mut self, clock: Option<Clock>) -> Self {
+        self.launch.env.extend(clock.iter().flat_map(Clock::env));
+        Self { clock, ..self }
+    }
+
+    /// Sets its wall clock ahead by this many seconds; 0 makes it right. Does nothing if it has no
+    /// [own one](super::Builder::own_clocks).
+    pub fn set_clock(&self, ahead: i64) {
+        if let Some(clock) = &self.clock {
+            clock.set(ahead);
+        }
     }
 
     /// Its name: `redis-GROUP-INDEX` or `sentinel-INDEX`.
@@ -196,19 +213,15 @@ impl Node {
     }
 
     fn connect(&self, timeout: Duration) -> io::Result<Client> {
+        let mut client = match self.source {
+            Some(source) => Client::connect_from(source, self.addr)?,
+            None => Client::connect_within(self.addr, timeout)?,
+        };
+        client.set_timeout(timeout)?;
         if let Some(tls) = &self.tls {
-            let client = Client::connect_within(self.addr, timeout)?;
-            let client = client.over_tls(tls, &self.addr.ip().to_string())?;
-            return client.log_in(self.login.as_ref());
+            client = client.over_tls(tls, &self.addr.ip().to_string())?;
         }
-        match self.source {
-            Some(source) => {
-                let client = Client::connect_from(source, self.addr)?;
-                client.set_timeout(timeout)?;
-                Ok(client)
-            }
-            None => Client::connect_as(self.addr, self.login.as_ref(), timeout),
-        }
+        client.log_in(self.login.as_ref())
     }
 
     fn ask_within(&self, timeout: Duration, args: &[&str]) -> io::Result<Value> {
