@@ -6,7 +6,7 @@ use harness::{Absences, Client, Cluster, Events, Pointsman, wait_until};
 
 use crate::crowd::{Crowd, Failed, Member};
 use crate::warning::Warning;
-use crate::{builder, metric, pointsman, resources};
+use crate::{DEDICATED, builder, metric, pointsman, resources};
 
 /// Longer than any client is held here.
 const PATIENCE: Duration = Duration::from_secs(40);
@@ -191,7 +191,9 @@ fn ends_pinned_sessions_and_repeats_nothing() {
 fn refuses_requests_at_end_of_hold() {
     // No replica is promoted while the sentinels wait for the master.
     let cluster = Cluster::builder().down_after(Duration::from_secs(60)).start();
-    let pointsman = builder(&cluster).service_line("hold_timeout = \"5s\"").start();
+    let builder = builder(&cluster).service_line("hold_timeout = \"5s\"");
+    // An idle client that shares waits for nothing.
+    let pointsman = builder.service_line(DEDICATED).start();
     let (mut asking, mut idle) = (pointsman.client(), pointsman.client());
     for client in [&mut asking, &mut idle] {
         client.set_timeout(PATIENCE).unwrap();

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use harness::{Client, Cluster, Filter, alone, encode, overtaken, reorder, shape, wait_until};
 
-use crate::{builder, metric, pointsman, resources};
+use crate::{DEDICATED, builder, metric, pointsman, resources};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -82,7 +82,8 @@ fn gives_up_master_that_drops_syns() {
     }
     let cluster = small();
     let lines = "connect_timeout = \"400ms\"\nhold_timeout = \"2s\"";
-    let pointsman = builder(&cluster).service_line(lines).start();
+    // A client that shares has no connection before its first request.
+    let pointsman = builder(&cluster).service_line(lines).service_line(DEDICATED).start();
     let filter = Filter::drop_all(cluster.nodes()[0].addr().port()).expect("a filter");
     let begin = Instant::now();
     let (bytes, _) =
@@ -160,7 +161,7 @@ fn closes_clients_fast_without_free_ports() {
         return;
     }
     let cluster = small();
-    let pointsman = pointsman(&cluster);
+    let pointsman = builder(&cluster).service_line(DEDICATED).start();
     let ports = "/proc/sys/net/ipv4/ip_local_port_range";
     let usual = std::fs::read_to_string(ports).expect("the range of ports");
     // All connections to Redis have one source address, those of the clients have many.

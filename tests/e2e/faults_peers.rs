@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use harness::{Client, Cluster, Ending, encode, wait_until};
 
-use crate::{builder, metric, pointsman, resources};
+use crate::{DEDICATED, builder, metric, pointsman, resources};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -23,7 +23,9 @@ fn closed(pointsman: &harness::Pointsman, reason: &str) -> f64 {
 #[test]
 fn waits_for_refusing_master_then_gives_up() {
     let cluster = small();
-    let pointsman = builder(&cluster).service_line("hold_timeout = \"1500ms\"").start();
+    let builder = builder(&cluster).service_line("hold_timeout = \"1500ms\"");
+    // A client that shares has no connection before its first request.
+    let pointsman = builder.service_line(DEDICATED).start();
     cluster.nodes()[0].kill();
     let begin = Instant::now();
     let (bytes, _) =
@@ -91,7 +93,8 @@ fn closes_client_after_server_closed() {
 #[test]
 fn bounds_cost_of_clients_that_do_not_read() {
     let cluster = small();
-    let pointsman = pointsman(&cluster);
+    // Those that share may have 64 MiB of replies per worker.
+    let pointsman = builder(&cluster).service_line(DEDICATED).start();
     let value: Vec<u8> =
         (0..1_000_000_u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     let mut quick = pointsman.client();

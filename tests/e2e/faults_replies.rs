@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use harness::{Client, Cluster, Event, Events, Pointsman, Value, encode, wait_until};
 
-use crate::{builder, metric};
+use crate::{DEDICATED, builder, metric};
 
 const PATIENCE: Duration = Duration::from_secs(40);
 /// A lost election is repeated after twelve seconds.
@@ -58,7 +58,8 @@ fn writers(pointsman: &Pointsman, round: u32) -> Vec<Client> {
 #[allow(clippy::print_stderr, reason = "what could not be tested is told")]
 fn drops_replies_of_a_superseded_master() {
     let cluster = Cluster::builder().start();
-    let pointsman = builder(&cluster).service_line(LONG_HOLD).start();
+    // The writers send WAIT.
+    let pointsman = builder(&cluster).service_line(LONG_HOLD).service_line(DEDICATED).start();
     let (mut before_the_commit, mut lost) = (0, Vec::new());
     for round in 1..=ROUNDS {
         let (old, events) = (cluster.master(), Events::of_all(cluster.sentinels()));

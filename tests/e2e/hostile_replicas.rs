@@ -12,7 +12,7 @@ use harness::{Client, Cluster, Node, Pointsman, Value, encode, wait_until};
 
 use crate::attacker::{Attacker, Claim, Shown};
 use crate::replicas::{PATIENT, wait_eligible, with_readers};
-use crate::{builder, metric};
+use crate::{DEDICATED, builder, metric};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const PASSWORD: &str = "the-password-of-redis";
@@ -184,8 +184,9 @@ fn registered_replica_outside_nodes_serves_no_reader() {
     };
     let requests = attacker.requests();
     assert!(!requests.iter().any(of_proxy), "{requests:?}");
-    // Without `nodes` it would serve readers.
-    let (_pointsman, readers) = with_readers(&cluster, &[lines[0], lines[1], PATIENT]);
+    // Without `nodes` it would serve readers; those that share ask for a password first.
+    let lines = [lines[0], lines[1], PATIENT, DEDICATED];
+    let (_pointsman, readers) = with_readers(&cluster, &lines);
     wait_until("a reader to be deceived", PATIENCE, || {
         keep_up(&mut client);
         let mut reader = Client::connect(readers).map_err(|error| error.to_string())?;

@@ -10,7 +10,7 @@ use harness::{
     wait_until,
 };
 
-use crate::{builder, metric, pointsman};
+use crate::{DEDICATED, builder, metric, pointsman};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -107,9 +107,10 @@ fn sends_no_packet_after_the_gate_closed() {
             || generation(&pointsman) >= 2.0
     });
     let shut = counter.packets().expect("a count");
-    // Nine from before, and the one in flight if it arrived in time, each possibly retransmitted.
-    let ages = counter.ages().expect("the connections");
-    assert!(shut >= 9 && ages.len() == 9, "{shut} packets of {} connections", ages.len());
+    // Nine from before, and the one in flight if it arrived in time, each possibly retransmitted;
+    // on two connections if the clients share.
+    let ages = counter.ages().expect("the connections").len();
+    assert!(shut >= 9 && [2, 9].contains(&ages), "{shut} packets of {ages} connections");
     // Some send requests while they are held, some after the switch, and new clients arrive.
     let (held, later) = sticky.split_at_mut(4);
     for client in held.iter_mut() {
@@ -142,8 +143,8 @@ fn leaves_vanished_master_without_late_writes() {
     let beside = &cluster.sentinels()[0];
     let source = own_source(&cluster, beside);
     let pointsman = builder(&cluster)
-        .service_line("connect_timeout = \"300ms\"")
-        .service_line("hold_timeout = \"60s\"")
+        .service_line("connect_timeout = \"300ms\"\nhold_timeout = \"60s\"")
+        .service_line(DEDICATED)
         .start();
     let old = cluster.master();
     let counter = Counter::of(old.addr().port(), SET).expect("a counter");

@@ -78,6 +78,7 @@ mod session_bounds;
 mod sessions;
 mod shared_access;
 mod shared_commands;
+mod shared_faults;
 mod shared_isolation;
 mod shared_load;
 mod shared_replies;
@@ -120,6 +121,9 @@ use harness::{Cluster, Pointsman, PointsmanBuilder};
 const PROGRAM: &str = env!("CARGO_BIN_EXE_pointsman");
 
 /// A ready pointsman in front of `cluster`.
+/// For tests about connections of single clients, also if all others are repeated with shared ones.
+const DEDICATED: &str = "upstream = \"dedicated\"";
+
 fn pointsman(cluster: &Cluster) -> Pointsman {
     builder(cluster).start()
 }

@@ -12,7 +12,7 @@ use harness::{Authority, Client, Cluster, Pointsman, find_in_path, wait_until};
 use pointsman::admin::metrics::{CATALOGUE, HAPROXY, MetricKind, SPARSE_ABOVE};
 
 use crate::tls_clients::{folder, section};
-use crate::{builder, metric};
+use crate::{DEDICATED, builder, metric};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -261,8 +261,8 @@ fn keeps_metrics_of_50_services_below_200_kb() {
         sentinel.ask(&["SENTINEL", "MONITOR", name, &ip, &port, "1"]).expect("MONITOR");
     }
     assert!(names.len() > SPARSE_ABOVE);
-    let pointsman =
-        builder(&cluster).services(&names.iter().map(String::as_str).collect::<Vec<_>>()).start();
+    let names_of_all: Vec<_> = names.iter().map(String::as_str).collect();
+    let pointsman = builder(&cluster).services(&names_of_all).service_line(DEDICATED).start();
     let generation = |name: &str| format!("pointsman_target_generation{{service=\"{name}\"}}");
     for name in &names {
         wait_until("a master for each", PATIENCE, || {

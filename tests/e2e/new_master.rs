@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use harness::{Client, Cluster, Node, wait_until};
 
-use crate::{builder, metric};
+use crate::{DEDICATED, builder, metric};
 
 const PATIENCE: Duration = Duration::from_secs(40);
 const CLIENTS: usize = 20;
@@ -264,7 +264,8 @@ fn waits_for_a_master_that_runs_a_script() {
 #[test]
 fn shows_no_error_of_a_full_master_after_a_failover() {
     let cluster = Cluster::builder().start();
-    let pointsman = builder(&cluster).service_line("hold_timeout = \"30s\"").start();
+    let builder = builder(&cluster).service_line("hold_timeout = \"30s\"");
+    let pointsman = builder.service_line(DEDICATED).start();
     let mut clients: Vec<Client> = (0..CLIENTS).map(|_| pointsman.client()).collect();
     for client in &mut clients {
         client.set_timeout(PATIENCE).expect("a timeout");

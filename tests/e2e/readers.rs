@@ -14,7 +14,7 @@ use crate::replicas::{
     LONG_PATIENCE, PATIENCE, PATIENT, carried, closed, port_of, readers, replicas, spread, states,
     wait_eligible, with_readers,
 };
-use crate::{builder, metric};
+use crate::{DEDICATED, builder, metric};
 
 const IDLE: usize = 20;
 
@@ -212,7 +212,8 @@ fn keeps_idle_readers_through_unseen_failover() {
 #[test]
 fn closes_a_reader_that_an_operator_kills() {
     let cluster = Cluster::builder().down_after(Duration::from_secs(20)).start();
-    let (pointsman, at) = with_readers(&cluster, &[PATIENT]);
+    // The server lists one connection of those that share.
+    let (pointsman, at) = with_readers(&cluster, &[PATIENT, DEDICATED]);
     wait_eligible(&pointsman, 2);
     let mut all = readers(at, 6);
     let nodes = replicas(&cluster);
@@ -261,7 +262,7 @@ fn asks_in_vain(at: SocketAddr, node: &Node, requests: &[&[&str]]) -> Vec<Client
 #[test]
 fn ends_requests_on_a_hung_replica_within_the_bound() {
     let cluster = Cluster::builder().down_after(Duration::from_secs(20)).start();
-    let (pointsman, at) = with_readers(&cluster, &["silent_timeout = \"1s\""]);
+    let (pointsman, at) = with_readers(&cluster, &["silent_timeout = \"1s\"", DEDICATED]);
     wait_eligible(&pointsman, 2);
     let hung = replicas(&cluster)[0];
     let waiting =
@@ -287,7 +288,8 @@ fn ends_requests_on_a_hung_replica_within_the_bound() {
 #[test]
 fn ends_requests_on_a_hung_master_once_superseded() {
     let cluster = Cluster::builder().start();
-    let pointsman = builder(&cluster).start();
+    // A first request of a client that shares is not yet in flight.
+    let pointsman = builder(&cluster).service_line(DEDICATED).start();
     let requests: [&[&str]; 2] = [&["GET", "k"], &["BLPOP", "l", "0"]];
     let mut waiting: Vec<Client> = requests.iter().map(|_| pointsman.client()).collect();
     let mut quiet = pointsman.client();
@@ -321,7 +323,9 @@ fn moved(pointsman: &Pointsman) -> f64 {
 #[test]
 fn shares_readers_again_after_a_readmission() {
     let cluster = Cluster::builder().down_after(Duration::from_secs(20)).start();
-    let (pointsman, at) = with_readers(&cluster, &["replicas.rebalance_per_second = 20"]);
+    // A reader that shares and rests keeps its replica until it asks again.
+    let lines = ["replicas.rebalance_per_second = 20", DEDICATED];
+    let (pointsman, at) = with_readers(&cluster, &lines);
     wait_eligible(&pointsman, 2);
     let mut all = readers(at, 16);
     let nodes = replicas(&cluster);

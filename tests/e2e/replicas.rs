@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use harness::{Client, Cluster, Ending, Node, Pointsman, wait_until};
 
-use crate::{builder, metric};
+use crate::{DEDICATED, builder, metric};
 
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -241,7 +241,7 @@ fn moves_readers_of_a_lagging_replica() {
     let cluster = Cluster::builder().down_after(Duration::from_secs(20)).start();
     let (pointsman, at) = with_readers(
         &cluster,
-        &["replicas.max_lag_bytes = 4000000", "replicas.max_lag = \"0s\"", PATIENT],
+        &["replicas.max_lag_bytes = 4000000", "replicas.max_lag = \"0s\"", PATIENT, DEDICATED],
     );
     wait_eligible(&pointsman, 2);
     let slow = replicas(&cluster)[0];

@@ -9,7 +9,7 @@ use harness::{Client, Cluster, Pointsman, wait_until};
 use serde_json::{Value, json};
 
 use crate::schema::faults;
-use crate::{PROGRAM, builder, metric};
+use crate::{DEDICATED, PROGRAM, builder, metric};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -136,7 +136,7 @@ fn omits_sharing_for_dedicated_services() {
     let cluster = Cluster::builder().replicas(0).sentinels(1).start();
     let socket = cluster.folder().join("control.sock");
     let lines = format!("control = true\ncontrol_socket = {socket:?}");
-    let pointsman = builder(&cluster).lines(&lines).start();
+    let pointsman = builder(&cluster).service_line(DEDICATED).lines(&lines).start();
     let mut client = pointsman.client();
     assert!(client.cmd(&["SET", "k", "v"]).expect("SET").is_ok());
     assert_eq!(traffic(&pointsman).get("shared"), None);

@@ -219,6 +219,16 @@ impl PointsmanBuilder<'_> {
         args.into_iter().chain(self.args.iter().cloned()).collect()
     }
 
+    /// The mode of connections with which all tests are to be repeated, unless a test is about one
+    /// mode.
+    fn upstream_of_all(&self) -> Option<OsString> {
+        let decides = |line: &String| {
+            ["upstream =", "sessions =", "sentinel_listen"].iter().any(|key| line.contains(key))
+        };
+        let is_open = !self.service_lines.iter().chain(&self.lines).any(decides);
+        std::env::var_os("HARNESS_UPSTREAM").filter(|_| is_open)
+    }
+
     fn toml(&self, services: &[(String, SocketAddr)], admin: SocketAddr) -> String {
         let sentinels = self.seeds();
         let login = |node: Option<&crate::Node>| node.and_then(|node| node.login().cloned());
@@ -228,6 +238,9 @@ impl PointsmanBuilder<'_> {
                 toml,
                 "[[service]]\nname = {name:?}\nlisten = [\"{listen}\"]\nsentinels = {sentinels:?}"
             );
+            if let Some(upstream) = self.upstream_of_all() {
+                let _ = writeln!(toml, "upstream = {upstream:?}");
+            }
             for line in &self.service_lines {
                 let _ = writeln!(toml, "{line}");
             }
