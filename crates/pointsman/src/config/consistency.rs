@@ -47,7 +47,6 @@ pub(super) fn warnings(settings: &Settings) -> Vec<Finding> {
     let mut findings = Vec::new();
     for service in &settings.services {
         missing_folders(service, &mut findings);
-        shared_upstreams::warn(service, &mut findings);
         tls_clients::warn(service, &mut |key, what, remedy| {
             findings.push(Finding::new(service.origin(key), key, what, remedy));
         });

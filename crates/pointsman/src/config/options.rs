@@ -124,7 +124,7 @@ section! {
         /// client is not informed. A session is closed if its names exceed 512 KiB, or if the names
         /// of all sessions exceed 32 MiB. A change applies to sessions that begin after it.
         subscriptions: Subscriptions = ValueKind::Choice(Subscriptions::NAMES), Some("close"), Live;
-        /// Whether clients share connections to Redis: dedicated or shared (experimental).
+        /// Whether clients share connections to Redis: dedicated or shared.
         ///
         /// "shared" lets clients with the same user, database and protocol share few connections,
         /// which costs Redis and this process far less for many small requests. A client that needs
