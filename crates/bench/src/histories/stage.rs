@@ -346,16 +346,17 @@ impl Stage {
         }
         self.cluster.wait_whole();
         wait_until("replicas that follow the master", PATIENCE, || self.follow());
-        let master = self.cluster.master();
+        // The master may be replaced once more meanwhile, after a failover that was interrupted.
         wait_until("replicas that acknowledge", PATIENCE, || {
-            let mut client = master.client();
+            let mut client = self.cluster.master().client();
             client.cmd(&["SET", "settled", "1"]).map_err(|error| error.to_string())?;
             let followed = client.cmd(&["WAIT", "2", "1000"]).map_err(|error| error.to_string())?;
             if followed == Value::Int(2) { Ok(()) } else { Err(format!("{followed:?}")) }
         });
         for proxy in self.each_proxy() {
             wait_until("a proxy to follow the master", PATIENCE, || {
-                let (target, wanted) = (proxy.target()?, master.addr().to_string());
+                let wanted = self.cluster.master().addr().to_string();
+                let target = proxy.target()?;
                 if target == wanted { Ok(()) } else { Err(format!("{target}, not {wanted}")) }
             });
         }
