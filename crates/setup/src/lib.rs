@@ -16,7 +16,7 @@ mod needs;
 pub mod packages;
 
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// A `cargo` command that runs in the root of the workspace.
@@ -25,6 +25,16 @@ pub fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../.."));
     command
+}
+
+/// Runs a command that has to succeed.
+///
+/// # Errors
+/// A message for people, with the command.
+pub fn must(command: &mut Command) -> Result<(), String> {
+    let status = command.stdin(Stdio::null()).status();
+    let status = status.map_err(|error| format!("{command:?}: {error}"))?;
+    if status.success() { Ok(()) } else { Err(format!("{command:?}: {status}")) }
 }
 
 /// A duration for people, such as `1.2 s`.

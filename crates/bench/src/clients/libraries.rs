@@ -11,6 +11,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use setup::must;
+
 use super::secured::Secured;
 use super::{LIFE, SETTLE};
 use crate::peers;
@@ -142,11 +144,4 @@ fn built(source: peers::Source) -> Result<(PathBuf, PathBuf), String> {
     peers::fetch_sources(&[source]);
     let peers::Program { words, root } = peers::find_source(source)?;
     Ok((words.into_iter().next().unwrap_or_default().into(), root))
-}
-
-/// Runs a command that has to succeed.
-pub(super) fn must(command: &mut Command) -> Result<(), String> {
-    let status =
-        command.stdin(Stdio::null()).status().map_err(|error| format!("{command:?}: {error}"))?;
-    if status.success() { Ok(()) } else { Err(format!("{command:?}: {status}")) }
 }

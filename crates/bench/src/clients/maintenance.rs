@@ -12,6 +12,7 @@ use std::{fs, io, thread};
 
 use harness::{Cluster, Launch, Pointsman, Process, Signal, pause};
 use serde_json::Value;
+use setup::must;
 
 use super::libraries::{self, Library};
 use super::{FAILOVER, told};
@@ -125,7 +126,7 @@ fn scene(program: &Path, all: &[Library], event: Event, on: bool) -> Result<Vec<
 fn hold(program: &Path, pointsman: &Pointsman) -> Result<(), String> {
     let mut command = Command::new(program);
     command.args(["pause", "--for", "3s", "--admin", &pointsman.admin().to_string()]);
-    libraries::must(command.env("POINTSMAN_CONTROL_TOKEN", TOKEN).stdout(Stdio::null()))
+    must(command.env("POINTSMAN_CONTROL_TOKEN", TOKEN).stdout(Stdio::null()))
 }
 
 fn take_over(program: &Path, old: &Pointsman, cluster: &Cluster) -> Process {

@@ -3,10 +3,9 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use setup::{cargo, go, packages, seconds};
+use setup::{cargo, go, must, packages, seconds};
 
 use super::{Program, Source};
 use crate::raw::benches;
@@ -165,13 +164,6 @@ fn build_with_cargo(folder: &Path, name: &str) -> Result<(), String> {
     }
     let mut cargo = cargo();
     must(cargo.current_dir(folder).env("CARGO_TARGET_DIR", "target").args(["build", "--quiet"]))
-}
-
-/// Runs a command that has to succeed.
-fn must(command: &mut Command) -> Result<(), String> {
-    let status = command.stdin(Stdio::null()).status();
-    let status = status.map_err(|error| format!("{command:?}: {error}"))?;
-    if status.success() { Ok(()) } else { Err(format!("{command:?}: {status}")) }
 }
 
 #[cfg(test)]
