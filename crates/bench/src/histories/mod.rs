@@ -55,6 +55,8 @@ const STEPS: usize = 500;
 const READINGS: usize = 20;
 /// Growth of a process that is a finding, after its first step.
 const GROWTH_KIB: u64 = 8 * 1024;
+/// After a core was away for this long, errors are no finding.
+const STALL: Micros = 500_000;
 /// After this many findings a run ends.
 const FINDINGS: usize = 3;
 /// How long operations continue after a step.
@@ -305,8 +307,11 @@ impl Conductor<'_> {
             Evidence { switches: &switches, faults: &faults, roles: &roles, away: &away };
         let eras = evidence.eras();
         eras.iter().for_each(|it| self.tally.change(it));
-        let is_calm =
-            switches.is_empty() && !step.acts.iter().any(|it| it.fault.disturbs(self.mode.durable));
+        // A replica without a core does not confirm in time.
+        let stall = away(self.judged, self.world.timeline.now()).longest;
+        let is_calm = switches.is_empty()
+            && stall < STALL
+            && !step.acts.iter().any(|it| it.fault.disturbs(self.mode.durable));
         let (sightings, durable) = (sightings.as_slice(), self.mode.durable);
         let explained = Epoch { eras: &eras, notes: &notes, sightings, durable };
         self.check(&explained, &histories);
