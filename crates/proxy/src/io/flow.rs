@@ -116,6 +116,8 @@ pub(crate) struct Flow {
     pub(crate) moved: u64,
     pub(crate) ended: bool,
     end_sent: bool,
+    /// The end is not signalled to the sink for now.
+    end_withheld: bool,
 }
 
 /// Whether the end of the source is signalled to the sink.
@@ -131,8 +133,15 @@ pub(crate) enum EndSignal {
 impl Flow {
     /// A direction whose first bytes, `early`, have already been read.
     pub(crate) fn new(early: Vec<u8>) -> Self {
-        let mut flow =
-            Self { kept: None, size_shift: 0, pipe: None, moved: 0, ended: false, end_sent: false };
+        let mut flow = Self {
+            kept: None,
+            size_shift: 0,
+            pipe: None,
+            moved: 0,
+            ended: false,
+            end_sent: false,
+            end_withheld: false,
+        };
         flow.replace_kept(early);
         flow
     }
@@ -155,10 +164,15 @@ impl Flow {
         self.moved
     }
 
-    /// Nothing more is taken from the source, and the sink is not told: it ends by itself. A server
-    /// that reads an end discards replies that it has not written yet.
+    /// Nothing more is taken from the source, and the sink is not told yet: it ends by itself. A
+    /// server that reads an end discards replies that it has not written yet.
     pub(crate) fn end_unannounced(&mut self) {
-        (self.ended, self.end_sent) = (true, true);
+        (self.ended, self.end_withheld) = (true, true);
+    }
+
+    /// The source itself has ended: the sink may be told.
+    pub(crate) fn announce_end(&mut self) {
+        self.end_withheld = false;
     }
 
     /// Whether the source has ended.
@@ -433,7 +447,7 @@ impl Flow {
     }
 
     fn send_end(&mut self, cx: &mut Context<'_>, sink: &mut impl ByteStream) -> FlowStep {
-        if !self.end_sent {
+        if !self.end_sent && !self.end_withheld {
             match sink.poll_shutdown(cx) {
                 Poll::Pending => return FlowStep::Stuck,
                 // The other side has closed too, so there is no peer to signal.

@@ -230,6 +230,11 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
         if self.is_finished() {
             return Err(EndReason::ClientClosed);
         }
+        // A client that leaves after bytes that are no request: a server that neither answers nor
+        // closes would keep both connections.
+        if self.client.peer_closed() {
+            self.requests.announce_end();
+        }
         Ok(self.move_requests(cx, scratch, EndSignal::Yes, MAX_READS))
     }
 

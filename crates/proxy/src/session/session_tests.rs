@@ -306,6 +306,18 @@ fn announces_no_end_to_a_target_that_ends_by_itself() {
     assert_eq!(rest(&mut client), b"-ERR Protocol error\r\n");
 }
 
+/// Its session would otherwise occupy a place until a timeout.
+#[test]
+fn announces_the_end_of_a_client_that_leaves_after_nonsense() {
+    let backend = Backend::new();
+    let proxy = TestProxy::with_target(&backend);
+    let (mut client, mut upstream) = session(&proxy, &backend);
+    client.write_all(b"*1\r\n:1\r\n").unwrap();
+    expect(&mut upstream, b"*1\r\n!\r\n");
+    client.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(rest(&mut upstream), b"");
+}
+
 /// An error with those words that a script returns is followed by other replies.
 #[test]
 fn reports_an_end_after_a_reply_that_looks_like_the_last_one() {
