@@ -162,7 +162,9 @@ impl Evidence<'_> {
         };
         // A master whose clock jumps closes its connections to replicas, which continue later.
         // Pointsman waits for them in a switchover, Sentinel does not.
-        let is_current = !self.faults.iter().any(|act| act.fault.part() == Part::Clock);
+        let jumped =
+            |act: &Injection| act.fault.part() == Part::Clock && act.begin <= switch.majority;
+        let is_current = !self.faults.iter().any(jumped);
         let excuse = match cause {
             Cause::Switchover if is_clean => None,
             Cause::Order if is_clean && is_current => {

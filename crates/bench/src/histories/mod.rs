@@ -310,7 +310,7 @@ impl Conductor<'_> {
         // A replica without a core does not confirm in time.
         let stall = away(self.judged, self.world.timeline.now()).longest;
         let is_calm = switches.is_empty()
-            && stall < STALL
+            && (stall < STALL || !self.mode.durable)
             && !step.acts.iter().any(|it| it.fault.disturbs(self.mode.durable));
         let (sightings, durable) = (sightings.as_slice(), self.mode.durable);
         let explained = Epoch { eras: &eras, notes: &notes, sightings, durable };

@@ -310,7 +310,11 @@ impl Pair {
                 self.direct.frames.remove(self.compared);
                 continue;
             }
-            if differs && proxied == Some(CLOSED) && self.errs_unauthenticated() {
+            if differs
+                && proxied == Some(CLOSED)
+                && is_unauthenticated(direct)
+                && self.errs_unauthenticated()
+            {
                 self.is_cut = true;
                 return Ok(());
             }
