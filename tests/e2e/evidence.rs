@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use harness::{Cluster, Cut, Load, Node, Pointsman, alone, wait_until};
+use harness::{Cluster, Cut, Events, Load, Node, Pointsman, alone, wait_until};
 
 use crate::builder;
 use crate::credentials::status;
@@ -164,6 +164,67 @@ fn loses_nothing_if_taken_over_after_the_promotion() {
     let to = promoted(&cluster, old).addr();
     let _second = run("successor", folder, &file, &["--takeover"]);
     more_writes(&load, 500);
+    assert_eq!(lost(load, to), 0);
+}
+
+/// Two sentinels carry out a failover each. The user of the first may not promote, so its failover
+/// is aborted, while the second has promoted the other replica and has not noticed yet.
+#[test]
+fn stays_closed_if_a_sentinel_aborts_after_a_promotion() {
+    let timeout = Duration::from_secs(3);
+    let cluster = Cluster::builder().failover_timeout(timeout).start();
+    let [aborting, leader, _] = cluster.sentinels() else { panic!("three sentinels") };
+    let old = cluster.master().addr();
+    let rules = ["on", ">voter", "~*", "&*", "+@all", "-slaveof", "-replicaof", "-failover"];
+    for node in cluster.nodes() {
+        let user = [&["ACL", "SETUSER", "voter"][..], &rules].concat();
+        assert!(node.ask(&user).expect("a reply").is_ok());
+    }
+    for (key, value) in [("auth-user", "voter"), ("auth-pass", "voter")] {
+        let set = aborting.ask(&["SENTINEL", "SET", cluster.name(), key, value]);
+        assert!(set.expect("SENTINEL SET").is_ok());
+    }
+    // Its connections of before have the rights of before.
+    aborting.restart();
+    cluster.wait_whole();
+    cluster.look_often();
+    let pointsman = pointsman(&cluster);
+    let load = writing(&pointsman);
+    let (aborts, leads) = (Events::of(aborting), Events::of(leader));
+    let order = |sentinel: &Node| {
+        let failover = ["SENTINEL", "FAILOVER", cluster.name()];
+        wait_until("the failover to begin", PATIENCE, || sentinel.ask(&failover).map(drop));
+    };
+    order(aborting);
+    let waits = aborts.wait_for("+failover-state-wait-promotion", PATIENCE);
+    let is_other = |node: &&Node| {
+        node.addr() != old && !waits.payload.contains(&format!(" {} @", node.addr().port()))
+    };
+    let other = cluster.nodes().iter().find(is_other).expect("the other replica");
+    let preferred = other.ask(&["CONFIG", "SET", "replica-priority", "1"]);
+    assert!(preferred.expect("a reply").is_ok());
+    wait_until("the abort to come near", PATIENCE, || {
+        waits.at.elapsed() > timeout - Duration::from_secs(1)
+    });
+    order(leader);
+    let to = promoted(&cluster, old).addr();
+    // For less than the two seconds after which a sentinel distrusts its clock.
+    leader.stop();
+    assert!(
+        aborts.first("-failover-abort-slave-timeout").is_none(),
+        "too early: {:?}",
+        aborts.all()
+    );
+    assert!(leads.first("+promoted-slave").is_none(), "too late: {:?}", leads.all());
+    let before = load.counts().acknowledged;
+    aborts.wait_for("-failover-abort-slave-timeout", PATIENCE);
+    let since = Instant::now();
+    wait_until("time for writes", PATIENCE, || since.elapsed() > Duration::from_millis(300));
+    let after = load.counts().acknowledged;
+    leader.cont();
+    assert_eq!(after, before, "acknowledged by the old master after the promotion");
+    more_writes(&load, 500);
+    assert_eq!(cluster.master().addr(), to);
     assert_eq!(lost(load, to), 0);
 }
 
