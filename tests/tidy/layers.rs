@@ -7,8 +7,12 @@ use crate::{fail_on, is_test, read, root, sources};
 
 /// The crates that each crate may depend on. A crate that is not listed may depend on none.
 const CRATES: &[(&str, &[&str])] = &[
-    ("pointsman", &["admin-http", "drain", "haproxy-import", "proxy", "sentinel", "target", "tls"]),
+    (
+        "pointsman",
+        &["admin-http", "doctor", "drain", "haproxy-import", "proxy", "sentinel", "target", "tls"],
+    ),
     ("admin-http", &["tls"]),
+    ("doctor", &["sentinel", "tls"]),
     ("sentinel", &["resp", "target", "tls"]),
     ("proxy", &["drain", "resp", "target", "tls"]),
     ("simulator", &["sentinel", "target"]),

@@ -11,7 +11,6 @@
 
 mod clock;
 mod discovery;
-pub mod doctor;
 mod link;
 mod machine;
 mod net;
@@ -29,6 +28,25 @@ pub mod simulation {
     pub use crate::link::notice::parse as parse_notice;
     pub use crate::link::poll::{PollOutcome, read_poll};
     pub use crate::link::reply::Reply;
+}
+
+/// Connections to single servers, as discovery opens them, for the doctor: it asks each server once
+/// and reads the replies itself.
+pub mod connections {
+    pub use crate::link::connection::{ConnectionError, Protocol, RespConnection, USER_TIMEOUT};
+    pub use crate::link::handshake::hello;
+    pub use crate::link::links::describe;
+    pub use crate::link::messages::LinkError;
+    pub use crate::link::poll::{
+        PollOutcome, REPLIES_PER_POLL, SENTINEL_AUTH, has_flag, put_command, put_poll, read_poll,
+        read_tilt, refusals,
+    };
+    pub use crate::link::reply::Reply;
+    pub use crate::net::loop_guard::leads_back;
+    pub use crate::net::resolve::{Lookup, ResolveError, is_usable};
+    pub use crate::net::stream::{answers_in_plain_text, answers_with_tls};
+    pub use crate::net::transport::Transport;
+    pub use crate::prober::probe_connection::{ProbeConnection, ProbeError, ProbeResult};
 }
 
 pub use discovery::Discovery;
@@ -59,7 +77,7 @@ pub use replicas::publisher::Replicas;
 pub use replicas::snapshot::{ReplicaPoolSnapshot, ReplicaSnapshot};
 pub use switchover::{
     PriorityChange, SwitchoverError, SwitchoverLimits, SwitchoverOptions, SwitchoverOutcome,
-    SwitchoverStep, switchover,
+    SwitchoverStep, former_priority, switchover,
 };
 pub use ticker::Ticker;
 pub use types::{

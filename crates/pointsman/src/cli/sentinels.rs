@@ -2,57 +2,23 @@
 //! remedies.
 //!
 //! It needs no running proxy: the configuration, or two flags, name the sentinels and credentials,
-//! and the doctor of the `sentinel` crate examines and diagnoses. The certificates of the own
-//! listeners are examined [beside it](super::listener_certificates). This module prints the
-//! result as text, coloured on a terminal only, or as [JSON](super::sentinels_document).
+//! and the doctor examines and diagnoses. This module translates the configuration for it, and
+//! prints its report, coloured on a terminal only, or as JSON.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use doctor::{Context, ExaminedService, HostFacts, Report, Severity, host_facts};
 use sentinel::Resolver;
-use sentinel::doctor::{
-    self, Context, ExamineError, Finding, HostFacts, MasterAnswer, Observed, SentinelAnswer,
-    Severity,
-};
-use sentinel::{NodeReport, PingReply, Role};
-use serde_json::{Value as Json, json};
-use tls::CertificateFacts;
 
 use super::args::SentinelsArgs;
 use super::failure::Failure;
-use super::host_facts::host_facts;
-use super::listener_certificates::{self, ExaminedListeners};
-use super::sentinels_document::{admin_document, document};
 use crate::config::{self, Config, Origin};
 use crate::process::error::RunError;
 use crate::process::settings;
-
-/// Version of the JSON document.
-const SCHEMA: u32 = 1;
-
-/// The result for one service.
-pub(super) struct ExaminedService {
-    /// The name of the service; that of its master is in `observed`.
-    pub(super) name: String,
-    pub(super) observed: Observed,
-    /// The certificates that its listeners show.
-    pub(super) certificates: Vec<CertificateFacts>,
-    pub(super) findings: Vec<Finding>,
-}
-
-/// Whether there is no fault and no warning; notes do not count.
-pub(super) fn is_healthy(findings: &[Finding]) -> bool {
-    worst(findings) == Severity::Note
-}
-
-/// The severity of the worst finding, which decides about the exit code.
-fn worst(findings: &[Finding]) -> Severity {
-    findings.iter().map(|it| it.severity).min().unwrap_or(Severity::Note)
-}
 
 /// Tells a script whether to look: 0 for notes, 1 for warnings, 2 for faults.
 pub(super) fn exit_code(worst: Severity) -> ExitCode {
@@ -93,7 +59,7 @@ pub(super) fn sentinels(
             let is_own = listen.is_some_and(|it| it.origin != Origin::Default);
             let mut result = examine(&config, is_own, service, &args.zones(), now).await;
             if let Some(section) = loaded.listener_certificates(values) {
-                let listeners = listener_certificates::examine(&section, now);
+                let listeners = doctor::examine_listeners(&section, now);
                 result.certificates = listeners.certificates;
                 result.findings.extend(listeners.findings);
                 result.findings.sort();
@@ -105,26 +71,16 @@ pub(super) fn sentinels(
     // A name lookup that hangs in the system's resolver must not delay the exit.
     runtime.shutdown_background();
     let admin = loaded.admin_certificates();
-    let admin = admin.map(|section| listener_certificates::examine(&section, now));
-    let all = examined.iter().map(|it| &it.findings).chain(admin.iter().map(|it| &it.findings));
-    let severity = all.map(|it| worst(it)).min().unwrap_or(Severity::Note);
+    let admin = admin.map(|section| doctor::examine_listeners(&section, now));
+    let report = Report { services: examined, admin, now };
     let text = if args.json {
-        let services: Vec<Json> = examined.iter().map(|it| document(it, now)).collect();
-        let mut document = json!({
-            "schema": SCHEMA, "healthy": severity == Severity::Note, "services": services
-        });
-        if let (Some(admin), Some(fields)) = (&admin, document.as_object_mut()) {
-            fields.insert("admin".to_owned(), admin_document(admin, now));
-        }
-        format!("{document:#}\n")
+        report.json()
     } else {
         let colour = io::stdout().is_terminal()
             && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-        let services = examined.iter().map(|it| report(it, now, colour));
-        let admin = admin.as_ref().map(|it| report_admin(it, now, colour));
-        services.chain(admin).collect::<Vec<_>>().join("\n")
+        report.text(colour)
     };
-    Ok((text, severity))
+    Ok((text, report.worst()))
 }
 
 async fn examine(
@@ -134,15 +90,12 @@ async fn examine(
     zones: &BTreeMap<String, String>,
     now: Option<Duration>,
 ) -> ExaminedService {
-    let listen = service.listen.iter().filter_map(proxy::ListenAddr::tcp);
-    let own = if is_own {
-        listen
-            .chain(config.admin.listen.iter().copied())
-            .chain(config.admin.read_only_listen.iter().copied())
-            .collect()
-    } else {
-        Vec::new()
-    };
+    let (mut own, mut host) = (Vec::new(), HostFacts::default());
+    if is_own {
+        own.extend(service.listen.iter().filter_map(proxy::ListenAddr::tcp));
+        host = host_facts(&own);
+        own.extend(config.admin.listen.iter().chain(&config.admin.read_only_listen));
+    }
     let patient = settings::examination(service, own);
     let context = Context {
         mapped: patient.settings.address_map.keys().cloned().collect(),
@@ -152,7 +105,7 @@ async fn examine(
         nodes_need_login: patient.settings.auth.is_some(),
         durability_replicas: service.durability.replicas,
         zones: zones.clone(),
-        host: if is_own { host_facts(service) } else { HostFacts::default() },
+        host,
         now,
     };
     let observed = doctor::examine(patient, &Resolver::default()).await;
@@ -163,223 +116,4 @@ async fn examine(
 #[expect(clippy::disallowed_methods, reason = "the validity of certificates is in wall time")]
 fn since_1970() -> Option<Duration> {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).ok()
-}
-
-pub(super) fn describe(describe: &ExamineError) -> String {
-    match describe {
-        ExamineError::Unresolved(describe) | ExamineError::Unreachable(describe) => {
-            describe.clone()
-        }
-        ExamineError::OutOfPorts => "no local port left".to_owned(),
-        ExamineError::Unresponsive => "no answer".to_owned(),
-        ExamineError::Tls(fault) => fault.to_string(),
-        ExamineError::Denied(denied) => denied.to_string(),
-        ExamineError::UnexpectedServer => "neither a sentinel nor a Redis server".to_owned(),
-        ExamineError::OtherSentinel => "another sentinel answers at this address".to_owned(),
-        ExamineError::LeadsBack => "a listener of this pointsman".to_owned(),
-        ExamineError::OutsideNodes => "outside service.nodes, not asked".to_owned(),
-    }
-}
-
-fn describe_account(account: &SentinelAnswer) -> String {
-    match &account.master {
-        MasterAnswer::UnknownName => "does not monitor this master".to_owned(),
-        MasterAnswer::Denied => "refuses SENTINEL commands".to_owned(),
-        MasterAnswer::Malformed(what) => (*what).to_owned(),
-        MasterAnswer::Known(view) => {
-            let up = view.peers.iter().filter(|it| it.up).count();
-            let state = if view.failing_over {
-                ", failing over"
-            } else if view.down {
-                ", considers it down"
-            } else {
-                ""
-            };
-            let quorum = view.quorum.map_or_else(|| "?".to_owned(), |it| it.to_string());
-            let (peers, replicas) = (view.peers.len(), view.replicas.len());
-            format!(
-                "names {} at epoch {}{state}; quorum {quorum}, {up} of {peers} peers up, \
-                 {replicas} replicas",
-                view.addr, view.epoch
-            )
-        }
-    }
-}
-
-fn describe_role(report: &NodeReport) -> String {
-    let pong = match report.ping {
-        PingReply::Pong => String::new(),
-        other => format!(", PING: {}", other.label()),
-    };
-    match &report.role {
-        Role::Master => format!("master{pong}"),
-        Role::Replica { master, connected: true } => format!("replica of {master}{pong}"),
-        Role::Replica { master, connected: false } => {
-            format!("replica of {master}, link down{pong}")
-        }
-        Role::Unknown => format!("role not queried{pong}"),
-    }
-}
-
-/// Text that is coloured if that is wanted.
-fn painter(colour: bool) -> impl Fn(&str, &str) -> String + Copy {
-    move |code, text| {
-        if colour { format!("\u{1b}[{code}m{text}\u{1b}[0m") } else { text.to_owned() }
-    }
-}
-
-/// Formats a result as text.
-fn report(examined: &ExaminedService, now: Option<Duration>, colour: bool) -> String {
-    let ExaminedService { name, observed, certificates, findings } = examined;
-    let paint = painter(colour);
-    let mut out = if *name == *observed.name {
-        format!("{}\n", paint("1", name))
-    } else {
-        format!("{} (master {})\n", paint("1", name), observed.name)
-    };
-    let rows = observed.sentinels.iter().map(|it| {
-        let id = it.answer.as_ref().map_or("-", |account| account.id.short());
-        let text = it.answer.as_ref().map_or_else(describe, describe_account);
-        (it.addr.to_string(), id.to_owned(), text, it.answer.is_ok())
-    });
-    table(&mut out, "sentinels", &rows.collect::<Vec<_>>(), paint);
-    let rows = observed.nodes.iter().map(|it| {
-        let mapped = it.dialled.map(|to| to.to_string()).filter(|to| *to != it.addr.to_string());
-        let text = it.answer.as_ref().map_or_else(describe, describe_role);
-        (it.addr.to_string(), mapped.unwrap_or_default(), text, it.answer.is_ok())
-    });
-    table(&mut out, "nodes", &rows.collect::<Vec<_>>(), paint);
-    if !certificates.is_empty() {
-        let rows = listener_certificates::rows(certificates, now);
-        table(&mut out, "certificates shown to clients", &rows, paint);
-    }
-    report_findings(&mut out, findings, paint);
-    out
-}
-
-/// Formats the result for the admin server as text.
-fn report_admin(examined: &ExaminedListeners, now: Option<Duration>, colour: bool) -> String {
-    let paint = painter(colour);
-    let mut out = format!("{}\n", paint("1", "admin server"));
-    let rows = listener_certificates::rows(&examined.certificates, now);
-    table(&mut out, "certificates shown to clients", &rows, paint);
-    report_findings(&mut out, &examined.findings, paint);
-    out
-}
-
-fn report_findings(out: &mut String, findings: &[Finding], paint: impl Fn(&str, &str) -> String) {
-    let mut printed: BTreeSet<&[String]> = BTreeSet::new();
-    for finding in findings {
-        let code = match finding.severity {
-            Severity::Fault => "31",
-            Severity::Warning => "33",
-            Severity::Note => "36",
-        };
-        let head = paint(code, &finding.severity.label().to_uppercase());
-        let Finding { code, about, what, remedy, commands, .. } = finding;
-        let _ = write!(out, "\n  {head} {about}: {what} ({code})\n    -> {remedy}\n");
-        if !commands.is_empty() && !printed.insert(commands) {
-            out.push_str("       (the same commands as above, once)\n");
-            continue;
-        }
-        for command in commands {
-            let _ = writeln!(out, "       {command}");
-        }
-    }
-    let count = |severity, word: &str| {
-        let count = findings.iter().filter(|it| it.severity == severity).count();
-        format!("{count} {word}{}", if count == 1 { "" } else { "s" })
-    };
-    let verdict = if is_healthy(findings) {
-        paint("32", "healthy")
-    } else {
-        format!("{}, {}", count(Severity::Fault, "fault"), count(Severity::Warning, "warning"))
-    };
-    let _ = write!(out, "\n  {verdict}\n");
-}
-
-fn table(
-    out: &mut String,
-    title: &str,
-    rows: &[(String, String, String, bool)],
-    paint: impl Fn(&str, &str) -> String,
-) {
-    let _ = writeln!(out, "  {title}");
-    let width = |of: fn(&(String, String, String, bool)) -> &String| {
-        rows.iter().map(|row| of(row).len()).max().unwrap_or(0)
-    };
-    let (first, second) = (width(|row| &row.0), width(|row| &row.1));
-    for (one, two, text, good) in rows {
-        let text = if *good { text.clone() } else { paint("31", text) };
-        let line = if second == 0 {
-            format!("    {one:first$}  {text}")
-        } else {
-            format!("    {one:first$}  {two:second$}  {text}")
-        };
-        let _ = writeln!(out, "{line}");
-    }
-    if rows.is_empty() {
-        let _ = writeln!(out, "    none found");
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use sentinel::NodeAddr;
-    use sentinel::doctor::ObservedSentinel;
-
-    use super::*;
-
-    fn examined() -> ExaminedService {
-        let addr = NodeAddr { host: "10.0.0.2".into(), port: 26379 };
-        let answer = Err(ExamineError::Unreachable("cannot connect: refused".to_owned()));
-        let observed = Observed {
-            name: Arc::from("mymaster"),
-            own_certificates: Vec::new(),
-            sentinels: vec![ObservedSentinel { addr, configured: true, answer, certificate: None }],
-            nodes: Vec::new(),
-        };
-        let findings = doctor::diagnose(&observed, &Context::default());
-        let name = "m".to_owned();
-        ExaminedService { name, observed, certificates: Vec::new(), findings }
-    }
-
-    #[test]
-    fn prints_findings_and_colours_on_request() {
-        let report = report(&examined(), None, false);
-        assert!(report.contains("    10.0.0.2:26379  -  cannot connect: refused\n"), "{report}");
-        assert!(
-            report.contains(
-                "  FAULT 10.0.0.2:26379: cannot connect: refused (unreachable)\n    -> check that"
-            ),
-            "{report}"
-        );
-        assert!(
-            report.ends_with("2 faults, 0 warnings\n") && !report.contains('\u{1b}'),
-            "{report}"
-        );
-        assert!(super::report(&examined(), None, true).contains("\u{1b}[31mFAULT\u{1b}[0m"));
-    }
-
-    /// Findings with one cause have the same commands, which must not be pasted twice.
-    #[test]
-    fn prints_equal_commands_once() {
-        let mut examined = examined();
-        let commands = vec!["redis-cli -h 10.0.0.2 -p 26379 SENTINEL RESET m".to_owned()];
-        examined.findings.iter_mut().for_each(|it| it.commands.clone_from(&commands));
-        let report = report(&examined, None, false);
-        assert_eq!(report.matches("\n       redis-cli -h 10.0.0.2").count(), 1, "{report}");
-        assert_eq!(report.matches("(the same commands as above, once)").count(), 1, "{report}");
-        assert_eq!(document(&examined, None)["findings"][1]["commands"], json!(commands));
-    }
-
-    #[test]
-    fn renders_findings_as_json() {
-        let document = document(&examined(), None);
-        assert_eq!(document["healthy"], json!(false));
-        assert_eq!(document["sentinels"][0]["state"], json!("unreachable"));
-        assert_eq!(document["findings"][0]["severity"], json!("fault"));
-    }
 }

@@ -6,6 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
+use doctor::{ListenerFile, ListenerPair, ListenerSection};
 use tls::{KnownAuthorities, PemFile};
 
 use super::Config;
@@ -24,46 +25,6 @@ const SERVICE: &str = "service.tls";
 /// Files beside a certificate that usually contain those of its authorities.
 const SIBLINGS: [&str; 5] =
     ["chain.pem", "ca.crt", "ca.pem", "intermediate.crt", "intermediate.pem"];
-
-/// A problem and its remedy.
-pub type Trouble = (String, String);
-
-/// A file that a section names.
-#[derive(Debug, Clone)]
-pub struct ListenerFile {
-    /// The key that names it.
-    pub key: String,
-    /// Its path.
-    pub path: PathBuf,
-    /// Whether the path is a symbolic link.
-    pub is_link: bool,
-    /// Its mode, if it contains a private key that every user of this machine can read or replace.
-    pub exposed: Option<u32>,
-    /// Its contents, or why they cannot be read.
-    pub contents: Result<PemFile, Trouble>,
-}
-
-/// A certificate and its key.
-#[derive(Debug, Clone)]
-pub struct ListenerPair {
-    /// The file with the certificate.
-    pub chain: ListenerFile,
-    /// The file with the key, unless it is the same.
-    pub key: Option<ListenerFile>,
-}
-
-/// The files of one section.
-#[derive(Debug, Clone)]
-pub struct ListenerSection {
-    /// The certificates, the default one first.
-    pub pairs: Vec<ListenerPair>,
-    /// The authorities of client certificates.
-    pub client_ca: Option<ListenerFile>,
-    /// The authorities that are known on this host.
-    pub authorities: KnownAuthorities,
-    /// Why the section cannot be used, with the keys concerned.
-    pub faults: Vec<(String, Trouble)>,
-}
 
 impl Loaded {
     /// The configuration even if certificates of listeners cannot be used.
@@ -135,17 +96,19 @@ impl Loaded {
 }
 
 fn read(key: &str, path: &Path) -> ListenerFile {
+    let name = file_name(path);
     let text = file_reader::read_file(path, MAX_PEM_BYTES, &PendingReads::default());
     let contents = match text {
         Ok(text) => Ok(PemFile::new(path.to_owned(), text)),
         Err(error) => {
-            let problem = file_problem(&file_name(path), &error);
+            let problem = file_problem(&name, &error);
             Err((problem.what, problem.remedy))
         }
     };
     ListenerFile {
         key: key.to_owned(),
         path: path.to_owned(),
+        name: name.trim_matches('"').to_owned(),
         is_link: path.is_symlink(),
         exposed: file_reader::exposed_mode(path)
             .filter(|_| contents.as_ref().is_ok_and(PemFile::has_key)),

@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
+use doctor::Examination;
 use proxy::ServerCommands;
-use sentinel::doctor::Examination;
 use sentinel::{
     AllowedHost, Allowlist, Credentials, DiscoveryConfig, DiscoverySettings, MachineRules,
     NodeAddr, Timeouts,

@@ -88,7 +88,8 @@ pub enum Denied {
 
 impl Denied {
     /// Reads an error line that answered `command`. `None` if the line is not a refusal.
-    pub(crate) fn read(
+    #[must_use]
+    pub fn read(
         line: &str,
         command: &'static str,
         rule: &'static str,
@@ -116,7 +117,8 @@ impl Denied {
     }
 
     /// The server refuses every client, so this says nothing about the credentials.
-    pub(crate) fn is_server_wide(&self) -> bool {
+    #[must_use]
+    pub fn is_server_wide(&self) -> bool {
         matches!(self, Self::TooManyClients | Self::ProtectedMode | Self::ConnectionRejected)
     }
 }

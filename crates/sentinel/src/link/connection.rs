@@ -14,7 +14,7 @@ use bytes::BytesMut;
 use redis_protocol::{resp2, resp3};
 use resp::Limits;
 use socket2::{SockRef, TcpKeepalive};
-use tls::Fault;
+use tls::{CertificateFacts, Fault};
 use tokio::net::TcpStream;
 
 use crate::clock;
@@ -38,7 +38,7 @@ const LIMITS: Limits = Limits {
 
 /// For connections to Redis nodes: an unanswered write or keepalive probe ends the connection after
 /// this time.
-pub(crate) const USER_TIMEOUT: Duration = Duration::from_secs(3);
+pub const USER_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// How often the kernel probes an idle peer's kernel. A host that took over another's address
 /// answers with a reset at once; nothing else detects that while a request is unanswered.
@@ -46,14 +46,16 @@ const KEEPALIVE: Duration = Duration::from_secs(1);
 
 /// The RESP version of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Protocol {
+pub enum Protocol {
+    /// RESP2.
     Resp2,
+    /// RESP3.
     Resp3,
 }
 
 /// Why a connection is unusable.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ConnectionError {
+pub enum ConnectionError {
     /// The dial failed.
     #[error("cannot connect")]
     Connect(#[source] io::Error),
@@ -88,7 +90,7 @@ impl From<StreamError> for ConnectionError {
 
 /// A connection with its read buffer and frame scanner.
 #[derive(Debug)]
-pub(crate) struct RespConnection {
+pub struct RespConnection {
     stream: Stream,
     /// Nothing was received yet.
     fresh: bool,
@@ -98,13 +100,18 @@ pub(crate) struct RespConnection {
     scanned: usize,
     /// When the last bytes were read.
     read_at: Instant,
-    pub(crate) protocol: Protocol,
+    /// The version that was negotiated; RESP2 before that.
+    pub protocol: Protocol,
 }
 
 impl RespConnection {
     /// Connects within `timeout`, the handshake of TLS included. The kernel ends the connection
     /// after `user_timeout` without acknowledgement from the peer.
-    pub(crate) async fn connect(
+    ///
+    /// # Errors
+    ///
+    /// The address does not accept the connection, or TLS fails.
+    pub async fn connect(
         addr: SocketAddr,
         transport: &Transport,
         timeout: Duration,
@@ -143,12 +150,20 @@ impl RespConnection {
 
     /// Writes all of it. Commands are small, so this blocks only if the peer has stopped reading;
     /// callers wrap it in a timeout.
-    pub(crate) async fn send(&mut self, commands: &[u8]) -> Result<(), ConnectionError> {
+    ///
+    /// # Errors
+    ///
+    /// The connection broke.
+    pub async fn send(&mut self, commands: &[u8]) -> Result<(), ConnectionError> {
         Ok(self.stream.write_all(commands).await?)
     }
 
     /// The next whole reply. Cancel-safe: no bytes that were read are lost.
-    pub(crate) async fn next(&mut self) -> Result<Reply, ConnectionError> {
+    ///
+    /// # Errors
+    ///
+    /// The connection ended, or the peer sends something that is not a reply within the limits.
+    pub async fn next(&mut self) -> Result<Reply, ConnectionError> {
         loop {
             if let Some(length) = self.frame_end()? {
                 let frame = self.input.split_to(length).freeze();
@@ -182,6 +197,12 @@ impl RespConnection {
     /// What was negotiated; `None` without TLS.
     pub(crate) fn tls(&self) -> Option<TlsFacts> {
         self.stream.tls()
+    }
+
+    /// The certificate of the server; `None` without TLS.
+    #[must_use]
+    pub fn certificate(&self) -> Option<CertificateFacts> {
+        self.tls()?.certificate
     }
 
     /// Whether bytes were read that have not been returned as a reply.

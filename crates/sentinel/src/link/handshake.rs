@@ -120,7 +120,11 @@ async fn handshake(
 }
 
 /// Switches to RESP3, or stays with RESP2 if the server does not support or does not permit HELLO.
-pub(crate) async fn hello(
+///
+/// # Errors
+///
+/// The server refuses the credentials, or the connection ended.
+pub async fn hello(
     connection: &mut RespConnection,
     credentials: Option<&Credentials>,
 ) -> Result<(), LinkError> {

@@ -372,7 +372,8 @@ fn names_of(names: &BTreeMap<usize, Arc<str>>, request: &LinkRequest) -> Vec<Arc
 }
 
 /// The error with its causes, on one line.
-pub(crate) fn describe(error: &dyn std::error::Error) -> String {
+#[must_use]
+pub fn describe(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {

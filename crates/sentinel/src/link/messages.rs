@@ -42,7 +42,7 @@ pub(crate) enum LinkEvent {
 
 /// Why a link is down.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum LinkError {
+pub enum LinkError {
     /// Its name has no address.
     #[error(transparent)]
     Resolve(#[from] ResolveError),

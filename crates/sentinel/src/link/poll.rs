@@ -12,7 +12,7 @@ use crate::link::reply::Reply;
 use crate::{Epoch, MyId, NodeAddr, ReplicaView, View};
 
 /// Replies to a poll about one master, in the order of [`COMMANDS`].
-pub(crate) const REPLIES_PER_POLL: usize = 5;
+pub const REPLIES_PER_POLL: usize = 5;
 
 /// The subcommand, the command's name, and the ACL rule that allows it.
 const COMMANDS: [(&str, &str, &str); REPLIES_PER_POLL] = [
@@ -32,7 +32,7 @@ const COMMANDS: [(&str, &str, &str); REPLIES_PER_POLL] = [
 ];
 
 /// The configuration section that refusals by sentinels refer to.
-pub(crate) const SENTINEL_AUTH: &str = "service.sentinel_auth";
+pub const SENTINEL_AUTH: &str = "service.sentinel_auth";
 
 /// No sentinel counts further in practice. One that lies could otherwise name an epoch after which
 /// there is no next one.
@@ -71,7 +71,7 @@ pub enum PollOutcome {
 }
 
 /// Appends a command as a RESP array of bulk strings.
-pub(crate) fn put_command(out: &mut BytesMut, words: &[&str]) {
+pub fn put_command(out: &mut BytesMut, words: &[&str]) {
     out.put_slice(format!("*{}\r\n", words.len()).as_bytes());
     for word in words {
         out.put_slice(format!("${}\r\n", word.len()).as_bytes());
@@ -81,7 +81,7 @@ pub(crate) fn put_command(out: &mut BytesMut, words: &[&str]) {
 }
 
 /// Appends the commands of a poll about `master`.
-pub(crate) fn put_poll(out: &mut BytesMut, master: &str) {
+pub fn put_poll(out: &mut BytesMut, master: &str) {
     for (subcommand, ..) in COMMANDS {
         put_command(out, &["SENTINEL", subcommand, master]);
     }
@@ -134,7 +134,7 @@ pub fn read_poll(replies: &[Reply], tilt: bool) -> PollOutcome {
 }
 
 /// The refused commands of a poll, in order.
-pub(crate) fn refusals(replies: &[Reply]) -> impl Iterator<Item = Denied> {
+pub fn refusals(replies: &[Reply]) -> impl Iterator<Item = Denied> {
     replies.iter().zip(COMMANDS).filter_map(|(reply, (_, command, rule))| {
         reply.error().and_then(|line| Denied::read(line, command, rule, SENTINEL_AUTH))
     })
@@ -142,7 +142,8 @@ pub(crate) fn refusals(replies: &[Reply]) -> impl Iterator<Item = Denied> {
 
 /// Reads `sentinel_tilt` from `INFO sentinel`. A sentinel whose ACL does not allow INFO is assumed
 /// not to be in TILT.
-pub(crate) fn read_tilt(info: &Reply) -> bool {
+#[must_use]
+pub fn read_tilt(info: &Reply) -> bool {
     info.text().is_some_and(|text| text.lines().any(|line| line.trim_end() == "sentinel_tilt:1"))
 }
 
@@ -164,7 +165,9 @@ fn address(reply: &Reply) -> Option<NodeAddr> {
     }
 }
 
-pub(crate) fn has_flag(reply: &Reply, flag: &str) -> bool {
+/// Whether the `flags` of a server in a list of Sentinel contain this one.
+#[must_use]
+pub fn has_flag(reply: &Reply, flag: &str) -> bool {
     reply.field("flags").is_some_and(|flags| flags.split(',').any(|it| it == flag))
 }
 

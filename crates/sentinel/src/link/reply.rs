@@ -28,7 +28,8 @@ pub enum Reply {
 
 impl Reply {
     /// The text, if it is valid UTF-8.
-    pub(crate) fn text(&self) -> Option<&str> {
+    #[must_use]
+    pub fn text(&self) -> Option<&str> {
         match self {
             Self::Text(bytes) => std::str::from_utf8(bytes).ok(),
             _ => None,
@@ -36,7 +37,8 @@ impl Reply {
     }
 
     /// The elements of a list.
-    pub(crate) fn list(&self) -> Option<&[Self]> {
+    #[must_use]
+    pub fn list(&self) -> Option<&[Self]> {
         match self {
             Self::List(items) => Some(items),
             _ => None,
@@ -63,7 +65,8 @@ impl Reply {
     }
 
     /// The error line, if this is an error.
-    pub(crate) fn error(&self) -> Option<&str> {
+    #[must_use]
+    pub fn error(&self) -> Option<&str> {
         match self {
             Self::Error(line) => Some(line),
             _ => None,

@@ -15,7 +15,8 @@
 use std::net::{Ipv6Addr, SocketAddr, UdpSocket};
 
 /// Whether a connection to `addr` would lead back to one of our own listeners.
-pub(crate) fn leads_back(addr: SocketAddr, own: &[SocketAddr]) -> bool {
+#[must_use]
+pub fn leads_back(addr: SocketAddr, own: &[SocketAddr]) -> bool {
     leads_back_if(addr, own, is_local)
 }
 

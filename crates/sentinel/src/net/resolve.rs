@@ -26,7 +26,7 @@ const PATIENCE_WITH_CACHE: Duration = Duration::from_millis(50);
 
 /// Why a name has no address now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum ResolveError {
+pub enum ResolveError {
     /// The resolver returned an error or no address.
     #[error("the name does not resolve")]
     NotFound,
@@ -102,7 +102,7 @@ impl std::fmt::Debug for Resolver {
 
 /// One name with its port.
 #[derive(Debug)]
-pub(crate) struct Lookup {
+pub struct Lookup {
     host: Box<str>,
     port: u16,
     resolver: Resolver,
@@ -115,7 +115,9 @@ pub(crate) struct Lookup {
 }
 
 impl Lookup {
-    pub(crate) fn new(resolver: &Resolver, host: &str, port: u16) -> Self {
+    /// A lookup of this host name or address, with the port to dial.
+    #[must_use]
+    pub fn new(resolver: &Resolver, host: &str, port: u16) -> Self {
         Self {
             host: host.into(),
             port,
@@ -135,10 +137,11 @@ impl Lookup {
     /// The current addresses: at once for an IP address, otherwise by a lookup. Waits up to
     /// `patience`, and much less if an earlier answer is available. Fails only without any answer.
     /// Cancel-safe.
-    pub(crate) async fn addresses(
-        &mut self,
-        patience: Duration,
-    ) -> Result<Vec<SocketAddr>, ResolveError> {
+    ///
+    /// # Errors
+    ///
+    /// The name has no address, or the name server does not answer.
+    pub async fn addresses(&mut self, patience: Duration) -> Result<Vec<SocketAddr>, ResolveError> {
         if let Ok(ip) = self.host.parse::<IpAddr>() {
             return Ok(vec![SocketAddr::new(ip, self.port)]);
         }
@@ -168,7 +171,11 @@ impl Lookup {
     /// single failure may be a lost packet, and another address of the same server looks like
     /// another server. It is therefore tried a second time before the other addresses, and twice in
     /// each round after that. If none has worked yet, they are tried in turn.
-    pub(crate) async fn address(&mut self, patience: Duration) -> Result<SocketAddr, ResolveError> {
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::addresses`].
+    pub async fn address(&mut self, patience: Duration) -> Result<SocketAddr, ResolveError> {
         let found = self.addresses(patience).await?;
         let known = self.worked.filter(|worked| found.contains(worked));
         let order = known
@@ -193,7 +200,8 @@ impl Lookup {
 
 /// Whether an address that a sentinel at `announced_by` announces can be meant for this process. A
 /// sentinel on another host that announces a loopback address means itself.
-pub(crate) fn is_usable(ip: IpAddr, announced_by: IpAddr) -> bool {
+#[must_use]
+pub fn is_usable(ip: IpAddr, announced_by: IpAddr) -> bool {
     let (ip, announced_by) = (ip.to_canonical(), announced_by.to_canonical());
     !ip.is_unspecified() && !ip.is_multicast() && (!ip.is_loopback() || announced_by.is_loopback())
 }

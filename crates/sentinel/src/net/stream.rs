@@ -215,7 +215,7 @@ pub(crate) fn is_tls(bytes: &[u8]) -> bool {
 }
 
 /// Whether a plain server answers on this new connection: with RESP, to PING.
-pub(crate) async fn answers_in_plain_text(mut socket: TcpStream) -> bool {
+pub async fn answers_in_plain_text(mut socket: TcpStream) -> bool {
     let asking = async {
         socket.write_all(b"PING\r\n").await.ok()?;
         let mut answer = [0; 1];
@@ -227,7 +227,7 @@ pub(crate) async fn answers_in_plain_text(mut socket: TcpStream) -> bool {
 
 /// Whether the first bytes of the answer to a TLS handshake on this new connection are those of
 /// TLS. The settings must not verify anything.
-pub(crate) async fn answers_with_tls(socket: TcpStream, tls: &ClientTls) -> bool {
+pub async fn answers_with_tls(socket: TcpStream, tls: &ClientTls) -> bool {
     let Ok(addr) = socket.peer_addr() else { return false };
     match TlsStream::open(socket, tls, &addr.ip().to_string(), true).await {
         Ok(_) => true,

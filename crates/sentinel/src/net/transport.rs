@@ -26,10 +26,12 @@ struct State {
 
 /// How to connect. Cheap to clone; all clones share it.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Transport(Arc<Mutex<State>>);
+pub struct Transport(Arc<Mutex<State>>);
 
 impl Transport {
-    pub(crate) fn new(tls: Option<ClientTls>) -> Self {
+    /// Over TLS with these settings; in plain text without any.
+    #[must_use]
+    pub fn new(tls: Option<ClientTls>) -> Self {
         Self(Arc::new(Mutex::new(State { tls, ..State::default() })))
     }
 
@@ -71,7 +73,7 @@ impl Transport {
     }
 
     /// Records that `host` leads to `addr`.
-    pub(crate) fn set_name(&self, addr: SocketAddr, host: &str) {
+    pub fn set_name(&self, addr: SocketAddr, host: &str) {
         let mut state = self.state();
         if state.tls.is_none() || host.parse::<IpAddr>().is_ok() {
             return;
@@ -102,7 +104,7 @@ impl Transport {
 
     /// Reads the certificate of a server without verifying it. Nothing is sent to the server apart
     /// from the handshake. `None` without TLS, or if there is none within `timeout`.
-    pub(crate) async fn read_certificate(
+    pub async fn read_certificate(
         &self,
         addr: SocketAddr,
         timeout: Duration,
@@ -118,12 +120,14 @@ impl Transport {
     }
 
     /// The client certificate that servers are shown.
-    pub(crate) fn own_certificate(&self) -> Option<CertificateFacts> {
+    #[must_use]
+    pub fn own_certificate(&self) -> Option<CertificateFacts> {
         self.state().tls.as_ref()?.certificate()
     }
 
     /// Whether connections are over TLS.
-    pub(crate) fn is_tls(&self) -> bool {
+    #[must_use]
+    pub fn is_tls(&self) -> bool {
         self.state().tls.is_some()
     }
 }

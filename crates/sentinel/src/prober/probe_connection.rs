@@ -13,11 +13,11 @@ use bytes::BytesMut;
 use tls::{Fault, OutsideText, Version};
 use tokio::time::Instant;
 
-use crate::link::auth::Denied;
+use crate::link::auth::{Credentials, Denied};
 use crate::link::connection::{ConnectionError, RespConnection};
 use crate::link::poll::put_command;
 use crate::link::reply::Reply;
-use crate::link::rotation::{CredentialsId, Presented};
+use crate::link::rotation::{CredentialsId, Presented, Rotation};
 use crate::{
     AttachedReplica, Lineage, NodeAddr, NodeReport, PingReply, ProbeFailure, Role, Trust, Verify,
 };
@@ -40,7 +40,7 @@ struct PendingProbe {
 }
 
 /// A probe connection. See the module's header.
-pub(crate) struct ProbeConnection {
+pub struct ProbeConnection {
     connection: RespConnection,
     dialled: SocketAddr,
     /// The credentials of the handshake.
@@ -60,10 +60,13 @@ pub(crate) struct ProbeConnection {
 }
 
 /// Why there is no report.
-pub(crate) enum ProbeError {
+#[derive(Debug)]
+pub enum ProbeError {
+    /// The node did not answer, or its answer is of no use.
     Failed(ProbeFailure),
     /// The dial timed out: no server is there, or the accept queue of a busy server is full.
     DialTimedOut,
+    /// It refused the connection or a command.
     Denied(Denied),
     /// TLS failed: for discovery the node is unreachable.
     Tls(Fault),
@@ -80,9 +83,19 @@ impl From<ConnectionError> for ProbeError {
 }
 
 /// The result of a probe.
-pub(crate) type ProbeResult = Result<NodeReport, ProbeError>;
+pub type ProbeResult = Result<NodeReport, ProbeError>;
 
 impl ProbeConnection {
+    /// A connection on which nothing was sent, for a node that gets these credentials.
+    #[must_use]
+    pub fn with_credentials(
+        connection: RespConnection,
+        dialled: SocketAddr,
+        credentials: Option<Credentials>,
+    ) -> Self {
+        Self::new(connection, dialled, Rotation::new(credentials).newest().clone())
+    }
+
     pub(crate) fn new(connection: RespConnection, dialled: SocketAddr, login: Presented) -> Self {
         let authenticated = login.credentials.is_none();
         Self {
@@ -133,7 +146,8 @@ impl ProbeConnection {
     }
 
     /// The connection itself, if no reply is owed on it.
-    pub(crate) fn into_connection(self) -> Option<RespConnection> {
+    #[must_use]
+    pub fn into_connection(self) -> Option<RespConnection> {
         self.is_idle().then_some(self.connection)
     }
 
@@ -155,7 +169,8 @@ impl ProbeConnection {
     /// The error with which the server rejected the connection, if it ended for that reason.
     /// Such an error is the first reply of a connection; a later error is an answer and says
     /// nothing about the end.
-    pub(crate) fn rejection(&self) -> Option<(Instant, Denied)> {
+    #[must_use]
+    pub fn rejection(&self) -> Option<(Instant, Denied)> {
         let pending = self.pending.as_ref().filter(|pending| pending.handshake > 0)?;
         let line = pending.answers.first()?.error()?;
         Some((pending.asked_at, Denied::read_last(line, AUTH)?))
@@ -168,7 +183,11 @@ impl ProbeConnection {
 
     /// Probes the node and returns its answer, with credentials if `trust` allows them and it does
     /// not answer without. Cancel-safe: the probe then stays pending.
-    pub(crate) async fn probe(
+    ///
+    /// # Errors
+    ///
+    /// The connection ended.
+    pub async fn probe(
         &mut self,
         verify: Verify,
         trust: Trust,

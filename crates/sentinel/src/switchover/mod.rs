@@ -48,7 +48,7 @@ pub use self::error::SwitchoverError;
 use self::leader_task::{FailoverLeader, LeaderCommand};
 use self::participants::{Participants, select_participants};
 pub use self::preference::PriorityChange;
-pub(crate) use self::preference::former_priority;
+pub use self::preference::former_priority;
 use self::preference::{Preference, Reporter, requested_replica};
 use self::state_machine::SwitchoverMachine;
 use self::steps::{Action, DiscoveryState, Input};

@@ -24,7 +24,7 @@ use self::choice::first_choice;
 use self::keeper::{ChangedNode, PriorityKeeper};
 use self::nodes::{NodeAccess, OpenReplica};
 pub use self::plan::PriorityChange;
-pub(crate) use self::plan::former_priority;
+pub use self::plan::former_priority;
 use super::SwitchoverStep;
 use super::command_connection::CommandConnection;
 use super::error::SwitchoverError;

@@ -17,7 +17,8 @@ use crate::switchover::error::SwitchoverError;
 const RAISE: u64 = 1_000_000_000;
 
 /// The value before, if this one was raised for a switchover.
-pub(crate) fn former_priority(value: u64) -> Option<u64> {
+#[must_use]
+pub fn former_priority(value: u64) -> Option<u64> {
     value.checked_sub(RAISE)
 }
 

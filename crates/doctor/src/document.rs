@@ -1,16 +1,34 @@
-//! The result of `pointsman sentinels` as JSON.
+//! The result of an examination as JSON, for scripts.
 
 use std::time::Duration;
 
-use sentinel::doctor::{ExamineError, Finding, MasterAnswer, ObservedMaster};
 use sentinel::{PingReply, Role};
 use serde_json::{Value as Json, json};
 
-use super::listener_certificates::{self, ExaminedListeners};
-use super::sentinels::{ExaminedService, describe, is_healthy};
+use crate::diagnose::{Finding, Severity};
+use crate::listeners::{self, ExaminedListeners};
+use crate::observed::{ExamineError, MasterAnswer, ObservedMaster};
+use crate::report::{ExaminedService, Report, describe, is_healthy};
 
-/// Formats a result as JSON.
-pub(super) fn document(examined: &ExaminedService, now: Option<Duration>) -> Json {
+/// Version of the document.
+const SCHEMA: u32 = 1;
+
+impl Report {
+    /// The report for scripts.
+    #[must_use]
+    pub fn json(&self) -> String {
+        let services: Vec<Json> = self.services.iter().map(|it| service(it, self.now)).collect();
+        let healthy = self.worst() == Severity::Note;
+        let mut document = json!({ "schema": SCHEMA, "healthy": healthy, "services": services });
+        if let (Some(examined), Some(fields)) = (&self.admin, document.as_object_mut()) {
+            fields.insert("admin".to_owned(), admin(examined, self.now));
+        }
+        format!("{document:#}\n")
+    }
+}
+
+/// The part of one service.
+pub(crate) fn service(examined: &ExaminedService, now: Option<Duration>) -> Json {
     let ExaminedService { name, observed, certificates, findings } = examined;
     let sentinels = observed.sentinels.iter().map(|it| {
         let (account, trouble) = (it.answer.as_ref().ok(), it.answer.as_ref().err());
@@ -59,7 +77,7 @@ pub(super) fn document(examined: &ExaminedService, now: Option<Duration>) -> Jso
         "healthy": is_healthy(findings),
         "sentinels": sentinels.collect::<Vec<_>>(),
         "nodes": nodes.collect::<Vec<_>>(),
-        "certificates": listener_certificates::document(certificates, now),
+        "certificates": listeners::document(certificates, now),
         "findings": findings_of(findings),
     })
 }
@@ -89,11 +107,11 @@ fn view_json(view: &ObservedMaster) -> Json {
     })
 }
 
-/// Formats the result for the admin server.
-pub(super) fn admin_document(examined: &ExaminedListeners, now: Option<Duration>) -> Json {
+/// The part of the admin server.
+fn admin(examined: &ExaminedListeners, now: Option<Duration>) -> Json {
     json!({
         "healthy": is_healthy(&examined.findings),
-        "certificates": listener_certificates::document(&examined.certificates, now),
+        "certificates": listeners::document(&examined.certificates, now),
         "findings": findings_of(&examined.findings),
     })
 }

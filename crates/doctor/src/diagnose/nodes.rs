@@ -4,13 +4,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::diagnose::{
+use sentinel::{Denied, NodeAddr, NodeReport, PingReply, Role, Verify};
+
+use super::{
     Context, Findings, LOCAL_PORTS, OUTSIDE_NODES, OUTSIDE_NODES_REMEDY, Severity, forgotten,
     refusals,
 };
-use super::observed::{ExamineError, Observed, ObservedNode, describe_error};
 use super::{cures, electorate, transport};
-use crate::{Denied, NodeAddr, NodeReport, PingReply, Role, Verify};
+use crate::observed::{ExamineError, Observed, ObservedNode, describe_error};
 
 pub(super) fn diagnose(findings: &mut Findings, observed: &Observed, context: &Context) {
     let highest = observed.views().map(|(_, _, view)| view.epoch).max();

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::diagnose::{Context, Findings, Severity};
-use super::observed::{Observed, ObservedMaster};
+use super::{Context, Findings, Severity};
+use crate::observed::{Observed, ObservedMaster};
 
 /// Reads one setting of a sentinel's view.
 type GetSetting = fn(&ObservedMaster) -> Option<u64>;

@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use super::diagnose::{Context, Findings, Severity};
-use super::observed::Observed;
-use crate::NodeAddr;
-use crate::switchover::former_priority;
+use sentinel::{NodeAddr, former_priority};
+
+use super::{Context, Findings, Severity};
+use crate::observed::Observed;
 
 pub(super) fn diagnose(findings: &mut Findings, observed: &Observed, context: &Context) {
     let demanded = context.durability_replicas;

@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use tls::{CertificateFacts, Fault, OutsideText};
 
-use super::acl::AclUser;
-use crate::{Denied, Epoch, MyId, NodeAddr, NodeReport, Role};
+use sentinel::{Denied, Epoch, MyId, NodeAddr, NodeReport, Role};
+
+/// The channel in which sentinels introduce themselves.
+pub(crate) const HELLO: &str = "__sentinel__:hello";
 
 /// Everything observed about one master.
 #[derive(Debug, Clone)]
@@ -226,6 +228,19 @@ pub struct NodeDetails {
     pub users: Option<Vec<AclUser>>,
     /// The users with which sentinels are connected to it.
     pub sentinel_users: BTreeSet<OutsideText>,
+}
+
+/// A user of a Redis server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AclUser {
+    /// Its name.
+    pub name: OutsideText,
+    /// It can log in.
+    pub enabled: bool,
+    /// It needs no password.
+    pub nopass: bool,
+    /// It may publish in the channel of the sentinels.
+    pub announces: bool,
 }
 
 /// `min-replicas-to-write` and `min-replicas-max-lag` of a node.

@@ -4,6 +4,10 @@
 //! Sentinels are asked in two waves: the configured ones, then those that they list and that were
 //! not among them.
 
+mod acl;
+mod read;
+mod tls_ports;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::io;
@@ -13,24 +17,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
+use sentinel::connections::{
+    ConnectionError, LinkError, Lookup, ProbeConnection, ProbeError, Protocol, RespConnection,
+    Transport, USER_TIMEOUT, describe, hello, is_usable, leads_back, put_command,
+};
+use sentinel::{
+    DiscoverySettings, MyId, NodeAddr, NodeReport, PingReply, ProbeFailure, Resolver, Role, Trust,
+    Verify,
+};
 use tls::{CertificateFacts, Fault, FaultKind};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use super::observed::{ExamineError, NodeDetails, Observed, ObservedNode, ObservedSentinel};
-use super::read::{self, REPLIES};
-use super::{Examination, tls_ports};
-use crate::link::connection::{ConnectionError, Protocol, RespConnection, USER_TIMEOUT};
-use crate::link::handshake::hello;
-use crate::link::links::describe;
-use crate::link::messages::LinkError;
-use crate::link::poll::put_command;
-use crate::link::rotation::Rotation;
-use crate::net::loop_guard::leads_back;
-use crate::net::resolve::{Lookup, Resolver, is_usable};
-use crate::net::transport::Transport;
-use crate::prober::probe_connection::{ProbeConnection, ProbeError};
-use crate::{MyId, NodeAddr, NodeReport, PingReply, ProbeFailure, Role, Trust, Verify};
+use self::read::REPLIES;
+use crate::observed::{
+    ExamineError, NodeDetails, Observed, ObservedNode, ObservedSentinel, SentinelAnswer,
+};
 
 /// Limit of sentinels, and of nodes, that are asked.
 const MAX_ASKED: usize = 64;
@@ -41,19 +43,32 @@ const LOOKUP_TIMEOUT: Duration = Duration::from_secs(3);
 /// Timeout of a dial, the handshake of TLS included.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(1);
 /// Timeout of a handshake that the first dial was too short for.
-pub(super) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Timeout of all answers of one server.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// The service to examine, with its credentials.
+#[derive(Debug)]
+pub struct Examination {
+    /// Sentinel's name of the master.
+    pub name: Arc<str>,
+    /// The configured sentinels; names may resolve to several addresses.
+    pub sentinels: Vec<NodeAddr>,
+    /// How they and the nodes are reached. `verify` says which commands may be sent to a node.
+    pub settings: DiscoverySettings,
+    /// Our own listeners, if known, which must not be dialled.
+    pub own: Vec<SocketAddr>,
+}
+
 /// An examination, and how to connect to each kind of server.
-pub(super) struct Asking {
+struct Asking {
     examination: Examination,
     to_sentinels: Transport,
     to_nodes: Transport,
 }
 
 impl Asking {
-    pub(super) fn new(examination: Examination) -> Self {
+    fn new(examination: Examination) -> Self {
         let to_sentinels = Transport::new(examination.settings.sentinel_tls.clone());
         let to_nodes = Transport::new(examination.settings.redis_tls.clone());
         Self { examination, to_sentinels, to_nodes }
@@ -74,9 +89,10 @@ impl Deref for Asking {
     }
 }
 
-/// Asks every server. Takes some tens of milliseconds if all is well, and less than a minute if up
-/// to [`CONCURRENCY`] sentinels and nodes hang in every step.
-pub(super) async fn examine(examination: Arc<Asking>, resolver: &Resolver) -> Observed {
+/// Examines every server once. Needs a tokio runtime. Takes some tens of milliseconds if all is
+/// well, and less than a minute if up to 16 sentinels and nodes hang in every step.
+pub async fn examine(examination: Examination, resolver: &Resolver) -> Observed {
+    let examination = Arc::new(Asking::new(examination));
     let (found, unresolved) = seeds(&examination, resolver).await;
     let configured = |addr| (NodeAddr::from(addr), true, BTreeSet::new());
     let wave = found.into_iter().map(configured).collect();
@@ -224,7 +240,7 @@ async fn ask_sentinels(
             };
             let (answer, reached, mut certificate) = match dialled {
                 Ok((connection, reached)) => {
-                    let certificate = connection.tls().and_then(|it| it.certificate);
+                    let certificate = connection.certificate();
                     let answer = ask_sentinel(connection, reached, &examination).await;
                     (answer, Some(reached), certificate)
                 }
@@ -293,7 +309,7 @@ async fn ask_sentinel(
     mut connection: RespConnection,
     reached: SocketAddr,
     examination: &Asking,
-) -> Result<super::SentinelAnswer, ExamineError> {
+) -> Result<SentinelAnswer, ExamineError> {
     let asking = async {
         hello(&mut connection, examination.settings.sentinel_auth.as_ref()).await?;
         let mut commands = BytesMut::new();
@@ -337,7 +353,7 @@ async fn ask_node(
             return ObservedNode { addr, dialled, answer, details, certificate };
         }
     };
-    let mut certificate = connection.tls().and_then(|it| it.certificate);
+    let mut certificate = connection.certificate();
     let mut details = NodeDetails::default();
     let answer = if examination.settings.rules.verify == Verify::Tcp {
         Ok(NodeReport {
@@ -349,11 +365,8 @@ async fn ask_node(
             replicas: None,
         })
     } else {
-        let mut connection = ProbeConnection::new(
-            connection,
-            reached,
-            Rotation::new(examination.settings.auth.clone()).newest().clone(),
-        );
+        let credentials = examination.settings.auth.clone();
+        let mut connection = ProbeConnection::with_credentials(connection, reached, credentials);
         let probing = connection.probe(examination.settings.rules.verify, trust);
         match tokio::time::timeout(ANSWER_TIMEOUT, probing).await {
             Err(_) => Err(ExamineError::Unresponsive),

@@ -3,10 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::diagnose::{Findings, Severity};
-use super::observed::Observed;
-use crate::NodeAddr;
-use crate::switchover::former_priority;
+use sentinel::{NodeAddr, former_priority};
+
+use super::{Findings, Severity};
+use crate::observed::Observed;
 
 pub(super) fn diagnose(findings: &mut Findings, observed: &Observed) {
     // The sentinels' latest INFO replies may differ for ten seconds.

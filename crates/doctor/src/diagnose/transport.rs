@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use tls::{CertificateFacts, Fault, FaultKind};
 
-use super::diagnose::{Context, Findings, Severity};
-use super::observed::Observed;
-use crate::NodeAddr;
+use sentinel::NodeAddr;
+
+use super::{Context, Findings, Severity};
+use crate::observed::Observed;
 
 /// A certificate that expires within this time is reported. Automatic renewal usually happens
 /// about a month before the end, so it has failed by then.
-pub const CERTIFICATE_SOON: Duration = Duration::from_secs(14 * DAY);
+pub(crate) const CERTIFICATE_SOON: Duration = Duration::from_secs(14 * DAY);
 const DAY: u64 = 24 * 3600;
 
 /// The finding for a connection that failed. `section` has the keys that the remedy names.
@@ -105,8 +106,7 @@ fn expiry(
 }
 
 /// A time in days, or in hours if it is shorter than one.
-#[must_use]
-pub fn days(span: Duration) -> String {
+pub(crate) fn days(span: Duration) -> String {
     match span.as_secs() / DAY {
         0 => format!("{} hours", span.as_secs() / 3600),
         days => format!("{days} days"),
@@ -114,8 +114,7 @@ pub fn days(span: Duration) -> String {
 }
 
 /// The names of a certificate, or its subject. Bounded, because the server chose them.
-#[must_use]
-pub fn subject(certificate: &CertificateFacts) -> String {
+pub(crate) fn subject(certificate: &CertificateFacts) -> String {
     const MAX_NAMES: usize = 4;
     const MAX_LENGTH: usize = 200;
     let text = match certificate.names.as_slice() {
@@ -132,8 +131,8 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::doctor::Finding;
-    use crate::doctor::diagnose::diagnose;
+    use crate::Finding;
+    use crate::diagnose;
 
     fn certificate(not_after: Duration) -> CertificateFacts {
         CertificateFacts {

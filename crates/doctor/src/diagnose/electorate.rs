@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
+use sentinel::{MyId, NodeAddr};
+
 use super::cures;
-use super::diagnose::{Context, Findings, Severity};
-use super::observed::{ExamineError, Observed, ObservedPeer, SentinelAnswer};
-use crate::{MyId, NodeAddr};
+use super::{Context, Findings, Severity};
+use crate::observed::{ExamineError, Observed, ObservedPeer, SentinelAnswer};
 
 /// Two sentinels with the same MYID were created from one configuration file.
 pub(super) fn identities(findings: &mut Findings, observed: &Observed, context: &Context) {

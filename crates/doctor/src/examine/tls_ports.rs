@@ -11,10 +11,10 @@ use std::time::Duration;
 use tls::{CertificateFacts, ClientSettings, ClientTls, Fault, FaultKind, Verification};
 use tokio::net::TcpStream;
 
-use super::ask::HANDSHAKE_TIMEOUT;
-use super::observed::ExamineError;
-use crate::net::stream::{answers_in_plain_text, answers_with_tls};
-use crate::net::transport::Transport;
+use sentinel::connections::{Transport, answers_in_plain_text, answers_with_tls};
+
+use super::HANDSHAKE_TIMEOUT;
+use crate::observed::ExamineError;
 
 /// Timeout of each further connection, and of an answer to it in plain text.
 const TIMEOUT: Duration = Duration::from_secs(1);

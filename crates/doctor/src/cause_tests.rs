@@ -3,9 +3,10 @@
 
 use std::net::SocketAddr;
 
+use sentinel::{AttachedReplica, Denied, MyId, NodeAddr, PingReply, Role};
+
 use super::tests::{among, answer, context, healthy, id, node, only, place, view, watched};
 use super::{AclUser, Context, ExamineError, Observed, ObservedPeer, Severity, diagnose};
-use crate::{AttachedReplica, Denied, MyId, NodeAddr, PingReply, Role};
 
 /// Three sentinels were started with one file. None of them hears another one, and a quorum that
 /// fits what they know would have each of them promote a replica.

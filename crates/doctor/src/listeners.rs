@@ -6,14 +6,13 @@
 //! which of the names they use. The names are printed for that.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use sentinel::doctor::{CERTIFICATE_SOON, Finding, Severity, days, quote, subject};
 use serde_json::{Value as Json, json};
-use tls::{CertificateFacts, CertificateFiles, ChainState, KnownAuthorities, PairFault};
+use tls::{CertificateFacts, CertificateFiles, ChainState, KnownAuthorities, PairFault, PemFile};
 
-use crate::config::{ListenerFile, ListenerPair, ListenerSection, file_name};
+use crate::diagnose::{CERTIFICATE_SOON, Finding, Severity, days, quote, subject};
 
 /// What follows from files that cannot be used.
 const UNUSABLE: &str =
@@ -22,16 +21,61 @@ const UNUSABLE: &str =
 /// What is said of a certificate that is to be replaced.
 const RENEW: &str = "renew it; Pointsman uses new contents of the files within seconds";
 
+/// A problem and its remedy.
+pub type Trouble = (String, String);
+
+/// A file that a section names.
+#[derive(Debug, Clone)]
+pub struct ListenerFile {
+    /// The key that names it.
+    pub key: String,
+    /// Its path.
+    pub path: PathBuf,
+    /// How a message names it if it cannot be read: its path may be a secret in the wrong place.
+    pub name: String,
+    /// Whether the path is a symbolic link.
+    pub is_link: bool,
+    /// Its mode, if it contains a private key that every user of this machine can read or replace.
+    pub exposed: Option<u32>,
+    /// Its contents, or why they cannot be read.
+    pub contents: Result<PemFile, Trouble>,
+}
+
+/// A certificate and its key.
+#[derive(Debug, Clone)]
+pub struct ListenerPair {
+    /// The file with the certificate.
+    pub chain: ListenerFile,
+    /// The file with the key, unless it is the same.
+    pub key: Option<ListenerFile>,
+}
+
+/// The files of one section.
+#[derive(Debug, Clone)]
+pub struct ListenerSection {
+    /// The certificates, the default one first.
+    pub pairs: Vec<ListenerPair>,
+    /// The authorities of client certificates.
+    pub client_ca: Option<ListenerFile>,
+    /// The authorities that are known on this host.
+    pub authorities: KnownAuthorities,
+    /// Why the section cannot be used, with the keys concerned.
+    pub faults: Vec<(String, Trouble)>,
+}
+
 /// The certificates of one section, as far as they can be read, and what is wrong with them.
 #[derive(Debug, Default)]
-pub(super) struct ExaminedListeners {
-    pub(super) certificates: Vec<CertificateFacts>,
-    pub(super) findings: Vec<Finding>,
+pub struct ExaminedListeners {
+    /// Those that could be read.
+    pub certificates: Vec<CertificateFacts>,
+    /// What is wrong, the most severe first.
+    pub findings: Vec<Finding>,
 }
 
 /// Examines the certificates of a section. `now` is the time since 1970; `None` if the clock is
 /// unset.
-pub(super) fn examine(section: &ListenerSection, now: Option<Duration>) -> ExaminedListeners {
+#[must_use]
+pub fn examine_listeners(section: &ListenerSection, now: Option<Duration>) -> ExaminedListeners {
     let mut found = ExaminedListeners::default();
     for pair in &section.pairs {
         examine_pair(&mut found, section, pair, now);
@@ -73,7 +117,7 @@ fn with_commands<const N: usize>(findings: &mut [Finding], commands: [String; N]
 fn about(file: &ListenerFile) -> String {
     match file.contents {
         Ok(_) => format!("{} ({})", file.path.display(), file.key),
-        Err(_) => format!("{} ({})", file_name(&file.path).trim_matches('"'), file.key),
+        Err(_) => format!("{} ({})", file.name, file.key),
     }
 }
 
@@ -248,7 +292,7 @@ fn incomplete(findings: &mut Vec<Finding>, file: &ListenerFile, issuer: &str, fo
 }
 
 /// The certificates for people: file, names, and validity.
-pub(super) fn rows(
+pub(crate) fn rows(
     certificates: &[CertificateFacts],
     now: Option<Duration>,
 ) -> Vec<(String, String, String, bool)> {
@@ -279,7 +323,7 @@ fn all_names(facts: &CertificateFacts) -> String {
 }
 
 /// The certificates as JSON, for scripts.
-pub(super) fn document(certificates: &[CertificateFacts], now: Option<Duration>) -> Vec<Json> {
+pub(crate) fn document(certificates: &[CertificateFacts], now: Option<Duration>) -> Vec<Json> {
     let of = |facts: &CertificateFacts| {
         json!({
             "file": facts.file.display().to_string(),
@@ -303,14 +347,13 @@ fn expires_in(end: Duration, now: Duration) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use tls::PemFile;
-
     use super::*;
 
     fn section(certificate: harness::Certificate) -> ListenerSection {
         let file = |key: &str, text: String| ListenerFile {
             key: format!("admin.tls.{key}"),
             path: format!("/tls/{key}").into(),
+            name: format!("/tls/{key}"),
             is_link: false,
             exposed: None,
             contents: Ok(PemFile::new(format!("/tls/{key}").into(), text)),
@@ -324,11 +367,11 @@ mod tests {
     #[test]
     fn reports_certificates_without_names() {
         let authority = harness::Authority::new("CA");
-        let found = examine(&section(authority.issue(&[])), None);
+        let found = examine_listeners(&section(authority.issue(&[])), None);
         let codes: Vec<_> = found.findings.iter().map(|it| (it.severity, it.code)).collect();
         assert_eq!(codes, [(Severity::Warning, "certificate-name")]);
         assert!(found.findings[0].about.ends_with("(admin.tls.certificate_file)"));
-        assert_eq!(examine(&section(authority.issue(&["a.test"])), None).findings, []);
+        assert_eq!(examine_listeners(&section(authority.issue(&["a.test"])), None).findings, []);
     }
 
     /// What only the whole section shows, such as authorities that nothing asks for.
@@ -341,7 +384,7 @@ mod tests {
         authorities.contents = Err(section.faults[1].1.clone());
         section.client_ca = Some(authorities);
         let found: Vec<String> =
-            examine(&section, None).findings.iter().map(|it| it.what.clone()).collect();
+            examine_listeners(&section, None).findings.iter().map(|it| it.what.clone()).collect();
         assert_eq!(found.len(), 2, "{found:?}");
         assert!(found.iter().any(|it| it.contains("not asked for")), "{found:?}");
         assert!(found.iter().any(|it| it.contains("does not exist")), "{found:?}");
@@ -350,7 +393,8 @@ mod tests {
     #[test]
     fn shows_validity_by_the_clock() {
         let authority = harness::Authority::new("CA");
-        let facts = examine(&section(authority.issue_until(&["a.test"], 2030)), None).certificates;
+        let facts = examine_listeners(&section(authority.issue_until(&["a.test"], 2030)), None)
+            .certificates;
         let shown = |now: u64| rows(&facts, Some(Duration::from_secs(now)))[0].1.clone();
         assert_eq!(shown(0), "not yet valid");
         assert_eq!(shown(1_893_456_000 - 3 * 86_400), "valid for 3 days");

@@ -5,12 +5,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use sentinel::{Denied, Lineage, MyId, NodeAddr, NodeReport, PingReply, Role, Verify};
+
 use super::{
     Context, ExamineError, Finding, HostFacts, MasterAnswer, NodeDetails, Observed, ObservedMaster,
     ObservedNode, ObservedPeer, ObservedReplica, ObservedSentinel, SentinelAnswer, Severity,
     Watched, WriteGuard, diagnose,
 };
-use crate::{Denied, Lineage, MyId, NodeAddr, NodeReport, PingReply, Role, Verify};
 
 pub(super) fn id(number: u8) -> MyId {
     MyId::parse(&format!("{number:040x}")).expect("forty digits")

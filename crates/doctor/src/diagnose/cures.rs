@@ -26,9 +26,10 @@ use std::net::SocketAddr;
 
 use tls::OutsideText;
 
-use super::diagnose::Context;
-use super::observed::{MasterAnswer, Observed, ObservedMaster, SentinelAnswer};
-use crate::{NodeAddr, Role};
+use sentinel::{NodeAddr, Role};
+
+use super::Context;
+use crate::observed::{MasterAnswer, Observed, ObservedMaster, SentinelAnswer};
 
 /// The preparation that a plan needs, for the text of a finding.
 pub(super) fn preparation(context: &Context) -> &'static str {
@@ -354,8 +355,7 @@ impl Shell {
 }
 
 /// A word for a shell. Names come from servers and may contain anything.
-#[must_use]
-pub fn quote(word: &str) -> String {
+pub(crate) fn quote(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@%+=,".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
         return word.to_owned();

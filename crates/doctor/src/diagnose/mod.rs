@@ -4,20 +4,31 @@
 //! next step. A cause is reported once: not again for each of its [consequences](CONSEQUENCES), and
 //! not again for each server of which the same is true.
 
+mod cures;
+mod durability;
+mod electorate;
+mod hello_users;
+mod nodes;
+mod placement;
+mod priorities;
+mod settings;
+mod transport;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use super::observed::{
+use sentinel::connections::is_usable;
+use sentinel::{Denied, NodeAddr, Verify};
+
+use crate::observed::{
     ExamineError, MasterAnswer, Observed, ObservedMaster, ObservedSentinel, SentinelAnswer,
     describe_error,
 };
-use super::{
-    acl, cures, durability, electorate, nodes, placement, priorities, settings, transport,
-};
-use crate::net::resolve::is_usable;
-use crate::{Denied, NodeAddr, Verify};
+
+pub(crate) use cures::quote;
+pub(crate) use transport::{CERTIFICATE_SOON, days, subject};
 
 /// How much a finding matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -181,7 +192,7 @@ pub fn diagnose(observed: &Observed, context: &Context) -> Vec<Finding> {
     nodes::diagnose(&mut findings, observed, context);
     priorities::diagnose(&mut findings, observed);
     durability::diagnose(&mut findings, observed, context);
-    acl::diagnose(&mut findings, observed);
+    hello_users::diagnose(&mut findings, observed);
     transport::diagnose(&mut findings, observed, context);
     findings.finish()
 }

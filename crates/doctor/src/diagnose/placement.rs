@@ -7,9 +7,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::diagnose::{Context, Findings, Severity};
-use super::observed::Observed;
-use crate::{MyId, NodeAddr, Role};
+use sentinel::{MyId, NodeAddr, Role};
+
+use super::{Context, Findings, Severity};
+use crate::observed::Observed;
 
 pub(super) fn diagnose(findings: &mut Findings, observed: &Observed, context: &Context) {
     mixed_names(findings, observed);

@@ -6,17 +6,17 @@ use std::time::Duration;
 use bytes::BytesMut;
 use tls::OutsideText;
 
+use sentinel::connections::{
+    PollOutcome, REPLIES_PER_POLL, Reply, SENTINEL_AUTH, has_flag, put_command, put_poll,
+    read_poll, read_tilt, refusals,
+};
+use sentinel::{Denied, MyId, NodeAddr, Verify};
+
 use super::acl;
-use super::observed::{
+use crate::observed::{
     ExamineError, MasterAnswer, NodeDetails, ObservedMaster, ObservedPeer, ObservedReplica,
     SentinelAnswer, Watched, WriteGuard,
 };
-use crate::link::auth::Denied;
-use crate::link::poll::{
-    self, PollOutcome, REPLIES_PER_POLL, SENTINEL_AUTH, has_flag, put_command, put_poll,
-};
-use crate::link::reply::Reply;
-use crate::{MyId, NodeAddr, Verify};
 
 /// Limit for the entries that are read of one list.
 const MAX_LISTED: usize = 64;
@@ -60,7 +60,7 @@ pub(super) fn read(
         reply.error().and_then(|line| Denied::read(line, command, rule, SENTINEL_AUTH))
     };
     let mut refused: Vec<Denied> = before.iter().zip(BEFORE).filter_map(denied).collect();
-    refused.extend(poll::refusals(poll_replies));
+    refused.extend(refusals(poll_replies));
     refused.extend(after.iter().zip(AFTER).filter_map(denied));
     let id = match my_id.text().and_then(MyId::parse) {
         Some(id) => id,
@@ -81,7 +81,7 @@ pub(super) fn read(
         Some(line) => line.starts_with("NOQUORUM").then(|| Err(line.to_string())),
         None => Some(Ok(())),
     });
-    let master = match poll::read_poll(poll_replies, false) {
+    let master = match read_poll(poll_replies, false) {
         PollOutcome::View { view, .. } => MasterAnswer::Known(Box::new(read_master(
             poll_replies,
             view.addr,
@@ -100,7 +100,7 @@ pub(super) fn read(
         reached,
         resp3,
         refused,
-        tilt: poll::read_tilt(info),
+        tilt: read_tilt(info),
         watched: watched(info),
         run_id: info_field(server, "run_id").map(OutsideText::from),
         config_file: info_field(server, "config_file")

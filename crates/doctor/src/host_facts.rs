@@ -3,13 +3,12 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
-use sentinel::doctor::HostFacts;
+use crate::diagnose::HostFacts;
 
-use crate::config;
-
-/// What the start of this service on this host depends on.
-pub(super) fn host_facts(service: &config::ServiceConfig) -> HostFacts {
-    let specific = service.listen.iter().filter_map(proxy::ListenAddr::tcp);
+/// What the start of a service with these listen addresses on this host depends on.
+#[must_use]
+pub fn host_facts(listen: &[SocketAddr]) -> HostFacts {
+    let specific = listen.iter().copied();
     let foreign = specific.filter(|addr| !addr.ip().is_unspecified() && !is_ours(*addr));
     let sysctl = |family: &str| {
         let path = format!("/proc/sys/net/{family}/ip_nonlocal_bind");
