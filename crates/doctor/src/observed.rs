@@ -158,6 +158,13 @@ pub struct ObservedMaster {
     pub ckquorum: Option<Result<(), String>>,
 }
 
+impl ObservedMaster {
+    /// The master and the replicas that it lists.
+    pub(super) fn nodes(&self) -> impl Iterator<Item = &NodeAddr> {
+        std::iter::once(&self.addr).chain(self.replicas.iter().map(|it| &it.addr))
+    }
+}
+
 /// A sentinel in the list of another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObservedPeer {
@@ -272,6 +279,34 @@ impl Observed {
         })
     }
 
+    /// The entries of other sentinels in all views.
+    pub(super) fn peers(&self) -> impl Iterator<Item = &ObservedPeer> {
+        self.views().flat_map(|(.., view)| &view.peers)
+    }
+
+    /// The entries of replicas in all views.
+    pub(super) fn replicas(&self) -> impl Iterator<Item = &ObservedReplica> {
+        self.views().flat_map(|(.., view)| &view.replicas)
+    }
+
+    /// The views at the highest epoch.
+    pub(super) fn newest(
+        &self,
+    ) -> impl Iterator<Item = (&ObservedSentinel, &SentinelAnswer, &ObservedMaster)> {
+        let highest = self.views().map(|(.., view)| view.epoch).max();
+        self.views().filter(move |(.., view)| Some(view.epoch) == highest)
+    }
+
+    /// The masters that are named at the highest epoch.
+    pub(super) fn named(&self) -> BTreeSet<&NodeAddr> {
+        self.newest().map(|(.., view)| &view.addr).collect()
+    }
+
+    /// Whether a failover is in progress.
+    pub(super) fn is_failing_over(&self) -> bool {
+        self.views().any(|(.., view)| view.failing_over)
+    }
+
     /// The number of sentinels that answer or are listed. Several that run with one identity count
     /// each.
     pub(super) fn sentinel_count(&self) -> usize {
@@ -300,8 +335,8 @@ impl Observed {
     /// The identities of sentinels that answer or are listed, without former ones.
     pub(super) fn sentinel_ids(&self) -> BTreeSet<&MyId> {
         let reached = self.answered().map(|(_, answer)| &answer.id);
-        let listed = self.views().flat_map(|(_, _, view)| &view.peers);
-        let present = listed.filter(|peer| self.successor(peer).is_none() && !self.is_void(peer));
+        let present =
+            self.peers().filter(|peer| self.successor(peer).is_none() && !self.is_void(peer));
         reached.chain(present.filter_map(|peer| peer.id.as_ref())).collect()
     }
 
@@ -344,8 +379,7 @@ impl Observed {
             .sentinels
             .iter()
             .any(|it| it.configured && it.answer.is_err() && Some(&it.addr) == peer.addr.as_ref());
-        let mut listed = self.views().flat_map(|(_, _, view)| &view.peers);
-        let is_up = listed.any(|it| it.up && it.id == peer.id && it.addr == peer.addr);
+        let is_up = self.peers().any(|it| it.up && it.id == peer.id && it.addr == peer.addr);
         !is_up && !expected && !peer.id.as_ref().is_some_and(|id| self.answers(id))
     }
 
@@ -353,10 +387,9 @@ impl Observed {
     /// it among its replicas, and it cannot be reached from here at all. One that hangs or refuses
     /// us runs, and so does one that announces an address which nobody reaches.
     pub(super) fn is_replica_gone(&self, addr: &NodeAddr) -> bool {
-        let mut views = self.views().flat_map(|(_, _, view)| &view.replicas);
         let mut masters = self.nodes.iter().filter_map(ObservedNode::report);
         self.is_node_gone(addr)
-            && views.all(|it| it.down || it.addr != *addr)
+            && self.replicas().all(|it| it.down || it.addr != *addr)
             && !masters.any(|it| it.replicas.iter().flatten().any(|it| it.addr == *addr))
     }
 

@@ -23,12 +23,12 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-
-use tls::OutsideText;
+use std::time::Duration;
 
 use sentinel::{NodeAddr, Role};
+use tls::OutsideText;
 
-use super::Context;
+use super::{Case, Context};
 use crate::observed::{MasterAnswer, Observed, ObservedMaster, SentinelAnswer};
 
 /// The preparation that a plan needs, for the text of a finding.
@@ -51,6 +51,11 @@ pub(super) fn preparation(context: &Context) -> &'static str {
     }
 }
 
+/// The preparation that these commands need, if there are any.
+pub(super) fn note(case: &Case<'_>, commands: &[String]) -> &'static str {
+    if commands.is_empty() { "" } else { preparation(case.context) }
+}
+
 /// The right master, if the observations determine it. It reports the role of a master and is
 /// named at the highest epoch, and the other nodes that are named there are replicas, or more than
 /// half of the answering sentinels name it; if other nodes report that role too, only the latter
@@ -59,15 +64,10 @@ pub(super) fn preparation(context: &Context) -> &'static str {
 /// `None` otherwise, and during a failover. A node that is named and does not answer may be the
 /// master: an old one that answers in its place is never chosen.
 pub(super) fn right_master(observed: &Observed) -> Option<&NodeAddr> {
-    if observed.views().any(|(_, _, view)| view.failing_over) {
+    let newest = observed.named();
+    if newest.is_empty() || observed.is_failing_over() {
         return None;
     }
-    let highest = observed.views().map(|(_, _, view)| view.epoch).max()?;
-    let newest: BTreeSet<&NodeAddr> = observed
-        .views()
-        .filter(|(_, _, view)| view.epoch == highest)
-        .map(|(_, _, view)| &view.addr)
-        .collect();
     let (mut masters, mut replicas) = (Vec::new(), BTreeSet::new());
     for node in &observed.nodes {
         match node.answer.as_ref().map(|report| (&report.role, report.ping.is_ready())) {
@@ -78,7 +78,7 @@ pub(super) fn right_master(observed: &Observed) -> Option<&NodeAddr> {
     }
     let answering = observed.views().count();
     let has_most = |addr: &NodeAddr| {
-        observed.views().filter(|(_, _, view)| view.addr == *addr).count() * 2 > answering
+        observed.views().filter(|(.., view)| view.addr == *addr).count() * 2 > answering
     };
     let named: Vec<&NodeAddr> =
         masters.iter().copied().filter(|addr| newest.contains(addr)).collect();
@@ -91,103 +91,77 @@ pub(super) fn right_master(observed: &Observed) -> Option<&NodeAddr> {
     }
 }
 
-/// Sentinels whose view of the master has to be replaced, and those that do not know the name.
-fn misled<'a>(observed: &'a Observed, right: &NodeAddr) -> Vec<&'a SentinelAnswer> {
-    let newest = newest_epoch(observed, right);
+/// Those of the answers that come from different addresses.
+fn distinct<'a>(answers: impl Iterator<Item = &'a SentinelAnswer>) -> Vec<&'a SentinelAnswer> {
     let mut seen = BTreeSet::new();
-    observed
-        .answered()
-        .map(|(_, answer)| answer)
-        .filter(|answer| match &answer.master {
-            MasterAnswer::Known(view) => {
-                view.addr != *right || newest.is_some_and(|newest| view.epoch < newest)
-            }
-            MasterAnswer::UnknownName => true,
-            MasterAnswer::Denied | MasterAnswer::Malformed(_) => false,
-        })
-        .filter(|answer| seen.insert(answer.reached))
-        .collect()
+    answers.filter(|answer| seen.insert(answer.reached)).collect()
 }
 
-/// The highest epoch at which a sentinel names the right master.
-fn newest_epoch(observed: &Observed, right: &NodeAddr) -> Option<u64> {
-    observed.views().filter(|(_, _, view)| view.addr == *right).map(|(_, _, view)| view.epoch).max()
-}
-
-/// Makes every misled sentinel monitor the right master. Empty if that cannot be determined, or if
-/// no sentinel is misled, or no settings are known.
-pub(super) fn realign(observed: &Observed, context: &Context) -> Vec<String> {
-    let Some(right) = right_master(observed) else { return Vec::new() };
-    let newest = newest_epoch(observed, right).unwrap_or(0);
-    let shell = Shell::new(observed, context);
-    let mut lines = shell.checks();
-    lines.extend(monitor(
-        observed,
-        &shell,
-        &misled(observed, right),
-        &format!("{} {}", quote(&right.host), right.port),
-        newest,
-    ));
-    if lines.len() > shell.checks().len() { lines } else { Vec::new() }
+/// Makes every misled sentinel monitor the right master: those whose view of it has to be replaced,
+/// and those that do not know the name. Empty if the right master cannot be determined, or if no
+/// sentinel is misled, or no settings are known.
+pub(super) fn realign(case: &Case<'_>) -> Vec<String> {
+    let Some(right) = right_master(case) else { return Vec::new() };
+    let naming = case.views().filter(|(.., view)| view.addr == *right);
+    let newest = naming.map(|(.., view)| view.epoch).max();
+    let is_misled = |answer: &&SentinelAnswer| match &answer.master {
+        MasterAnswer::Known(view) => view.addr != *right || Some(view.epoch) < newest,
+        MasterAnswer::UnknownName => true,
+        MasterAnswer::Denied | MasterAnswer::Malformed(_) => false,
+    };
+    let misled = distinct(case.answered().map(|(_, answer)| answer).filter(is_misled));
+    let (shell, master) = (Shell::new(case), format!("{} {}", quote(&right.host), right.port));
+    shell.checked(monitor(case, &shell, &misled, &master, newest.unwrap_or(0)))
 }
 
 /// Makes a node that the operator names the master, and all sentinels monitor it, in this order: a
 /// sentinel that monitors a replica names its master, which is dead.
-pub(super) fn promote_by_hand(observed: &Observed, context: &Context) -> Vec<String> {
-    let mut seen = BTreeSet::new();
-    let answers = observed.views().map(|(_, answer, _)| answer);
-    let all: Vec<_> = answers.filter(|answer| seen.insert(answer.reached)).collect();
-    let shell = Shell::new(observed, context);
-    let mut lines = shell.checks();
-    lines.push(
-        ": \"${NEW_HOST:?the replica with the newest data}\" \"${NEW_PORT:?its port}\"".to_owned(),
-    );
-    let (login, user) = if shell.nodes_need_login {
+pub(super) fn promote_by_hand(case: &Case<'_>) -> Vec<String> {
+    let all = distinct(case.views().map(|(_, answer, _)| answer));
+    let shell = Shell::new(case);
+    let (login, user) = if case.context.nodes_need_login {
         ("REDISCLI_AUTH=\"$REDIS_PASSWORD\" ", " --user \"${REDIS_USER:-default}\"")
     } else {
         ("", "")
     };
-    lines
-        .push(format!("{login}redis-cli -h \"$NEW_HOST\" -p \"$NEW_PORT\"{user} REPLICAOF NO ONE"));
-    lines.extend(monitor(observed, &shell, &all, "\"$NEW_HOST\" \"$NEW_PORT\"", 0));
-    lines
+    let mut lines = vec![
+        ": \"${NEW_HOST:?the replica with the newest data}\" \"${NEW_PORT:?its port}\"".to_owned(),
+        format!("{login}redis-cli -h \"$NEW_HOST\" -p \"$NEW_PORT\"{user} REPLICAOF NO ONE"),
+    ];
+    lines.extend(monitor(case, &shell, &all, "\"$NEW_HOST\" \"$NEW_PORT\"", 0));
+    shell.checked(lines)
 }
 
 /// Makes these sentinels monitor the master at this address, and waits until they know each other
 /// and have adopted this epoch. Empty if no settings are known.
 fn monitor(
-    observed: &Observed,
-    shell: &Shell,
+    case: &Case<'_>,
+    shell: &Shell<'_>,
     sentinels: &[&SentinelAnswer],
     master: &str,
     epoch: u64,
 ) -> Vec<String> {
-    let known = observed.sentinel_count() as u64;
+    let known = case.sentinel_count() as u64;
     let is_sound = |quorum: &u64| *quorum > known / 2 && *quorum <= known;
-    let mut lines = Vec::new();
-    for answer in sentinels {
-        if matches!(answer.master, MasterAnswer::Known(_)) {
-            lines.push(shell.command(answer.reached, "SENTINEL REMOVE", ""));
-        }
-    }
+    let wrong = sentinels.iter().filter(|it| matches!(it.master, MasterAnswer::Known(_)));
+    let mut lines: Vec<String> =
+        wrong.map(|it| shell.command(it.reached, "SENTINEL REMOVE", "")).collect();
     let mut waits = Vec::new();
     for answer in sentinels {
-        let Some(view) = settings_for(observed, answer) else { return Vec::new() };
+        let Some(view) = settings_for(case, answer) else { return Vec::new() };
         let quorum = view.quorum.filter(is_sound).unwrap_or(known / 2 + 1);
         let tail = format!(" {master} {quorum}");
         lines.push(shell.command(answer.reached, "SENTINEL MONITOR", &tail));
         lines.extend(shell.credentials(answer.reached));
-        let millis = |span: std::time::Duration| span.as_millis();
-        let mut options = String::new();
-        for (key, value) in [
+        let millis = |span: Duration| span.as_millis();
+        let options: String = [
             ("down-after-milliseconds", view.down_after.map(millis)),
             ("failover-timeout", view.failover_timeout.map(millis)),
             ("parallel-syncs", view.parallel_syncs.map(u128::from)),
-        ] {
-            if let Some(value) = value {
-                options.push_str(&format!(" {key} {value}"));
-            }
-        }
+        ]
+        .iter()
+        .filter_map(|(key, value)| value.map(|value| format!(" {key} {value}")))
+        .collect();
         if !options.is_empty() {
             lines.push(shell.command(answer.reached, "SENTINEL SET", &options));
         }
@@ -199,121 +173,105 @@ fn monitor(
 }
 
 /// Makes every sentinel resolve names.
-pub(super) fn resolve_names(observed: &Observed, context: &Context) -> Vec<String> {
-    let (shell, mut seen) = (Shell::new(observed, context), BTreeSet::new());
-    let check = shell.sentinels_need_login.then(|| CHECK_SENTINELS.to_owned());
-    let answers = observed.views().map(|(_, answer, _)| answer.reached);
-    let set = |at| format!("{} SENTINEL CONFIG SET resolve-hostnames yes", shell.cli(at));
-    check.into_iter().chain(answers.filter(|at| seen.insert(*at)).map(set)).collect()
+pub(super) fn resolve_names(case: &Case<'_>) -> Vec<String> {
+    let shell = Shell::new(case);
+    let set = |it: &SentinelAnswer| {
+        format!("{} SENTINEL CONFIG SET resolve-hostnames yes", shell.cli(it.reached))
+    };
+    let all = distinct(case.views().map(|(_, answer, _)| answer));
+    shell.check_sentinels().chain(all.into_iter().map(set)).collect()
 }
 
 /// Gives these sentinels the password of the master. Empty if none is configured here either.
-pub(super) fn authenticate(
-    observed: &Observed,
-    context: &Context,
-    sentinels: &[&SentinelAnswer],
-) -> Vec<String> {
-    let shell = Shell::new(observed, context);
-    let lines: Vec<_> = sentinels.iter().flat_map(|it| shell.credentials(it.reached)).collect();
-    if lines.is_empty() { lines } else { shell.checks().into_iter().chain(lines).collect() }
+pub(super) fn authenticate(case: &Case<'_>, sentinels: &[&SentinelAnswer]) -> Vec<String> {
+    let shell = Shell::new(case);
+    shell.checked(sentinels.iter().flat_map(|it| shell.credentials(it.reached)).collect())
 }
 
 /// Makes the sentinels forget listed sentinels and replicas that are gone, and former IDs. Empty
 /// unless all find the master up and no failover is in progress.
-pub(super) fn forget(observed: &Observed, context: &Context) -> Vec<String> {
-    let unsafe_now = observed.views().any(|(_, _, view)| view.down || view.failing_over);
-    if unsafe_now || right_master(observed).is_none() {
+pub(super) fn forget(case: &Case<'_>) -> Vec<String> {
+    if case.views().any(|(.., view)| view.down) || right_master(case).is_none() {
         return Vec::new();
     }
-    let shell = Shell::new(observed, context);
-    let others = observed.processes().len().saturating_sub(1) as u64;
-    let mut seen = BTreeSet::new();
-    let mut lines = Vec::new();
-    for (_, answer, view) in observed.views() {
-        if !lists_gone(observed, view) || !seen.insert(answer.reached) {
+    let shell = Shell::new(case);
+    let others = case.processes().len().saturating_sub(1) as u64;
+    let (mut seen, mut lines) = (BTreeSet::new(), Vec::new());
+    for (_, answer, view) in case.views() {
+        if !lists_gone(case, view) || !seen.insert(answer.reached) {
             continue;
         }
-        let is_gone = |addr| observed.is_replica_gone(addr);
-        let replicas = view.replicas.iter().filter(|it| !is_gone(&it.addr)).count();
+        let replicas = view.replicas.iter().filter(|it| !case.is_replica_gone(&it.addr)).count();
+        let whole = [("num-other-sentinels", others), ("num-slaves", replicas as u64)];
         lines.push(shell.command(answer.reached, "SENTINEL RESET", ""));
-        lines.push(shell.wait(
-            answer.reached,
-            &[("num-other-sentinels", others), ("num-slaves", replicas as u64)],
-        ));
+        lines.push(shell.wait(answer.reached, &whole));
     }
-    if let Some((_, before)) = lines.split_last_mut() {
-        // No further sentinel is reset unless the one before is whole again.
-        before.iter_mut().for_each(|line| line.push_str(" &&"));
-    }
-    if shell.sentinels_need_login && !lines.is_empty() {
-        lines.insert(0, CHECK_SENTINELS.to_owned());
-    }
-    lines
+    let Some((_, before)) = lines.split_last_mut() else { return lines };
+    // No further sentinel is reset unless the one before is whole again.
+    before.iter_mut().for_each(|line| line.push_str(" &&"));
+    shell.check_sentinels().chain(lines).collect()
 }
 
 /// Whether this view lists a sentinel or a replica that is gone, or a former ID.
-fn lists_gone(observed: &Observed, view: &ObservedMaster) -> bool {
-    let is_gone = |it| observed.is_peer_gone(it) || observed.is_former(view, it);
-    view.peers.iter().any(is_gone)
-        || view.replicas.iter().any(|it| observed.is_replica_gone(&it.addr))
+fn lists_gone(case: &Case<'_>, view: &ObservedMaster) -> bool {
+    view.peers.iter().any(|it| case.is_peer_gone(it) || case.is_former(view, it))
+        || view.replicas.iter().any(|it| case.is_replica_gone(&it.addr))
 }
 
 /// Gives the last of the sentinels with one identity a new one. The lines after the first run on
 /// that sentinel's host; its start is left to its service manager. Empty if its file is unknown.
-pub(super) fn new_identity(observed: &Observed, context: &Context, at: SocketAddr) -> Vec<String> {
-    let twin = observed.answered().find(|(_, answer)| answer.reached == at);
+pub(super) fn new_identity(case: &Case<'_>, at: SocketAddr) -> Vec<String> {
+    let twin = case.answered().find(|(_, answer)| answer.reached == at);
     let Some(file) = twin.and_then(|(_, answer)| answer.config_file.as_deref()) else {
         return Vec::new();
     };
-    let shell = Shell::new(observed, context);
-    let check = shell.sentinels_need_login.then(|| CHECK_SENTINELS.to_owned());
+    let shell = Shell::new(case);
     let stop = format!("{} SHUTDOWN", shell.cli(at));
     let edit = format!("sed -i '/^sentinel myid /d' {}", quote(file));
-    check.into_iter().chain([stop, edit]).collect()
+    shell.check_sentinels().chain([stop, edit]).collect()
 }
 
 /// A view with the settings for this sentinel: its own, or that of a sentinel that names the right
 /// master, or of any.
-fn settings_for<'a>(
-    observed: &'a Observed,
-    answer: &'a SentinelAnswer,
-) -> Option<&'a ObservedMaster> {
+fn settings_for<'a>(case: &'a Case<'_>, answer: &'a SentinelAnswer) -> Option<&'a ObservedMaster> {
     if let MasterAnswer::Known(view) = &answer.master {
         return Some(view);
     }
-    let (right, views) = (right_master(observed), || observed.views().map(|(_, _, view)| view));
+    let (right, views) = (right_master(case), || case.views().map(|(.., view)| view));
     views().find(|view| Some(&view.addr) == right).or_else(|| views().next())
 }
 
-const CHECK_SENTINELS: &str = ": \"${REDISCLI_AUTH:?the password of the sentinels}\"";
-const CHECK_NODES: &str = ": \"${REDIS_PASSWORD:?the password that the sentinels use for Redis}\"";
-
 /// Writes command lines for a shell.
-struct Shell {
+struct Shell<'a> {
+    /// The name of the master.
     name: String,
-    sentinels_need_login: bool,
-    nodes_need_login: bool,
+    context: &'a Context,
 }
 
-impl Shell {
-    fn new(observed: &Observed, context: &Context) -> Self {
-        Self {
-            name: quote(&observed.name),
-            sentinels_need_login: context.sentinels_need_login,
-            nodes_need_login: context.nodes_need_login,
-        }
+impl<'a> Shell<'a> {
+    fn new(case: &Case<'a>) -> Self {
+        Self { name: quote(&case.name), context: case.context }
     }
 
-    /// Lines that stop a script whose environment lacks a password.
-    fn checks(&self) -> Vec<String> {
-        let sentinels = self.sentinels_need_login.then(|| CHECK_SENTINELS.to_owned());
-        let nodes = self.nodes_need_login.then(|| CHECK_NODES.to_owned());
-        sentinels.into_iter().chain(nodes).collect()
+    /// A line that stops a script whose environment lacks the password of the sentinels.
+    fn check_sentinels(&self) -> impl Iterator<Item = String> + use<> {
+        let check = ": \"${REDISCLI_AUTH:?the password of the sentinels}\"";
+        self.context.sentinels_need_login.then(|| check.to_owned()).into_iter()
+    }
+
+    /// Lines that need both passwords, after those that check for them.
+    fn checked(&self, lines: Vec<String>) -> Vec<String> {
+        if lines.is_empty() {
+            return lines;
+        }
+        let check = ": \"${REDIS_PASSWORD:?the password that the sentinels use for Redis}\"";
+        let nodes = self.context.nodes_need_login.then(|| check.to_owned());
+        self.check_sentinels().chain(nodes).chain(lines).collect()
     }
 
     fn cli(&self, at: SocketAddr) -> String {
-        let user =
-            if self.sentinels_need_login { " --user \"${SENTINEL_USER:-default}\"" } else { "" };
+        let needs_login = self.context.sentinels_need_login;
+        let user = if needs_login { " --user \"${SENTINEL_USER:-default}\"" } else { "" };
         format!("redis-cli -h {} -p {}{user}", at.ip(), at.port())
     }
 
@@ -324,7 +282,7 @@ impl Shell {
     /// Sets the credentials for Redis, which `SENTINEL REMOVE` discards and no command reads. The
     /// password is passed through a pipe, since the arguments of a process are visible on its host.
     fn credentials(&self, at: SocketAddr) -> Vec<String> {
-        if !self.nodes_need_login {
+        if !self.context.nodes_need_login {
             return Vec::new();
         }
         let (cli, name) = (self.cli(at), &self.name);

@@ -5,17 +5,17 @@ use std::net::SocketAddr;
 
 use sentinel::{MyId, NodeAddr};
 
-use super::cures;
-use super::{Context, Findings, Severity};
+use super::Severity::{Fault, Note, Warning};
+use super::{Case, Findings, cures, join};
 use crate::observed::{ExamineError, Observed, ObservedPeer, SentinelAnswer};
 
 /// Two sentinels with the same MYID were created from one configuration file.
-pub(super) fn identities(findings: &mut Findings, observed: &Observed, context: &Context) {
+pub(super) fn identities(found: &mut Findings, case: &Case<'_>) {
     let mut by_id: BTreeMap<&MyId, BTreeSet<SocketAddr>> = BTreeMap::new();
-    for (_, answer) in observed.answered() {
+    for (_, answer) in case.answered() {
         by_id.entry(&answer.id).or_default().insert(answer.reached);
     }
-    let processes = observed.processes();
+    let processes = case.processes();
     // One process that was reached at two addresses has one run_id.
     let are_known = |id: &MyId| {
         let runs = || processes.iter().filter(|(of, _)| *of == id);
@@ -25,12 +25,9 @@ pub(super) fn identities(findings: &mut Findings, observed: &Observed, context: 
         let names: Vec<String> = places.iter().map(ToString::to_string).collect();
         let what =
             format!("the sentinels at {} have the same MYID {}", names.join(" and "), id.short());
-        let severity = if are_known(id) { Severity::Fault } else { Severity::Warning };
-        let commands = places
-            .last()
-            .filter(|_| are_known(id))
-            .map(|last| cures::new_identity(observed, context, *last))
-            .unwrap_or_default();
+        let severity = if are_known(id) { Fault } else { Warning };
+        let copy = places.last().filter(|_| severity == Fault);
+        let commands = copy.map(|at| cures::new_identity(case, *at)).unwrap_or_default();
         let remedy = if commands.is_empty() {
             "if they are two sentinels: stop one, remove the line \"sentinel myid\" from its file \
              and start it. If it is one sentinel with two addresses, configure one of them"
@@ -38,27 +35,27 @@ pub(super) fn identities(findings: &mut Findings, observed: &Observed, context: 
         } else {
             format!(
                 "one was started with a copy of the other's file, and they have one vote and do not \
-                 hear each other: stop the last one (with its service manager if that would start it again), remove the \
-                 line \"sentinel myid\" from its file on its host, and start it as usual. Then run \
-                 the doctor again: the other sentinels may keep its former ID, which it \
-                 reports as former-id with the commands to forget it{}",
-                cures::preparation(context)
+                 hear each other: stop the last one (with its service manager if that would start \
+                 it again), remove the line \"sentinel myid\" from its file on its host, and start \
+                 it as usual. Then run the doctor again: the other sentinels may keep its former \
+                 ID, which it reports as former-id with the commands to forget it{}",
+                cures::preparation(case.context)
             )
         };
-        findings.add((severity, "same-id"), &observed.name, what, remedy);
-        findings.with_commands(&commands);
+        found.add(severity, "same-id", &case.name, what, remedy);
+        found.with_commands(&commands);
     }
 }
 
 /// A sentinel that is given a new ID announces it with its next hello, and each peer replaces one
 /// entry at its address. If two IDs were listed there, as after the copy of a file, chance decides
 /// which one stays. PING is answered for it, so that it is never found down, and it counts.
-pub(super) fn former_ids(findings: &mut Findings, observed: &Observed, context: &Context) {
-    let commands = cures::forget(observed, context);
-    for (sentinel, _, view) in observed.views() {
-        for peer in view.peers.iter().filter(|it| observed.is_former(view, it)) {
+pub(super) fn former_ids(found: &mut Findings, case: &Case<'_>) {
+    let commands = cures::forget(case);
+    for (sentinel, _, view) in case.views() {
+        for peer in view.peers.iter().filter(|it| case.is_former(view, it)) {
             let Some(id) = peer.id.as_ref().map(MyId::short) else { continue };
-            let place = match (&peer.addr, observed.successor(peer)) {
+            let place = match (&peer.addr, case.successor(peer)) {
                 (Some(addr), Some(present)) => {
                     format!("at {addr}, where {} answers", present.short())
                 }
@@ -73,73 +70,68 @@ pub(super) fn former_ids(findings: &mut Findings, observed: &Observed, context: 
                  again then"
                     .to_owned()
             } else {
+                let note = cures::preparation(case.context);
                 format!(
                     "nothing replaces the entry: make the sentinels forget it, one after the \
-                     other{}",
-                    cures::preparation(context)
+                     other{note}"
                 )
             };
-            findings.add((Severity::Warning, "former-id"), &sentinel.addr, what, remedy);
-            findings.with_commands(&commands);
+            found.add(Warning, "former-id", &sentinel.addr, what, remedy);
+            found.with_commands(&commands);
         }
     }
 }
 
 /// Sentinels that announce an address at which another one answers, or at which their peers do not
 /// reach them. The peers count votes by identity and ask for them by address.
-pub(super) fn announcements(findings: &mut Findings, observed: &Observed) {
+pub(super) fn announcements(found: &mut Findings, case: &Case<'_>) {
     let mut wrong: BTreeMap<&NodeAddr, BTreeSet<&MyId>> = BTreeMap::new();
     let mut reached = BTreeSet::new();
-    for peer in observed.views().flat_map(|(_, _, view)| &view.peers) {
+    for peer in case.peers() {
         if let (Some(id), Some(addr)) = (&peer.id, &peer.addr)
-            && observed.answers(id)
-            && !observed.answered_at(addr).any(|it| it.id == *id)
+            && case.answers(id)
+            && !case.answered_at(addr).any(|it| it.id == *id)
         {
             wrong.entry(addr).or_default().insert(id);
             reached.extend(peer.up.then_some((id, addr)));
         }
     }
     for (addr, ids) in wrong {
-        let others = observed.answered_at(addr).map(|it| it.reached.to_string());
-        let others: BTreeSet<_> = others.collect();
+        let others: BTreeSet<_> = case.answered_at(addr).map(|it| it.reached.to_string()).collect();
         let is_reached = ids.iter().any(|id| reached.contains(&(*id, addr)));
         if is_reached && others.is_empty() && ids.len() == 1 {
             // Its address for the others is not that for this host.
             continue;
         }
-        let who = observed.answered().filter(|(_, it)| ids.contains(&it.id));
+        let who = case.answered().filter(|(_, it)| ids.contains(&it.id));
         let who: BTreeSet<_> = who.map(|(_, it)| it.reached.to_string()).collect();
-        let there = if others.is_empty() {
-            String::new()
-        } else {
-            format!(", where {} answers", join(&others))
-        };
-        let down = if is_reached { "" } else { "; their peers do not reach them there" };
-        let what = format!("it is announced by {}{there}{down}", join(&who));
+        let mut what = format!("it is announced by {}", join(&who));
+        if !others.is_empty() {
+            what = format!("{what}, where {} answers", join(&others));
+        }
+        if !is_reached {
+            what.push_str("; their peers do not reach them there");
+        }
         let remedy = "set sentinel announce-ip (and announce-port) of each sentinel to an address of \
                       its own: the others ask for its vote there";
-        findings.add((Severity::Fault, "announced"), addr, what, remedy);
+        found.add(Fault, "announced", addr, what, remedy);
     }
-}
-
-fn join(names: &BTreeSet<String>) -> String {
-    names.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
 }
 
 /// Sentinels that have never had an answer of the master, although it answers here. Without the
 /// master they know neither replicas nor each other.
-pub(super) fn locked_out(findings: &mut Findings, observed: &Observed, context: &Context) {
+pub(super) fn locked_out(found: &mut Findings, case: &Case<'_>) {
     let mut by_master: BTreeMap<&NodeAddr, Vec<&SentinelAnswer>> = BTreeMap::new();
     let mut down = BTreeSet::new();
-    for (_, answer, view) in observed.views().filter(|(.., view)| !view.has_info) {
+    for (_, answer, view) in case.views().filter(|(.., view)| !view.has_info) {
         by_master.entry(&view.addr).or_default().push(answer);
         down.extend(view.down.then_some(&view.addr));
     }
     // One that has just started has had no time for an answer, but others may not have one either.
     for (master, sentinels) in by_master.into_iter().filter(|(addr, _)| down.contains(addr)) {
-        let wants_password = match observed.node(master).map(|node| &node.answer) {
+        let wants_password = match case.node(master).map(|node| &node.answer) {
             Some(Err(ExamineError::Denied(denied))) => !denied.is_server_wide(),
-            Some(Ok(_)) => context.nodes_need_login,
+            Some(Ok(_)) => case.context.nodes_need_login,
             _ => false,
         };
         if !wants_password {
@@ -151,53 +143,50 @@ pub(super) fn locked_out(findings: &mut Findings, observed: &Observed, context: 
              the start",
             join(&who)
         );
-        let name = &observed.name;
-        let commands = cures::authenticate(observed, context, &sentinels);
-        let note = if commands.is_empty() { "" } else { cures::preparation(context) };
+        let name = &case.name;
+        let commands = cures::authenticate(case, &sentinels);
+        let note = cures::note(case, &commands);
         let remedy = format!(
             "auth-pass (and auth-user) is missing or wrong there, or that user lacks +ping, +info, \
              +publish or +subscribe: SENTINEL SET {name} auth-pass{note}"
         );
-        findings.add((Severity::Fault, "sentinel-auth"), name, what, remedy);
-        findings.with_commands(&commands);
+        found.add(Fault, "sentinel-auth", name, what, remedy);
+        found.with_commands(&commands);
     }
 }
 
 /// Sentinels that no other one lists, although both watch the same master.
-pub(super) fn unlisted(findings: &mut Findings, observed: &Observed) {
-    let highest = observed.views().map(|(_, _, view)| view.epoch).max();
-    let views: Vec<_> = observed.views().filter(|(.., it)| Some(it.epoch) == highest).collect();
+pub(super) fn unlisted(found: &mut Findings, case: &Case<'_>) {
+    let views: Vec<_> = case.newest().collect();
     let is_listed = |id: &MyId| {
         let mut others = views.iter().filter(|(_, answer, _)| answer.id != *id);
         others.any(|(.., view)| view.peers.iter().any(|it| it.id.as_ref() == Some(id)))
     };
-    let masters: BTreeSet<_> = views.iter().map(|(.., view)| &view.addr).collect();
     let missing: Vec<_> = views.iter().filter(|(_, answer, _)| !is_listed(&answer.id)).collect();
     // One alone has no others, and sentinels of two masters do not meet.
-    if views.len() < 2 || masters.len() > 1 || missing.is_empty() {
+    if views.len() < 2 || case.named().len() > 1 || missing.is_empty() {
         return;
     }
     let remedy = "sentinels meet in the channel __sentinel__:hello of the Redis nodes, within two \
                   seconds of their start: the user with which they log in (sentinel auth-user) \
                   needs &__sentinel__:hello +publish +subscribe on every node. It is gone after \
                   ACL SETUSER resetchannels, which is the default of a new user since Redis 7";
-    let of = (Severity::Fault, "unlisted");
     if missing.len() == views.len() {
         let what =
             format!("{} sentinels answer here, and none of them knows another one", views.len());
-        return findings.add(of, &observed.name, what, remedy);
+        return found.add(Fault, "unlisted", &case.name, what, remedy);
     }
     for (sentinel, ..) in missing {
         let what = "no other sentinel lists it: it takes no part in failovers";
-        findings.add(of, &sentinel.addr, what, remedy);
+        found.add(Fault, "unlisted", &sentinel.addr, what, remedy);
     }
 }
 
 /// Other names under which the sentinels monitor the same master.
-pub(super) fn second_names(findings: &mut Findings, observed: &Observed) {
-    let names = observed.views().flat_map(|(_, answer, view)| {
+pub(super) fn second_names(found: &mut Findings, case: &Case<'_>) {
+    let names = case.views().flat_map(|(_, answer, view)| {
         let same = answer.watched.iter().filter(|it| it.addr.as_ref() == Some(&view.addr));
-        same.map(|it| it.name.to_string()).filter(|it| **it != *observed.name)
+        same.map(|it| it.name.to_string()).filter(|it| **it != *case.name)
     });
     let names: BTreeSet<String> = names.collect();
     if !names.is_empty() {
@@ -205,18 +194,18 @@ pub(super) fn second_names(findings: &mut Findings, observed: &Observed) {
         let remedy = format!(
             "each name fails over on its own, and one undoes what the other did: SENTINEL REMOVE \
              the names that no client uses, on every sentinel ({} is the one of this service)",
-            observed.name
+            case.name
         );
-        findings.add((Severity::Warning, "second-name"), &observed.name, what, remedy);
+        found.add(Warning, "second-name", &case.name, what, remedy);
     }
 }
 
 /// Which sentinels name which master, at which epoch.
-pub(super) fn agreement(findings: &mut Findings, observed: &Observed, context: &Context) {
-    let commands = cures::realign(observed, context);
-    let cure = cure(observed, context, &commands);
-    let highest = observed.views().map(|(_, _, view)| view.epoch).max().unwrap_or_default();
-    for (sentinel, _, view) in observed.views().filter(|(_, _, view)| view.epoch < highest) {
+pub(super) fn agreement(found: &mut Findings, case: &Case<'_>) {
+    let commands = cures::realign(case);
+    let cure = cure(case, &commands);
+    let highest = case.newest().next().map_or(0, |(.., view)| view.epoch);
+    for (sentinel, _, view) in case.views().filter(|(.., view)| view.epoch < highest) {
         let what = format!(
             "it names {} at epoch {}, while other sentinels are at epoch {highest}",
             view.addr, view.epoch
@@ -225,49 +214,39 @@ pub(super) fn agreement(findings: &mut Findings, observed: &Observed, context: &
             "it missed a failover, and no other sentinel reaches it with news: check that it \
              reaches the Redis nodes and its peers. {cure}"
         );
-        findings.add((Severity::Fault, "stale-epoch"), &sentinel.addr, what, remedy);
-        findings.with_commands(&commands);
+        found.add(Fault, "stale-epoch", &sentinel.addr, what, remedy);
+        found.with_commands(&commands);
     }
-    let mut named: BTreeMap<&NodeAddr, Vec<String>> = BTreeMap::new();
-    for (sentinel, _, view) in observed.views().filter(|(_, _, view)| view.epoch == highest) {
-        named.entry(&view.addr).or_default().push(sentinel.addr.to_string());
+    let mut named: BTreeMap<&NodeAddr, Vec<&NodeAddr>> = BTreeMap::new();
+    for (sentinel, _, view) in case.newest() {
+        named.entry(&view.addr).or_default().push(&sentinel.addr);
     }
     if named.len() > 1 {
-        let sides = named.iter().map(|(addr, who)| format!("{addr} by {}", who.join(", ")));
-        let what = format!(
-            "at epoch {highest} different masters are named: {}",
-            sides.collect::<Vec<_>>().join("; ")
-        );
-        findings.add((Severity::Fault, "disagreement"), &observed.name, what, cure);
-        findings.with_commands(&commands);
+        let sides = named.iter().map(|(addr, who)| format!("{addr} by {}", join(who)));
+        let sides = sides.collect::<Vec<_>>().join("; ");
+        let what = format!("at epoch {highest} different masters are named: {sides}");
+        found.add(Fault, "disagreement", &case.name, what, cure);
+        found.with_commands(&commands);
     }
-    if observed.views().any(|(_, _, view)| view.failing_over) {
-        findings.add(
-            (Severity::Note, "failover"),
-            &observed.name,
-            "a failover is in progress",
-            "run the doctor again in a few seconds",
-        );
-    } else if let Some((sentinel, _, view)) = observed.views().find(|(_, _, view)| view.down) {
-        let answers = observed.node(&view.addr).is_some_and(|it| it.answer.is_ok());
+    if case.is_failing_over() {
+        let remedy = "run the doctor again in a few seconds";
+        found.add(Note, "failover", &case.name, "a failover is in progress", remedy);
+    } else if let Some((sentinel, _, view)) = case.views().find(|(.., view)| view.down) {
+        let answers = case.node(&view.addr).is_some_and(|it| it.answer.is_ok());
         let here = if answers { ", which answers here" } else { "" };
         let what = format!("it considers the master {} down{here}", view.addr);
-        findings.add(
-            (Severity::Fault, "master-down"),
-            &sentinel.addr,
-            what,
-            "check whether it can reach the master; the other findings may explain why no \
-             replica is promoted",
-        );
+        let remedy = "check whether it can reach the master; the other findings may explain why \
+                      no replica is promoted";
+        found.add(Fault, "master-down", &sentinel.addr, what, remedy);
     }
 }
 
 /// How sentinels that name a wrong master are corrected, for the text of a finding.
-pub(super) fn cure(observed: &Observed, context: &Context, commands: &[String]) -> String {
-    let name = &observed.name;
-    match cures::right_master(observed).filter(|_| !commands.is_empty()) {
+pub(super) fn cure(case: &Case<'_>, commands: &[String]) -> String {
+    let name = &case.name;
+    match cures::right_master(case).filter(|_| !commands.is_empty()) {
         Some(right) => {
-            let scripts = if observed.views().any(|(_, _, view)| view.scripts) {
+            let scripts = if case.views().any(|(.., view)| view.scripts) {
                 "; scripts cannot be set over the network by default (deny-scripts-reconfig): \
                  write them into its file while it is stopped"
             } else {
@@ -277,7 +256,7 @@ pub(super) fn cure(observed: &Observed, context: &Context, commands: &[String]) 
                 "{right} is the master by its ROLE: if its data is the right one, make the \
                  sentinels that are wrong monitor it{}. What no command shows is lost by this and \
                  has to be set again: rename-command, master-reboot-down-after-period{scripts}",
-                cures::preparation(context)
+                cures::preparation(case.context)
             )
         }
         None => format!(
@@ -291,20 +270,20 @@ pub(super) fn cure(observed: &Observed, context: &Context, commands: &[String]) 
 }
 
 /// Whether enough sentinels are reachable.
-pub(super) fn quorum(findings: &mut Findings, observed: &Observed) {
-    let name = &observed.name;
-    for (sentinel, _, view) in observed.views() {
+pub(super) fn quorum(found: &mut Findings, case: &Case<'_>) {
+    let name = &case.name;
+    for (sentinel, _, view) in case.views() {
         if let Some(Err(error)) = &view.ckquorum {
             let what = format!("CKQUORUM reports that no failover is possible: {error}");
             let remedy = "start the missing sentinels, and check that sentinels reach each other; \
                           those that are gone for good are forgotten with SENTINEL RESET, while \
                           the master is up";
-            findings.add((Severity::Fault, "quorum"), &sentinel.addr, what, remedy);
+            found.add(Fault, "quorum", &sentinel.addr, what, remedy);
         }
         let down: BTreeSet<String> = view
             .peers
             .iter()
-            .filter(|it| !it.up && !has_own_finding(observed, it))
+            .filter(|it| !it.up && !has_own_finding(case, it))
             .map(|it| it.addr.as_ref().map_or_else(|| "one".to_owned(), ToString::to_string))
             .collect();
         if !down.is_empty() {
@@ -312,18 +291,14 @@ pub(super) fn quorum(findings: &mut Findings, observed: &Observed) {
             let remedy = "check the network between them. Those that are gone for good have to be \
                           removed from Pointsman's configuration first, if they are in it; then \
                           the doctor prints how the sentinels forget them";
-            findings.add((Severity::Warning, "peers-down"), &sentinel.addr, what, remedy);
+            found.add(Warning, "peers-down", &sentinel.addr, what, remedy);
         }
     }
-    let (reached, all) = (observed.processes().len(), observed.sentinel_count());
+    let (reached, all) = (case.processes().len(), case.sentinel_count());
     if all == 0 {
-        findings.add(
-            (Severity::Fault, "no-sentinels"),
-            name,
-            "no sentinel answers",
-            "resolve the findings about the individual sentinels; without one, no master is known",
-        );
-        return;
+        let remedy =
+            "resolve the findings about the individual sentinels; without one, no master is known";
+        return found.add(Fault, "no-sentinels", name, "no sentinel answers", remedy);
     }
     let majority = all / 2 + 1;
     if reached < majority {
@@ -333,9 +308,9 @@ pub(super) fn quorum(findings: &mut Findings, observed: &Observed) {
         );
         let remedy = "a switch cannot be confirmed from this host; make the other sentinels \
                       reachable (learn_sentinels, address_map, network policies)";
-        findings.add((Severity::Fault, "majority"), name, what, remedy);
+        found.add(Fault, "majority", name, what, remedy);
     }
-    numbers(findings, observed, all, majority);
+    numbers(found, case, all, majority);
 }
 
 /// Whether another finding says why this peer is down: the one about the sentinel that does not
@@ -349,27 +324,21 @@ fn has_own_finding(observed: &Observed, peer: &ObservedPeer) -> bool {
 }
 
 /// Whether the number of sentinels and their quorum tolerate a loss.
-fn numbers(findings: &mut Findings, observed: &Observed, all: usize, majority: usize) {
-    let name = &observed.name;
+fn numbers(found: &mut Findings, case: &Case<'_>, all: usize, majority: usize) {
+    let name = &case.name;
     // A sentinel that does not answer, and that no other one lists, may still exist.
-    let possible = observed.sentinels.iter().filter(|it| it.configured).count().max(all);
-    let quorums = observed.views().filter_map(|(.., view)| view.quorum);
+    let possible = case.sentinels.iter().filter(|it| it.configured).count().max(all);
+    let quorums = case.views().filter_map(|(.., view)| view.quorum);
     if all < 3 {
-        let unmet = quorums.max().filter(|quorum| *quorum > all as u64);
-        let (severity, what) = match unmet {
-            Some(quorum) => (
-                Severity::Fault,
-                format!(
-                    "there are only {all} sentinels, and the quorum is {quorum}: no failover \
-                         is possible"
-                ),
-            ),
-            None => (Severity::Warning, format!("there are only {all} sentinels")),
-        };
+        let (mut severity, mut what) = (Warning, format!("there are only {all} sentinels"));
+        if let Some(quorum) = quorums.max().filter(|quorum| *quorum > all as u64) {
+            severity = Fault;
+            what = format!("{what}, and the quorum is {quorum}: no failover is possible");
+        }
         let remedy = "run at least three, each on a host of its own: with fewer, the loss of one \
                       makes failovers impossible. Do not lower the quorum instead: sentinels that \
                       do not know each other would promote one replica each";
-        findings.add((severity, "few-sentinels"), name, what, remedy);
+        found.add(severity, "few-sentinels", name, what, remedy);
     }
     if all > 2 && all.is_multiple_of(2) {
         let what = format!("there is an even number of sentinels: {all}");
@@ -378,29 +347,21 @@ fn numbers(findings: &mut Findings, observed: &Observed, all: usize, majority: u
              fail than with {}, and two halves that lose each other leave no majority",
             all - 1
         );
-        findings.add((Severity::Warning, "even-sentinels"), name, what, remedy);
+        found.add(Warning, "even-sentinels", name, what, remedy);
     }
-    for (sentinel, _, view) in observed.views() {
+    for (sentinel, _, view) in case.views() {
         if view.quorum == Some(1) && all > 1 {
-            findings.add(
-                (Severity::Warning, "quorum-one"),
-                &sentinel.addr,
-                "its quorum is 1: it calls for a failover as soon as it alone finds the master down",
-                format!(
-                    "a fault of its own network causes failovers: SENTINEL SET {name} quorum \
-                     {majority}"
-                ),
+            let what = "its quorum is 1: it calls for a failover as soon as it alone finds the master down";
+            let remedy = format!(
+                "a fault of its own network causes failovers: SENTINEL SET {name} quorum {majority}"
             );
+            found.add(Warning, "quorum-one", &sentinel.addr, what, remedy);
         }
         let unmet = view.quorum.filter(|quorum| *quorum > possible as u64 || *quorum == 0);
         if let Some(quorum) = unmet.filter(|_| all > 2) {
             let what = format!("its quorum is {quorum}, with {possible} sentinels in total");
-            findings.add(
-                (Severity::Fault, "quorum-setting"),
-                &sentinel.addr,
-                what,
-                format!("SENTINEL SET {name} quorum {}", possible / 2 + 1),
-            );
+            let remedy = format!("SENTINEL SET {name} quorum {}", possible / 2 + 1);
+            found.add(Fault, "quorum-setting", &sentinel.addr, what, remedy);
         }
     }
 }

@@ -17,14 +17,16 @@ mod transport;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
+use std::ops::Deref;
 use std::time::Duration;
 
 use sentinel::connections::is_usable;
 use sentinel::{Denied, NodeAddr, Verify};
 
+use self::Severity::{Fault, Note, Warning};
 use crate::observed::{
-    ExamineError, MasterAnswer, Observed, ObservedMaster, ObservedSentinel, SentinelAnswer,
-    describe_error,
+    ExamineError, MasterAnswer, Observed, ObservedMaster, ObservedPeer, ObservedSentinel,
+    SentinelAnswer, describe_error,
 };
 
 pub(crate) use cures::quote;
@@ -71,6 +73,13 @@ pub struct Finding {
     pub commands: Vec<String>,
 }
 
+impl Finding {
+    /// Everything but the subjects.
+    fn contents(&self) -> (Severity, &str, &str, &str, &[String]) {
+        (self.severity, self.code, &self.what, &self.remedy, &self.commands)
+    }
+}
+
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}; {}", self.about, self.what, self.remedy)
@@ -109,33 +118,48 @@ pub struct HostFacts {
     pub nonlocal_bind: [Option<bool>; 2],
 }
 
+/// The observations, and the settings that findings depend on.
+struct Case<'a> {
+    observed: &'a Observed,
+    context: &'a Context,
+}
+
+impl Deref for Case<'_> {
+    type Target = Observed;
+
+    fn deref(&self) -> &Observed {
+        self.observed
+    }
+}
+
 /// The findings so far.
 #[derive(Debug, Default)]
-pub(super) struct Findings(Vec<Finding>);
+pub(crate) struct Findings(pub(crate) Vec<Finding>);
 
 impl Findings {
-    pub(super) fn add(
+    pub(crate) fn add(
         &mut self,
-        kind: (Severity, &'static str),
+        severity: Severity,
+        code: &'static str,
         about: impl fmt::Display,
         what: impl Into<String>,
         remedy: impl Into<String>,
     ) {
-        let (severity, code) = kind;
-        self.0.push(Finding {
-            severity,
-            code,
-            about: about.to_string(),
-            what: what.into(),
-            remedy: remedy.into(),
-            commands: Vec::new(),
-        });
+        let (about, what, remedy) = (about.to_string(), what.into(), remedy.into());
+        self.0.push(Finding { severity, code, about, what, remedy, commands: Vec::new() });
+    }
+
+    /// Adds the commands of its remedy to the finding added last.
+    pub(crate) fn with_commands(&mut self, commands: &[String]) {
+        if let Some(last) = self.0.last_mut() {
+            last.commands = commands.to_vec();
+        }
     }
 
     /// All findings, the most severe first, without consequences and repetitions.
     fn finish(mut self) -> Vec<Finding> {
         for (cause, consequences) in CONSEQUENCES {
-            if self.0.iter().any(|it| it.severity == Severity::Fault && it.code == cause) {
+            if self.0.iter().any(|it| it.severity == Fault && it.code == cause) {
                 self.0.retain(|it| !consequences.contains(&it.code));
             }
         }
@@ -143,58 +167,39 @@ impl Findings {
         self.0.dedup();
         let mut merged: Vec<Finding> = Vec::new();
         for finding in self.0 {
-            let is_same = |it: &&mut Finding| {
-                (it.severity, it.code, &it.what, &it.remedy, &it.commands)
-                    == (
-                        finding.severity,
-                        finding.code,
-                        &finding.what,
-                        &finding.remedy,
-                        &finding.commands,
-                    )
-            };
-            match merged.iter_mut().find(is_same) {
+            match merged.iter_mut().find(|it| it.contents() == finding.contents()) {
                 Some(same) => same.about = format!("{}, {}", same.about, finding.about),
                 None => merged.push(finding),
             }
         }
         merged
     }
-
-    /// Adds the commands of its remedy to the finding added last.
-    pub(super) fn with_commands(&mut self, commands: &[String]) {
-        if let Some(last) = self.0.last_mut() {
-            last.commands = commands.to_vec();
-        }
-    }
 }
 
 /// All findings, the most severe first.
 #[must_use]
 pub fn diagnose(observed: &Observed, context: &Context) -> Vec<Finding> {
-    let mut findings = Findings::default();
-    for sentinel in &observed.sentinels {
-        match &sentinel.answer {
-            Err(error) => no_answer(&mut findings, observed, sentinel, error, context),
-            Ok(answer) => one_sentinel(&mut findings, observed, sentinel, answer, context),
-        }
-    }
-    electorate::identities(&mut findings, observed, context);
-    electorate::former_ids(&mut findings, observed, context);
-    electorate::announcements(&mut findings, observed);
-    electorate::locked_out(&mut findings, observed, context);
-    electorate::unlisted(&mut findings, observed);
-    electorate::second_names(&mut findings, observed);
-    electorate::agreement(&mut findings, observed, context);
-    electorate::quorum(&mut findings, observed);
-    placement::diagnose(&mut findings, observed, context);
-    settings::diagnose(&mut findings, observed, context);
-    nodes::diagnose(&mut findings, observed, context);
-    priorities::diagnose(&mut findings, observed);
-    durability::diagnose(&mut findings, observed, context);
-    hello_users::diagnose(&mut findings, observed);
-    transport::diagnose(&mut findings, observed, context);
-    findings.finish()
+    let (mut found, case) = (Findings::default(), &Case { observed, context });
+    let rules: [fn(&mut Findings, &Case<'_>); 16] = [
+        sentinels,
+        electorate::identities,
+        electorate::former_ids,
+        electorate::announcements,
+        electorate::locked_out,
+        electorate::unlisted,
+        electorate::second_names,
+        electorate::agreement,
+        electorate::quorum,
+        placement::diagnose,
+        settings::diagnose,
+        nodes::diagnose,
+        priorities::diagnose,
+        durability::diagnose,
+        hello_users::diagnose,
+        transport::diagnose,
+    ];
+    rules.iter().for_each(|rule| rule(&mut found, case));
+    found.finish()
 }
 
 /// Codes of faults, each with the codes of what follows from it. Following the remedies of those
@@ -229,108 +234,88 @@ const CONSEQUENCES: [(&str, &[&str]); 4] = [
     ("announced", &["one-host", "one-zone"]),
 ];
 
-fn no_answer(
-    findings: &mut Findings,
-    observed: &Observed,
-    sentinel: &ObservedSentinel,
-    error: &ExamineError,
-    context: &Context,
-) {
-    let at = &sentinel.addr;
-    let says_why =
-        matches!(error, ExamineError::Denied(_) | ExamineError::Tls(_) | ExamineError::OutOfPorts);
-    if !sentinel.configured && !says_why {
-        return ghost(findings, observed, at, error, context);
+/// Items separated by commas.
+fn join(items: impl IntoIterator<Item = impl fmt::Display>) -> String {
+    items.into_iter().map(|it| it.to_string()).collect::<Vec<_>>().join(", ")
+}
+
+/// What each sentinel says, or why it says nothing.
+fn sentinels(found: &mut Findings, case: &Case<'_>) {
+    for sentinel in &case.sentinels {
+        match &sentinel.answer {
+            Err(error) => no_answer(found, case, sentinel, error),
+            Ok(answer) => one_sentinel(found, case, sentinel, answer),
+        }
     }
+}
+
+fn no_answer(found: &mut Findings, case: &Case<'_>, at: &ObservedSentinel, error: &ExamineError) {
+    let (at, configured) = (&at.addr, at.configured);
     let (code, remedy) = match error {
-        ExamineError::Unresolved(_) => (
-            "dns",
-            "check the spelling, the search domain and the name server that this host \
-                     uses"
-                .to_owned(),
-        ),
+        ExamineError::Denied(denied) => return refusals(found, at, [denied], "sentinel"),
+        ExamineError::Tls(fault) => {
+            return transport::fault(found, at, fault, "service.sentinel_tls", Fault);
+        }
+        ExamineError::OutOfPorts => LOCAL_PORTS,
+        _ if !configured => return ghost(found, case, at, error),
+        ExamineError::Unresolved(_) => {
+            ("dns", "check the spelling, the search domain and the name server that this host uses")
+        }
         ExamineError::Unreachable(_) => (
             "unreachable",
             "check that it runs, and that firewalls and network policies allow connections from \
-             this host to its port"
-                .to_owned(),
+             this host to its port",
         ),
-        ExamineError::OutOfPorts => ("local-ports", LOCAL_PORTS.to_owned()),
-        ExamineError::Unresponsive => (
-            "unresponsive",
-            "the process may be stopped, or starved \
-                  of CPU: check its host"
-                .to_owned(),
-        ),
-        ExamineError::Denied(denied) => {
-            return refusals(findings, at, std::slice::from_ref(denied), "sentinel");
-        }
-        ExamineError::Tls(fault) => {
-            return transport::fault(findings, at, fault, "service.sentinel_tls", Severity::Fault);
+        ExamineError::Unresponsive => {
+            ("unresponsive", "the process may be stopped, or starved of CPU: check its host")
         }
         ExamineError::UnexpectedServer | ExamineError::OtherSentinel => (
             "no-sentinel",
             "Sentinel usually listens on port 26379 and Redis on 6379; Sentinel 6.2 or newer is \
-             required"
-                .to_owned(),
+             required",
         ),
-        ExamineError::OutsideNodes => (OUTSIDE_NODES, OUTSIDE_NODES_REMEDY.to_owned()),
-        ExamineError::LeadsBack => (
-            "loop",
-            "configure the address of a sentinel, not of this \
-                  proxy"
-                .to_owned(),
-        ),
+        ExamineError::OutsideNodes => OUTSIDE_NODES,
+        ExamineError::LeadsBack => {
+            ("loop", "configure the address of a sentinel, not of this proxy")
+        }
     };
-    findings.add((Severity::Fault, code), at, describe_error(error), remedy);
+    found.add(Fault, code, at, describe_error(error), remedy);
 }
 
-/// The finding on an announced address that `service.nodes` does not permit.
-pub(super) const OUTSIDE_NODES: &str = "outside-nodes";
-pub(super) const OUTSIDE_NODES_REMEDY: &str = "add it to service.nodes if it is yours; otherwise find out which client may publish to \
-     __sentinel__:hello, and make the sentinels forget it (SENTINEL RESET)";
+/// Code and remedy of an announced address that `service.nodes` does not permit.
+const OUTSIDE_NODES: (&str, &str) = (
+    "outside-nodes",
+    "add it to service.nodes if it is yours; otherwise find out which client may publish to \
+     __sentinel__:hello, and make the sentinels forget it (SENTINEL RESET)",
+);
 
-/// The remedy for a host without a local port.
-pub(super) const LOCAL_PORTS: &str = "the ports of net.ipv4.ip_local_port_range are in use towards that address: widen the range, \
-     or find the program that opens so many connections (ss -tan)";
+/// Code and remedy for a host without a local port.
+const LOCAL_PORTS: (&str, &str) = (
+    "local-ports",
+    "the ports of net.ipv4.ip_local_port_range are in use towards that address: widen the range, \
+     or find the program that opens so many connections (ss -tan)",
+);
 
 /// A listed sentinel that is not configured and does not answer.
-fn ghost(
-    findings: &mut Findings,
-    observed: &Observed,
-    at: &NodeAddr,
-    error: &ExamineError,
-    context: &Context,
-) {
-    let listed = observed
-        .views()
-        .filter(|(_, _, view)| view.peers.iter().any(|it| it.addr.as_ref() == Some(at)));
-    let who: Vec<String> = listed.map(|(it, ..)| it.addr.to_string()).collect();
-    let what =
-        format!("it is listed as a sentinel by {}, and {}", who.join(", "), describe_error(error));
+fn ghost(found: &mut Findings, case: &Case<'_>, at: &NodeAddr, error: &ExamineError) {
+    let is_it = |it: &&ObservedPeer| it.addr.as_ref() == Some(at);
+    let listed = case.views().filter(|(.., view)| view.peers.iter().any(|it| is_it(&it)));
+    let who = join(listed.map(|(it, ..)| &it.addr));
+    let what = format!("it is listed as a sentinel by {who}, and {}", describe_error(error));
     if *error == ExamineError::OutsideNodes {
-        findings.add((Severity::Warning, OUTSIDE_NODES), at, what, OUTSIDE_NODES_REMEDY);
-        return;
+        let (code, remedy) = OUTSIDE_NODES;
+        return found.add(Warning, code, at, what, remedy);
     }
-    let is_up =
-        |view: &ObservedMaster| view.peers.iter().any(|it| it.up && it.addr.as_ref() == Some(at));
-    if observed.views().any(|(_, _, view)| is_up(view)) {
+    if case.peers().filter(is_it).any(|it| it.up) {
         let remedy = "other sentinels reach it: make its port reachable from this host";
-        return findings.add((Severity::Warning, "ghost"), at, what, remedy);
+        return found.add(Warning, "ghost", at, what, remedy);
     }
-    forgotten(findings, observed, context, at, what, "it counts towards the majority");
+    forgotten(found, case, at, what, "it counts towards the majority");
 }
 
 /// Reports a listed server that is gone, with the commands that make the sentinels forget it.
-pub(super) fn forgotten(
-    findings: &mut Findings,
-    observed: &Observed,
-    context: &Context,
-    at: &NodeAddr,
-    what: String,
-    effect: &str,
-) {
-    let commands = cures::forget(observed, context);
+fn forgotten(found: &mut Findings, case: &Case<'_>, at: &NodeAddr, what: String, effect: &str) {
+    let commands = cures::forget(case);
     let remedy = if commands.is_empty() {
         format!(
             "if it is gone for good, the sentinels have to forget it with SENTINEL RESET: until \
@@ -341,58 +326,60 @@ pub(super) fn forgotten(
         format!(
             "if it runs, make its port reachable from this host. If it is gone for good, make the \
              sentinels forget it, one after the other: until then {effect}{}",
-            cures::preparation(context)
+            cures::preparation(case.context)
         )
     };
-    findings.add((Severity::Warning, "ghost"), at, what, remedy);
-    findings.with_commands(&commands);
+    found.add(Warning, "ghost", at, what, remedy);
+    found.with_commands(&commands);
 }
 
 /// Reports refused commands as one finding with all ACL rules to add.
-pub(super) fn refusals(findings: &mut Findings, about: &NodeAddr, refused: &[Denied], kind: &str) {
+fn refusals<'a>(
+    found: &mut Findings,
+    at: &NodeAddr,
+    refused: impl IntoIterator<Item = &'a Denied>,
+    kind: &str,
+) {
     let (mut commands, mut rules) = (Vec::new(), Vec::new());
     for denied in refused {
+        let rejected = |found: &mut Findings, what: &str, remedy: &str| {
+            found.add(Fault, "connection-rejected", at, what, remedy);
+        };
         match denied {
-            Denied::PasswordMissing { setting } => findings.add(
-                (Severity::Fault, "password"),
-                about,
-                "it requires a password and none is configured",
-                format!("set {setting}"),
-            ),
-            Denied::PasswordWithheld => findings.add(
-                (Severity::Warning, "password"),
-                about,
-                "it requires a password, which is not sent to it: no majority of the configured \
-                 sentinels names or lists it",
-                "if it is one of yours, find out why the other sentinels do not list it",
-            ),
-            Denied::WrongPassword { setting } => findings.add(
-                (Severity::Fault, "password"),
-                about,
-                "it rejects the user or the password",
-                format!("check {setting}; ACL LIST on that {kind} shows its users"),
-            ),
-            Denied::NotPermitted { command, rule } if !rules.contains(rule) => {
-                commands.push(*command);
-                rules.push(*rule);
+            Denied::PasswordMissing { setting } => {
+                let what = "it requires a password and none is configured";
+                found.add(Fault, "password", at, what, format!("set {setting}"));
             }
-            Denied::NotPermitted { .. } => {}
-            Denied::TooManyClients => findings.add(
-                (Severity::Fault, "connection-rejected"),
-                about,
+            Denied::PasswordWithheld => {
+                let what = "it requires a password, which is not sent to it: no majority of the \
+                            configured sentinels names or lists it";
+                let remedy =
+                    "if it is one of yours, find out why the other sentinels do not list it";
+                found.add(Warning, "password", at, what, remedy);
+            }
+            Denied::WrongPassword { setting } => {
+                let remedy = format!("check {setting}; ACL LIST on that {kind} shows its users");
+                found.add(Fault, "password", at, "it rejects the user or the password", remedy);
+            }
+            Denied::NotPermitted { command, rule } => {
+                if !rules.contains(rule) {
+                    commands.push(*command);
+                    rules.push(*rule);
+                }
+            }
+            Denied::TooManyClients => rejected(
+                found,
                 "it has reached its limit of clients",
                 "raise maxclients, or find the clients that hold so many connections with CLIENT \
                  LIST",
             ),
-            Denied::ProtectedMode => findings.add(
-                (Severity::Fault, "connection-rejected"),
-                about,
+            Denied::ProtectedMode => rejected(
+                found,
                 "it is in protected mode and accepts connections from its own host only",
                 "set a password there, or protected-mode no",
             ),
-            Denied::ConnectionRejected => findings.add(
-                (Severity::Fault, "connection-rejected"),
-                about,
+            Denied::ConnectionRejected => rejected(
+                found,
                 "it answers a new connection with an error and closes it",
                 "check its log",
             ),
@@ -402,51 +389,42 @@ pub(super) fn refusals(findings: &mut Findings, about: &NodeAddr, refused: &[Den
         return;
     }
     let what = format!("its ACL does not allow our user to run {}", commands.join(", "));
-    let remedy = format!(
-        "on that {kind}: ACL SETUSER <our user> {}, and the same in its ACL file",
-        rules.join(" ")
-    );
+    let rule = rules.join(" ");
+    let remedy =
+        format!("on that {kind}: ACL SETUSER <our user> {rule}, and the same in its ACL file");
     // The name only helps readers of CLIENT LIST.
-    let severity = if rules == ["+client|setname"] { Severity::Note } else { Severity::Fault };
-    findings.add((severity, "acl"), about, what, remedy);
+    let severity = if rules == ["+client|setname"] { Note } else { Fault };
+    found.add(severity, "acl", at, what, remedy);
 }
 
 fn one_sentinel(
-    findings: &mut Findings,
-    observed: &Observed,
+    found: &mut Findings,
+    case: &Case<'_>,
     sentinel: &ObservedSentinel,
     answer: &SentinelAnswer,
-    context: &Context,
 ) {
-    let (at, name) = (&sentinel.addr, &observed.name);
-    refusals(findings, at, &answer.refused, "sentinel");
+    let (at, name) = (&sentinel.addr, &case.name);
+    refusals(found, at, &answer.refused, "sentinel");
     if !answer.resp3 {
         let what = "it supports RESP2 only: it is older than Redis 6, or its ACL lacks +hello";
-        findings.add(
-            (Severity::Note, "resp2"),
-            at,
-            what,
-            "it costs one more connection; allow +hello if possible",
-        );
+        let remedy = "it costs one more connection; allow +hello if possible";
+        found.add(Note, "resp2", at, what, remedy);
     }
     if answer.tilt {
         let what =
             "it is in TILT: its clock or its scheduling jumped, and it takes no part in failovers";
-        findings.add(
-            (Severity::Warning, "tilt"),
-            at,
-            what,
-            "TILT ends by itself after 30 s; if it returns, check CPU load and clock of its host",
-        );
+        let remedy =
+            "TILT ends by itself after 30 s; if it returns, check CPU load and clock of its host";
+        found.add(Warning, "tilt", at, what, remedy);
     }
     match &answer.master {
         MasterAnswer::UnknownName => {
-            let others: Vec<&str> = answer.watched.iter().map(|it| &*it.name).collect();
-            let others = others.join(", ");
-            let commands = cures::realign(observed, context);
+            let others = join(answer.watched.iter().map(|it| &*it.name));
+            let commands = cures::realign(case);
             let remedy = if !others.is_empty() {
                 format!(
-                    "it monitors: {others}; correct `master` (by default `name`), or make it monitor {name}"
+                    "it monitors: {others}; correct `master` (by default `name`), or make it \
+                     monitor {name}"
                 )
             } else if commands.is_empty() {
                 format!(
@@ -458,56 +436,41 @@ fn one_sentinel(
                  again"
                     .to_owned()
             };
-            let note = if commands.is_empty() { "" } else { cures::preparation(context) };
-            findings.add(
-                (Severity::Fault, "unknown-name"),
-                at,
-                format!("it monitors no master named {name}"),
-                format!("{remedy}{note}"),
-            );
-            findings.with_commands(&commands);
+            let remedy = format!("{remedy}{}", cures::note(case, &commands));
+            let what = format!("it monitors no master named {name}");
+            found.add(Fault, "unknown-name", at, what, remedy);
+            found.with_commands(&commands);
         }
         MasterAnswer::Malformed(what) => {
-            findings.add(
-                (Severity::Warning, "no-answer"),
-                at,
-                *what,
-                "run the doctor again; if it stays, check its log",
-            );
+            let remedy = "run the doctor again; if it stays, check its log";
+            found.add(Warning, "no-answer", at, *what, remedy);
         }
         MasterAnswer::Denied => {}
-        MasterAnswer::Known(view) => announced(findings, sentinel, answer, view, context),
+        MasterAnswer::Known(view) => announced(found, case, at, answer.reached.ip(), view),
     }
 }
 
 /// Announced addresses that are only valid on the announcing host.
 fn announced(
-    findings: &mut Findings,
-    sentinel: &ObservedSentinel,
-    answer: &SentinelAnswer,
+    found: &mut Findings,
+    case: &Case<'_>,
+    at: &NodeAddr,
+    said_by: IpAddr,
     view: &ObservedMaster,
-    context: &Context,
 ) {
-    let said_by = answer.reached.ip();
     let useless = |addr: &&NodeAddr| {
-        !context.mapped.contains(*addr)
-            && addr.ip().is_some_and(|ip: IpAddr| !is_usable(ip, said_by))
+        !case.context.mapped.contains(*addr) && addr.ip().is_some_and(|ip| !is_usable(ip, said_by))
     };
-    let nodes = std::iter::once(&view.addr).chain(view.replicas.iter().map(|it| &it.addr));
-    for addr in nodes.filter(useless) {
+    for addr in view.nodes().filter(useless) {
         let what = format!("it announces {addr}, which only its own host can reach");
         let remedy = "make the node announce a reachable address (replica-announce-ip, and \
                       sentinel monitor with that address), or set address_map";
-        findings.add((Severity::Fault, "announced"), &sentinel.addr, what, remedy);
+        found.add(Fault, "announced", at, what, remedy);
     }
     for addr in view.peers.iter().filter_map(|it| it.addr.as_ref()).filter(useless) {
         let what =
             format!("it announces another sentinel at {addr}, which only its own host can reach");
-        findings.add(
-            (Severity::Fault, "announced"),
-            &sentinel.addr,
-            what,
-            "set sentinel announce-ip there, or set address_map",
-        );
+        let remedy = "set sentinel announce-ip there, or set address_map";
+        found.add(Fault, "announced", at, what, remedy);
     }
 }

@@ -6,47 +6,38 @@ use std::time::Duration;
 
 use sentinel::{Denied, NodeAddr, NodeReport, PingReply, Role, Verify};
 
+use super::Severity::{Fault, Note, Warning};
 use super::{
-    Context, Findings, LOCAL_PORTS, OUTSIDE_NODES, OUTSIDE_NODES_REMEDY, Severity, forgotten,
-    refusals,
+    Case, Context, Findings, LOCAL_PORTS, OUTSIDE_NODES, Severity, cures, electorate, forgotten,
+    join, refusals, transport,
 };
-use super::{cures, electorate, transport};
-use crate::observed::{ExamineError, Observed, ObservedNode, describe_error};
+use crate::observed::{ExamineError, ObservedNode, describe_error};
 
-pub(super) fn diagnose(findings: &mut Findings, observed: &Observed, context: &Context) {
-    let highest = observed.views().map(|(_, _, view)| view.epoch).max();
-    let masters: BTreeSet<&NodeAddr> = observed
-        .views()
-        .filter(|(_, _, view)| Some(view.epoch) == highest)
-        .map(|(_, _, view)| &view.addr)
-        .collect();
-    let odd = passwords(findings, observed, context);
-    for node in &observed.nodes {
+pub(super) fn diagnose(found: &mut Findings, case: &Case<'_>) {
+    let (masters, odd) = (case.named(), passwords(found, case));
+    for node in &case.nodes {
         let is_master = masters.contains(&node.addr);
+        let severity = if is_master { Fault } else { Warning };
         match &node.answer {
             Err(ExamineError::Denied(_)) if odd.contains(&node.addr) => {}
-            Err(ExamineError::Denied(denied)) => {
-                refusals(findings, &node.addr, std::slice::from_ref(denied), "redis");
-            }
+            Err(ExamineError::Denied(denied)) => refusals(found, &node.addr, [denied], "redis"),
             Err(ExamineError::Tls(fault)) => {
-                let severity = if is_master { Severity::Fault } else { Severity::Warning };
-                let key = "service.redis_tls";
-                transport::fault(findings, &node.addr, fault, key, severity);
+                transport::fault(found, &node.addr, fault, "service.redis_tls", severity);
             }
             // Reported with those who list it.
-            Err(_) if observed.is_replica_gone(&node.addr) && !is_master => {}
-            Err(error) => unreachable(findings, node, error, is_master, context),
-            Ok(_) if context.verify == Verify::Tcp => {}
-            Ok(_) => answered(findings, observed, context, node, is_master, &masters),
+            Err(_) if case.is_replica_gone(&node.addr) && !is_master => {}
+            Err(error) => unreachable(found, case, node, error, severity),
+            Ok(_) if case.context.verify == Verify::Tcp => {}
+            Ok(report) => answered(found, case, node, report, severity),
         }
         if is_master {
-            write_guard(findings, observed, node);
-            persistence(findings, node);
-            unlisted(findings, observed, context, node);
+            write_guard(found, case, node);
+            persistence(found, node);
+            unlisted(found, case, node);
         }
     }
-    replicas(findings, observed, context, &masters);
-    candidates(findings, observed, context);
+    replicas(found, case);
+    candidates(found, case);
 }
 
 /// Whether a node wants a password, if that is known, and whether it accepts ours. `None` if it
@@ -67,16 +58,10 @@ fn wants_password(node: &ObservedNode, context: &Context) -> Option<(Option<bool
 
 /// Nodes with another password than the others, or with one where the others have none. Clients of
 /// one master are refused when the next failover promotes the other. Returns these nodes.
-fn passwords<'a>(
-    findings: &mut Findings,
-    observed: &'a Observed,
-    context: &Context,
-) -> BTreeSet<&'a NodeAddr> {
-    let known: Vec<_> = observed
-        .nodes
-        .iter()
-        .filter_map(|node| Some((&node.addr, wants_password(node, context)?)))
-        .collect();
+fn passwords<'a>(found: &mut Findings, case: &'a Case<'_>) -> BTreeSet<&'a NodeAddr> {
+    let known = case.nodes.iter();
+    let known = known.filter_map(|it| Some((&it.addr, wants_password(it, case.context)?)));
+    let known: Vec<_> = known.collect();
     let having = |is: fn(Option<bool>, bool) -> bool| -> BTreeSet<&NodeAddr> {
         known.iter().filter(|(_, (wants, accepts))| is(*wants, *accepts)).map(|it| it.0).collect()
     };
@@ -85,41 +70,32 @@ fn passwords<'a>(
     let (refusing, accepting) = (having(|_, accepts| !accepts), having(|_, accepts| accepts));
     let remedy = "set requirepass, masterauth and the ACL users equally on every node: a failover \
                   promotes any of them, and its replicas and the clients log in there as before";
-    let of = (Severity::Fault, "password");
+    let mut add = |addrs: &BTreeSet<&NodeAddr>, what: &str| {
+        addrs.iter().for_each(|addr| found.add(Fault, "password", addr, what, remedy));
+    };
     if !with.is_empty() && !without.is_empty() {
-        let what = format!("it requires a password, and {} does not", join(&without));
-        with.iter().for_each(|addr| findings.add(of, addr, what.as_str(), remedy));
+        add(&with, &format!("it requires a password, and {} does not", join(&without)));
         return refusing;
     }
     if refusing.is_empty() || accepting.is_empty() {
         return BTreeSet::new();
     }
-    let what = format!("it rejects the user or the password that {} accepts", join(&accepting));
-    refusing.iter().for_each(|addr| findings.add(of, addr, what.as_str(), remedy));
+    let accepting = join(&accepting);
+    add(&refusing, &format!("it rejects the user or the password that {accepting} accepts"));
     refusing
 }
 
-fn join(addrs: &BTreeSet<&NodeAddr>) -> String {
-    addrs.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
-}
-
 fn unreachable(
-    findings: &mut Findings,
+    found: &mut Findings,
+    case: &Case<'_>,
     node: &ObservedNode,
     error: &ExamineError,
-    is_master: bool,
-    context: &Context,
+    severity: Severity,
 ) {
-    let kind = if is_master { "master" } else { "replica" };
-    let what = match node.dialled.map(NodeAddr::from).filter(|dialled| *dialled != node.addr) {
-        Some(dialled) => {
-            format!(
-                "the sentinels announce this {kind}; dialled at {dialled}: {}",
-                describe_error(error)
-            )
-        }
-        None => format!("the sentinels announce this {kind}; {}", describe_error(error)),
-    };
+    let kind = if severity == Fault { "master" } else { "replica" };
+    let dialled = node.dialled.map(NodeAddr::from).filter(|it| *it != node.addr);
+    let dialled = dialled.map(|it| format!("dialled at {it}: ")).unwrap_or_default();
+    let what = format!("the sentinels announce this {kind}; {dialled}{}", describe_error(error));
     let (code, remedy) = match error {
         ExamineError::Unresolved(_) => (
             "dns",
@@ -131,118 +107,110 @@ fn unreachable(
             "the address belongs to this proxy: remove it from the sentinels, or correct \
              address_map",
         ),
-        ExamineError::OutsideNodes => (OUTSIDE_NODES, OUTSIDE_NODES_REMEDY),
-        ExamineError::OutOfPorts => ("local-ports", LOCAL_PORTS),
+        ExamineError::OutsideNodes => OUTSIDE_NODES,
+        ExamineError::OutOfPorts => LOCAL_PORTS,
         ExamineError::Unresponsive => ("unresponsive", "it is busy or stopped; check its host"),
-        _ if context.mapped.contains(&node.addr) => {
+        _ if case.context.mapped.contains(&node.addr) => {
             ("not-dialable", "correct its entry in address_map")
         }
         _ => (
             "not-dialable",
             "if it runs, this address is not valid on this host: make the node announce another \
-             (replica-announce-ip), set \
-             address_map for NAT, or open firewalls and network policies",
+             (replica-announce-ip), set address_map for NAT, or open firewalls and network policies",
         ),
     };
-    let severity = if is_master { Severity::Fault } else { Severity::Warning };
-    findings.add((severity, code), &node.addr, what, remedy);
+    found.add(severity, code, &node.addr, what, remedy);
 }
 
-fn ping(findings: &mut Findings, node: &ObservedNode, report: &NodeReport, is_master: bool) {
-    let severity = if is_master { Severity::Fault } else { Severity::Warning };
+fn ping(found: &mut Findings, node: &ObservedNode, report: &NodeReport, severity: Severity) {
     let wait = "wait; INFO persistence and INFO replication show its progress";
-    let (what, remedy) = match report.ping {
-        PingReply::Loading => ("it answers PING with -LOADING: it is loading its data", wait),
+    let answer;
+    let (severity, code, what, remedy) = match report.ping {
+        PingReply::Loading => {
+            (severity, "no-pong", "it answers PING with -LOADING: it is loading its data", wait)
+        }
         PingReply::MasterDown => (
+            severity,
+            "no-pong",
             "it answers PING with -MASTERDOWN: it has no link to its master, and \
              replica-serve-stale-data is no",
             wait,
         ),
         PingReply::Other => {
             let words = node.details.ping.as_deref().unwrap_or("something else");
+            answer = format!("it does not answer PING with PONG: {words}");
             let remedy = "the sentinels need PONG as well, and consider it down: check \
                           rename-command and whether a Redis server listens there";
-            let what = format!("it does not answer PING with PONG: {words}");
-            return findings.add((severity, "no-pong"), &node.addr, what, remedy);
+            (severity, "no-pong", &*answer, remedy)
         }
         other => {
-            if let Some(what) = other.refusal() {
-                let remedy = "free its disk, or end the script; the sentinels consider a node down \
-                              that answers PING like this, and may fail over";
-                findings.add((Severity::Warning, "refuses"), &node.addr, what, remedy);
-            }
-            return;
+            let Some(what) = other.refusal() else { return };
+            let remedy = "free its disk, or end the script; the sentinels consider a node down \
+                          that answers PING like this, and may fail over";
+            (Warning, "refuses", what, remedy)
         }
     };
-    findings.add((severity, "no-pong"), &node.addr, what, remedy);
+    found.add(severity, code, &node.addr, what, remedy);
 }
 
 /// Commands without which a node is not verified at all, or not its history.
-fn probe_commands(findings: &mut Findings, node: &ObservedNode, report: &NodeReport) {
+fn probe_commands(found: &mut Findings, node: &ObservedNode, report: &NodeReport) {
     if !report.ping.is_ready() || report.ping == PingReply::Busy {
         return;
     }
-    let words = |it: &Option<tls::OutsideText>| it.as_deref().map(|it| format!(": {it}"));
+    let words = |it: Option<&tls::OutsideText>| it.map_or_else(String::new, |it| format!(": {it}"));
     if report.role == Role::Unknown {
-        let said = words(&node.details.role_error).unwrap_or_default();
-        let what = format!("it does not tell its role{said}");
+        let what = format!("it does not tell its role{}", words(node.details.role_error.as_ref()));
         let remedy = "Pointsman asks ROLE and never uses a node that does not answer it: remove \
                       rename-command ROLE there, or set verify = \"ping\", which trusts the \
                       sentinels alone";
-        return findings.add((Severity::Fault, "no-role"), &node.addr, what, remedy);
+        return found.add(Fault, "no-role", &node.addr, what, remedy);
     }
     if report.lineage.is_some() {
         return;
     }
-    match &node.details.info_error {
-        Some(error) if error.starts_with("NOPERM") => findings.add(
-            (Severity::Warning, "acl"),
-            &node.addr,
-            "its ACL does not allow our user to run INFO: the lineage of a new master cannot be \
-             checked",
-            "on that redis: ACL SETUSER <our user> +info",
-        ),
-        error => findings.add(
-            (Severity::Warning, "no-info"),
-            &node.addr,
-            format!("it does not tell its history{}", words(error).unwrap_or_default()),
-            "Pointsman and the sentinels ask INFO: remove rename-command INFO there. Without it \
-             the sentinels learn no replicas, and sessions are closed at a failover",
-        ),
+    let error = node.details.info_error.as_ref();
+    if error.is_some_and(|error| error.starts_with("NOPERM")) {
+        let what = "its ACL does not allow our user to run INFO: the lineage of a new master \
+                    cannot be checked";
+        let remedy = "on that redis: ACL SETUSER <our user> +info";
+        return found.add(Warning, "acl", &node.addr, what, remedy);
     }
+    let what = format!("it does not tell its history{}", words(error));
+    let remedy = "Pointsman and the sentinels ask INFO: remove rename-command INFO there. Without \
+                  it the sentinels learn no replicas, and sessions are closed at a failover";
+    found.add(Warning, "no-info", &node.addr, what, remedy);
 }
 
 fn answered(
-    findings: &mut Findings,
-    observed: &Observed,
-    context: &Context,
+    found: &mut Findings,
+    case: &Case<'_>,
     node: &ObservedNode,
-    is_master: bool,
-    masters: &BTreeSet<&NodeAddr>,
+    report: &NodeReport,
+    severity: Severity,
 ) {
-    let Ok(report) = &node.answer else { return };
-    ping(findings, node, report, is_master);
-    match (&report.role, is_master) {
+    ping(found, node, report, severity);
+    let masters = case.named();
+    match (&report.role, severity == Fault) {
         (Role::Replica { master, .. }, true) => {
             let what = format!(
                 "the sentinels name it as the master, and it reports that it is a replica of \
                  {master}"
             );
-            let commands = cures::realign(observed, context);
+            let commands = cures::realign(case);
+            let cure = electorate::cure(case, &commands);
             let remedy = format!(
                 "a failover may be in progress: run the doctor again. If it stays and this node \
-                 has the data: REPLICAOF NO ONE there. Otherwise: {}",
-                electorate::cure(observed, context, &commands)
+                 has the data: REPLICAOF NO ONE there. Otherwise: {cure}"
             );
-            findings.add((Severity::Fault, "not-master"), &node.addr, what, remedy);
-            findings.with_commands(&commands);
+            found.add(Fault, "not-master", &node.addr, what, remedy);
+            found.with_commands(&commands);
         }
         (Role::Master, false) => {
             let what = "it reports that it is a master, and the sentinels name another";
             let remedy = "for about ten seconds after a failover this is normal; if it stays, it \
-                          accepts writes that will be lost: \
-                          make it a replica with REPLICAOF";
-            findings.add((Severity::Fault, "second-master"), &node.addr, what, remedy);
+                          accepts writes that will be lost: make it a replica with REPLICAOF";
+            found.add(Fault, "second-master", &node.addr, what, remedy);
         }
         (Role::Replica { master, .. }, false)
             if !masters.contains(master) && !masters.is_empty() =>
@@ -251,55 +219,55 @@ fn answered(
                 format!("it follows {master}, which the sentinels do not name as the master");
             let remedy = "if both addresses belong to one host, make all servers announce the \
                           same one; otherwise REPLICAOF the master";
-            findings.add((Severity::Warning, "wrong-master"), &node.addr, what, remedy);
+            found.add(Warning, "wrong-master", &node.addr, what, remedy);
         }
         (Role::Replica { connected: false, .. }, false) => {
             let what = "its link to the master is broken";
             let remedy = "check INFO replication there: masterauth, masteruser and the network \
                           are the usual causes";
-            findings.add((Severity::Warning, "broken-link"), &node.addr, what, remedy);
+            found.add(Warning, "broken-link", &node.addr, what, remedy);
         }
         _ => {}
     }
-    if context.verify == Verify::Role {
-        probe_commands(findings, node, report);
+    if case.context.verify == Verify::Role {
+        probe_commands(found, node, report);
     }
 }
 
 /// Whether the master would come back without its data.
-fn persistence(findings: &mut Findings, node: &ObservedNode) {
+fn persistence(found: &mut Findings, node: &ObservedNode) {
     if node.details.persists == Some(false) {
         let what = "it keeps its data in memory only (save \"\", appendonly no): restarted before \
                     the sentinels find it down, it is the master without data, and its replicas \
                     copy that";
         let remedy = "set appendonly yes or save, or let nothing restart it within \
                       down-after-milliseconds (Restart= in systemd, restart policies of containers)";
-        findings.add((Severity::Note, "no-persistence"), &node.addr, what, remedy);
+        found.add(Note, "no-persistence", &node.addr, what, remedy);
     }
 }
 
+/// The replicas that the sentinels list for this master.
+fn listed_replicas<'a>(case: &'a Case<'_>, master: &NodeAddr) -> BTreeSet<&'a NodeAddr> {
+    let views = case.views().filter(|(.., view)| view.addr == *master);
+    views.flat_map(|(.., view)| view.replicas.iter().map(|it| &it.addr)).collect()
+}
+
 /// Replicas that the master has, and that no sentinel lists.
-fn unlisted(findings: &mut Findings, observed: &Observed, context: &Context, node: &ObservedNode) {
+fn unlisted(found: &mut Findings, case: &Case<'_>, node: &ObservedNode) {
     let Some(own) = node.report().and_then(|it| it.replicas.as_ref()) else { return };
-    let views = || observed.views().filter(|(.., view)| view.addr == node.addr);
-    let listed: BTreeSet<&NodeAddr> =
-        views().flat_map(|(.., view)| view.replicas.iter().map(|it| &it.addr)).collect();
+    let listed = listed_replicas(case, &node.addr);
+    let mut views = case.views().filter(|(.., view)| view.addr == node.addr);
     // Sentinels may list the address of a name.
-    if views().any(|(.., view)| view.failing_over) || listed.len() >= own.len() {
+    if views.any(|(.., view)| view.failing_over) || listed.len() >= own.len() {
         return;
     }
     let distinct: BTreeSet<&NodeAddr> = own.iter().map(|it| &it.addr).collect();
     if distinct.len() < own.len() {
-        let what = format!(
-            "{} replicas announce {} addresses to it: {}",
-            own.len(),
-            distinct.len(),
-            join(&distinct)
-        );
+        let (replicas, addresses, all) = (own.len(), distinct.len(), join(&distinct));
+        let what = format!("{replicas} replicas announce {addresses} addresses to it: {all}");
         let remedy = "give each replica a replica-announce-ip and replica-announce-port of its own: \
                       the sentinels take several at one address for one";
-        findings.add((Severity::Warning, "replica-unlisted"), &node.addr, what, remedy);
-        return;
+        return found.add(Warning, "replica-unlisted", &node.addr, what, remedy);
     }
     for addr in distinct.difference(&listed) {
         let what = "the master has this replica, and no sentinel lists it: it is never promoted";
@@ -307,35 +275,33 @@ fn unlisted(findings: &mut Findings, observed: &Observed, context: &Context, nod
             let remedy = "it announces a name, which sentinels ignore by default: sentinel \
                           resolve-hostnames yes on each of them (and announce-hostnames, if \
                           clients use names), or an address in replica-announce-ip";
-            (remedy, cures::resolve_names(observed, context))
+            (remedy, cures::resolve_names(case))
         } else {
             let remedy = "sentinels ask the master every ten seconds: run the doctor again. If it \
                           stays, check that they log in with a user that may run INFO";
             (remedy, Vec::new())
         };
-        findings.add((Severity::Warning, "replica-unlisted"), addr, what, remedy);
-        findings.with_commands(&commands);
+        found.add(Warning, "replica-unlisted", addr, what, remedy);
+        found.with_commands(&commands);
     }
 }
 
 /// Whether the master stops accepting writes when it loses its replicas. While a proxy continues in
 /// a minority, or clients bypass it, nothing else bounds what a master that was cut off accepts.
-fn write_guard(findings: &mut Findings, observed: &Observed, node: &ObservedNode) {
-    let listed: BTreeSet<&NodeAddr> = observed
-        .views()
-        .filter(|(_, _, view)| view.addr == node.addr)
-        .flat_map(|(_, _, view)| view.replicas.iter().map(|it| &it.addr))
-        .collect();
+fn write_guard(found: &mut Findings, case: &Case<'_>, node: &ObservedNode) {
+    let listed = listed_replicas(case, &node.addr);
     let own = node.report().and_then(|it| it.replicas.as_ref()).map_or(0, |it| it.len());
     let replicas = listed.len().max(own) as u64;
     let Some(guard) = node.details.write_guard.filter(|_| replicas > 0) else { return };
-    let of = (Severity::Warning, "min-replicas");
+    let mut add = |severity, what: &str, remedy: &str| {
+        found.add(severity, "min-replicas", &node.addr, what, remedy);
+    };
     if !guard.enabled {
         let what = "min-replicas-to-write is off: a master that was cut off from its replicas \
                     keeps accepting writes, which are lost when another one is promoted";
         let remedy = "min-replicas-to-write 1 and min-replicas-max-lag 10 on every node bound it \
                       to ten seconds; writes then need one reachable replica";
-        return findings.add((Severity::Note, "min-replicas"), &node.addr, what, remedy);
+        return add(Note, what, remedy);
     }
     let Some(to_write) = guard.to_write else { return };
     if to_write > replicas {
@@ -344,54 +310,47 @@ fn write_guard(findings: &mut Findings, observed: &Observed, node: &ObservedNode
              writes"
         );
         let remedy = format!("add replicas, or CONFIG SET min-replicas-to-write {}", replicas / 2);
-        findings.add((Severity::Fault, "min-replicas"), &node.addr, what, remedy);
-    } else if guard.good.is_some_and(|good| good < to_write) {
+        add(Fault, &what, &remedy);
+    } else if let Some(good) = guard.good.filter(|good| *good < to_write) {
         let what = format!(
-            "it refuses writes: {} of its replicas have acknowledged within \
-             min-replicas-max-lag, and min-replicas-to-write is {to_write}",
-            guard.good.unwrap_or(0)
+            "it refuses writes: {good} of its replicas have acknowledged within \
+             min-replicas-max-lag, and min-replicas-to-write is {to_write}"
         );
         let remedy = "check the replicas and the network to them; INFO replication shows the lag";
-        findings.add((Severity::Fault, "min-replicas"), &node.addr, what, remedy);
+        add(Fault, &what, remedy);
     } else if to_write == replicas {
         let what = format!(
             "min-replicas-to-write is {to_write}, and it has {replicas} replicas: the loss of one \
              stops all writes, and so does each failover until all follow the new master"
         );
-        findings.add(of, &node.addr, what, "add a replica, or lower min-replicas-to-write");
+        add(Warning, &what, "add a replica, or lower min-replicas-to-write");
     }
     // Replicas acknowledge once per second.
     if guard.max_lag.is_some_and(|lag| lag < Duration::from_secs(2)) {
         let what = "min-replicas-max-lag is 1, and replicas acknowledge once per second";
-        findings.add(of, &node.addr, what, "set at least 2, or writes are refused now and then");
+        add(Warning, what, "set at least 2, or writes are refused now and then");
     }
 }
 
 /// Replicas that sentinels find down or without a link, once each. One that says here what is
 /// wrong has its own finding.
-fn replicas(
-    findings: &mut Findings,
-    observed: &Observed,
-    context: &Context,
-    masters: &BTreeSet<&NodeAddr>,
-) {
+fn replicas(found: &mut Findings, case: &Case<'_>) {
+    let masters = case.named();
     let mut broken: BTreeMap<&NodeAddr, BTreeSet<String>> = BTreeMap::new();
-    for (sentinel, _, view) in observed.views() {
+    for (sentinel, _, view) in case.views() {
         for it in view.replicas.iter().filter(|it| it.down || !it.linked) {
             broken.entry(&it.addr).or_default().insert(sentinel.addr.to_string());
         }
     }
     for (addr, who) in broken.into_iter().filter(|(addr, _)| !masters.contains(addr)) {
-        let who: Vec<String> = who.into_iter().collect();
-        let who = who.join(", ");
-        let answer = observed.node(addr).map(|node| &node.answer);
+        let who = join(who);
+        let answer = case.node(addr).map(|node| &node.answer);
         match answer {
-            Some(Err(error)) if observed.is_replica_gone(addr) => {
-                let what = format!(
-                    "it is listed as a replica by {who}, which find it down, and {}",
-                    describe_error(error)
-                );
-                forgotten(findings, observed, context, addr, what, "it is reported and probed");
+            Some(Err(error)) if case.is_replica_gone(addr) => {
+                let why = describe_error(error);
+                let what =
+                    format!("it is listed as a replica by {who}, which find it down, and {why}");
+                forgotten(found, case, addr, what, "it is reported and probed");
             }
             Some(Err(_)) => {}
             Some(Ok(report)) if matches!(report.role, Role::Replica { connected: false, .. }) => {}
@@ -399,50 +358,46 @@ fn replicas(
                 let runs = if answer.is_some() { ", and it answers here" } else { "" };
                 let what = format!("{who}: it is down or without a link to the master{runs}");
                 let remedy = "check the network between them, and INFO replication there";
-                findings.add((Severity::Warning, "replica-down"), addr, what, remedy);
+                found.add(Warning, "replica-down", addr, what, remedy);
             }
         }
     }
 }
 
 /// Whether a failover would find a candidate for promotion.
-fn candidates(findings: &mut Findings, observed: &Observed, context: &Context) {
-    let listed: Vec<_> = observed.views().flat_map(|(_, _, view)| &view.replicas).collect();
-    let Some((.., any)) = observed.views().next() else { return };
-    let name = &observed.name;
+fn candidates(found: &mut Findings, case: &Case<'_>) {
+    let listed: Vec<_> = case.replicas().collect();
+    let Some((.., any)) = case.views().next() else { return };
+    let name = &case.name;
     if listed.is_empty() {
-        let is_lost = observed.views().all(|(.., view)| view.down && !view.failing_over)
-            && observed.is_node_gone(&any.addr);
+        let is_lost = case.views().all(|(.., view)| view.down && !view.failing_over)
+            && case.is_node_gone(&any.addr);
         if !is_lost {
             let what = "no sentinel knows a replica";
             let remedy = "a failover has no candidate for promotion: add a replica";
-            return findings.add((Severity::Warning, "no-replicas"), name, what, remedy);
+            return found.add(Warning, "no-replicas", name, what, remedy);
         }
+        let note = cures::preparation(case.context);
         let remedy = format!(
             "sentinels that were RESET, or lost their files, before the master died never learn \
              its replicas. If the master does not come back, set NEW_HOST and NEW_PORT to the \
              replica with the newest data (INFO replication: slave_repl_offset): it becomes the \
-             master first, and then every sentinel drops the name and monitors it{}",
-            cures::preparation(context)
+             master first, and then every sentinel drops the name and monitors it{note}"
         );
         let what = "no sentinel knows a replica, and the master is gone: nothing is promoted";
-        findings.add((Severity::Fault, "no-replicas"), name, what, remedy);
-        findings.with_commands(&cures::promote_by_hand(observed, context));
+        found.add(Fault, "no-replicas", name, what, remedy);
+        found.with_commands(&cures::promote_by_hand(case));
         return;
     }
     if listed.iter().all(|it| it.priority == Some(0)) {
         let what = "every replica has replica-priority 0";
-        findings.add(
-            (Severity::Fault, "no-candidate"),
-            name,
-            what,
-            "a failover promotes none of them: give one a priority above 0",
-        );
+        let remedy = "a failover promotes none of them: give one a priority above 0";
+        found.add(Fault, "no-candidate", name, what, remedy);
     } else if listed.iter().all(|it| it.down || it.priority == Some(0)) {
         let all: BTreeSet<&NodeAddr> = listed.iter().map(|it| &it.addr).collect();
         let what = format!("no replica could be promoted: the sentinels find {} down", join(&all));
         let remedy = "start one, or make it reachable for the sentinels: until then the death of \
                       the master is the end of all writes";
-        findings.add((Severity::Fault, "no-candidate"), name, what, remedy);
+        found.add(Fault, "no-candidate", name, what, remedy);
     }
 }

@@ -6,40 +6,31 @@
 //! of Redis, so without labels nothing is said about them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use sentinel::{MyId, NodeAddr, Role};
 
-use super::{Context, Findings, Severity};
-use crate::observed::Observed;
+use super::Severity::{Fault, Note, Warning};
+use super::{Case, Context, Findings, join};
+use crate::observed::ObservedNode;
 
-pub(super) fn diagnose(findings: &mut Findings, observed: &Observed, context: &Context) {
-    mixed_names(findings, observed);
-    let sentinels = sentinel_hosts(observed);
+pub(super) fn diagnose(found: &mut Findings, case: &Case<'_>) {
+    mixed_names(found, case);
+    let sentinels = sentinel_hosts(case);
     if sentinels.len() >= 3 {
-        one_host(findings, observed, &sentinels);
-        one_zone(findings, observed, &sentinels, context);
+        one_host(found, case, &sentinels);
+        one_zone(found, case, &sentinels);
     }
-    virtual_address(findings, context);
+    virtual_address(found, case.context);
 }
 
 /// Where each sentinel runs, without former IDs: the host under which others list it, or at which
 /// it was reached.
-fn sentinel_hosts(observed: &Observed) -> BTreeMap<&MyId, String> {
-    let reached = observed.answered().map(|(_, it)| (&it.id, it.reached.ip().to_string()));
-    let peers = observed.views().flat_map(|(_, _, view)| &view.peers);
-    let peers = peers.filter(|it| observed.successor(it).is_none());
+fn sentinel_hosts<'a>(case: &'a Case<'_>) -> BTreeMap<&'a MyId, String> {
+    let reached = case.answered().map(|(_, it)| (&it.id, it.reached.ip().to_string()));
+    let peers = case.peers().filter(|it| case.successor(it).is_none());
     let listed = peers.filter_map(|it| Some((it.id.as_ref()?, it.addr.as_ref()?.host.to_string())));
     reached.chain(listed).collect()
-}
-
-/// The hosts of the nodes that report the role of a master.
-fn master_hosts(observed: &Observed) -> BTreeSet<&str> {
-    let is_master = |role: &Role| *role == Role::Master;
-    let nodes = observed.nodes.iter();
-    nodes
-        .filter(|node| node.answer.as_ref().is_ok_and(|it| is_master(&it.role)))
-        .map(|node| &*node.addr.host)
-        .collect()
 }
 
 /// The place with the most sentinels, if their loss leaves no majority.
@@ -50,109 +41,87 @@ fn crowded<'a>(total: usize, places: impl Iterator<Item = &'a str>) -> Option<(&
     (total - most.1 < total / 2 + 1).then_some(most)
 }
 
-fn one_host(findings: &mut Findings, observed: &Observed, sentinels: &BTreeMap<&MyId, String>) {
-    // Everything on a loopback address is a test on one machine, and meant to be.
-    let is_lab = |host: &str| host.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback());
-    let hosts = sentinels.values().map(String::as_str);
-    let Some((host, count)) = crowded(sentinels.len(), hosts).filter(|(host, _)| !is_lab(host))
-    else {
-        return;
-    };
-    let master =
-        if master_hosts(observed).contains(host) { ", the host of the master" } else { "" };
-    let what = format!("{count} of {} sentinels run on {host}{master}", sentinels.len());
-    let remedy = "without it the other sentinels are no majority, and nothing is promoted: run \
-                  each sentinel on a host of its own";
-    findings.add((Severity::Warning, "one-host"), &observed.name, what, remedy);
+/// Whether a node at a host for which this holds reports the role of a master.
+fn has_master(case: &Case<'_>, is_there: impl Fn(&str) -> bool) -> bool {
+    let is_master = |node: &&ObservedNode| node.report().is_some_and(|it| it.role == Role::Master);
+    case.nodes.iter().filter(is_master).any(|node| is_there(&node.addr.host))
 }
 
-fn one_zone(
-    findings: &mut Findings,
-    observed: &Observed,
-    sentinels: &BTreeMap<&MyId, String>,
-    context: &Context,
-) {
-    let zone = |host: &str| context.zones.get(host).map(String::as_str);
-    let missing: Vec<&str> =
-        sentinels.values().map(String::as_str).filter(|host| zone(host).is_none()).collect();
-    if context.zones.is_empty() {
+fn one_host(found: &mut Findings, case: &Case<'_>, sentinels: &BTreeMap<&MyId, String>) {
+    let all = sentinels.len();
+    let Some((host, count)) = crowded(all, sentinels.values().map(String::as_str)) else { return };
+    // Everything on a loopback address is a test on one machine, and meant to be.
+    if host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback()) {
         return;
     }
+    let is_master = has_master(case, |it| it == host);
+    let master = if is_master { ", the host of the master" } else { "" };
+    let what = format!("{count} of {all} sentinels run on {host}{master}");
+    let remedy = "without it the other sentinels are no majority, and nothing is promoted: run \
+                  each sentinel on a host of its own";
+    found.add(Warning, "one-host", &case.name, what, remedy);
+}
+
+fn one_zone(found: &mut Findings, case: &Case<'_>, sentinels: &BTreeMap<&MyId, String>) {
+    let (all, zones) = (sentinels.len(), &case.context.zones);
+    if zones.is_empty() {
+        return;
+    }
+    let missing: BTreeSet<_> = sentinels.values().filter(|it| !zones.contains_key(*it)).collect();
     if !missing.is_empty() {
-        let hosts: BTreeSet<&str> = missing.into_iter().collect();
-        let what = format!(
-            "no zone is given for {}: the zones were not compared",
-            hosts.into_iter().collect::<Vec<_>>().join(", ")
-        );
-        findings.add(
-            (Severity::Note, "zones"),
-            &observed.name,
-            what,
-            "add --zone ADDRESS=ZONE for each",
-        );
-        return;
+        let what = format!("no zone is given for {}: the zones were not compared", join(&missing));
+        return found.add(Note, "zones", &case.name, what, "add --zone ADDRESS=ZONE for each");
     }
-    let zones = sentinels.values().filter_map(|host| zone(host));
-    let Some((crowd, count)) = crowded(sentinels.len(), zones) else { return };
-    let master = master_hosts(observed).iter().any(|host| zone(host) == Some(crowd));
-    let master = if master { ", the zone of the master" } else { "" };
-    let what = format!("{count} of {} sentinels run in zone {crowd}{master}", sentinels.len());
+    let places = sentinels.values().filter_map(|host| zones.get(host)).map(String::as_str);
+    let Some((crowd, count)) = crowded(all, places) else { return };
+    let is_master = has_master(case, |it| zones.get(it).is_some_and(|zone| zone == crowd));
+    let master = if is_master { ", the zone of the master" } else { "" };
+    let what = format!("{count} of {all} sentinels run in zone {crowd}{master}");
     let remedy = "without it the other sentinels are no majority, and nothing is promoted: spread \
                   them over three zones";
-    findings.add((Severity::Warning, "one-zone"), &observed.name, what, remedy);
+    found.add(Warning, "one-zone", &case.name, what, remedy);
 }
 
 /// Host names and addresses in one cluster: Sentinel compares them as text in places.
-fn mixed_names(findings: &mut Findings, observed: &Observed) {
-    let mut named: BTreeSet<&NodeAddr> = BTreeSet::new();
-    for (_, _, view) in observed.views() {
-        named.insert(&view.addr);
-        named.extend(view.replicas.iter().map(|it| &it.addr));
-        named.extend(view.peers.iter().filter_map(|it| it.addr.as_ref()));
-    }
-    let (numbers, names): (Vec<_>, Vec<_>) =
-        named.into_iter().partition(|addr| addr.ip().is_some());
+fn mixed_names(found: &mut Findings, case: &Case<'_>) {
+    let nodes = case.views().flat_map(|(.., view)| view.nodes());
+    let peers = case.peers().filter_map(|it| it.addr.as_ref());
+    let (numbers, names): (BTreeSet<&NodeAddr>, BTreeSet<&NodeAddr>) =
+        nodes.chain(peers).partition(|addr| addr.ip().is_some());
     if let (Some(number), Some(name)) = (numbers.first(), names.first()) {
+        let (names, addresses) = (names.len(), numbers.len());
         let what = format!(
-            "the sentinels announce {} host names, such as {name}, and {} addresses, such as \
-             {number}",
-            names.len(),
-            numbers.len()
+            "the sentinels announce {names} host names, such as {name}, and {addresses} \
+             addresses, such as {number}"
         );
         let remedy = "decide for one: sentinel resolve-hostnames and announce-hostnames equally \
                       on every sentinel, and names, or addresses, in sentinel monitor, \
                       replica-announce-ip and sentinel announce-ip of all. A mixture makes one \
                       server look like two, and REPLICAOF fails where a name does not resolve";
-        findings.add((Severity::Warning, "mixed-names"), &observed.name, what, remedy);
+        found.add(Warning, "mixed-names", &case.name, what, remedy);
     }
 }
 
-fn virtual_address(findings: &mut Findings, context: &Context) {
+fn virtual_address(found: &mut Findings, context: &Context) {
+    let [v4, v6] = context.host.nonlocal_bind;
     for addr in &context.host.foreign_listen {
-        let [v4, v6] = context.host.nonlocal_bind;
-        let (allowed, sysctl) = if addr.is_ipv4() {
-            (v4, "net.ipv4.ip_nonlocal_bind")
-        } else {
-            (v6, "net.ipv6.ip_nonlocal_bind")
-        };
+        let (allowed, family) = if addr.is_ipv4() { (v4, "ipv4") } else { (v6, "ipv6") };
+        let sysctl = format!("net.{family}.ip_nonlocal_bind");
         let what = "service.listen names an address that this host does not have now";
         match allowed {
-            Some(false) => findings.add(
-                (Severity::Fault, "nonlocal-bind"),
-                addr,
-                format!("{what}, and {sysctl} is 0: Pointsman cannot start here"),
-                format!(
+            Some(false) => {
+                let what = format!("{what}, and {sysctl} is 0: Pointsman cannot start here");
+                let remedy = format!(
                     "if it is a virtual address: sysctl -w {sysctl}=1, also in /etc/sysctl.d, or \
                      listen on 0.0.0.0 or ::"
-                ),
-            ),
-            Some(true) => findings.add(
-                (Severity::Note, "nonlocal-bind"),
-                addr,
-                format!("{what}; {sysctl} is 1"),
-                "right for a virtual address that is on the other host; a misspelt address would \
-                 not be noticed at the start",
-            ),
+                );
+                found.add(Fault, "nonlocal-bind", addr, what, remedy);
+            }
+            Some(true) => {
+                let remedy = "right for a virtual address that is on the other host; a misspelt \
+                              address would not be noticed at the start";
+                found.add(Note, "nonlocal-bind", addr, format!("{what}; {sysctl} is 1"), remedy);
+            }
             None => {}
         }
     }

@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use sentinel::{NodeAddr, former_priority};
 
-use super::{Findings, Severity};
-use crate::observed::Observed;
+use super::Severity::{Note, Warning};
+use super::{Case, Findings};
 
-pub(super) fn diagnose(findings: &mut Findings, observed: &Observed) {
+pub(super) fn diagnose(found: &mut Findings, case: &Case<'_>) {
     // The sentinels' latest INFO replies may differ for ten seconds.
     let mut seen: BTreeMap<&NodeAddr, BTreeSet<u64>> = BTreeMap::new();
     let mut raised: BTreeMap<&NodeAddr, (u64, u64)> = BTreeMap::new();
-    for it in observed.views().flat_map(|(_, _, view)| &view.replicas).filter(|it| !it.down) {
+    for it in case.replicas().filter(|it| !it.down) {
         let Some(value) = it.priority else { continue };
         let former = former_priority(value);
         raised.extend(former.map(|former| (&it.addr, (value, former))));
@@ -23,12 +23,12 @@ pub(super) fn diagnose(findings: &mut Findings, observed: &Observed) {
     };
     for (node, (value, former)) in raised {
         let what = format!("its replica-priority is {value}: a switchover --to raised it");
+        let command = command(node, former);
         let remedy = format!(
             "wait until that has ended; if none is running, it was killed before it restored the \
-             value: {}",
-            command(node, former)
+             value: {command}"
         );
-        findings.add((Severity::Warning, "priority-raised"), node, what, remedy);
+        found.add(Warning, "priority-raised", node, what, remedy);
     }
     // A replica with 0 is excluded on purpose.
     let values: BTreeSet<u64> = seen.values().flatten().copied().filter(|it| *it > 0).collect();
@@ -37,6 +37,6 @@ pub(super) fn diagnose(findings: &mut Findings, observed: &Observed) {
         let Some(value) = values.first().filter(|it| *it < highest && **it > 0) else { continue };
         let what = format!("its replica-priority is {value}, that of others up to {highest}");
         let remedy = format!("if that is not intended: {}", command(node, *highest));
-        findings.add((Severity::Note, "priorities-differ"), node, what, remedy);
+        found.add(Note, "priorities-differ", node, what, remedy);
     }
 }

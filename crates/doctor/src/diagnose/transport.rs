@@ -2,14 +2,14 @@
 //! text where TLS is configured, or the other way round. Pure.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::time::Duration;
 
-use tls::{CertificateFacts, Fault, FaultKind};
-
 use sentinel::NodeAddr;
+use tls::{CertificateFacts, FaultKind};
 
-use super::{Context, Findings, Severity};
-use crate::observed::Observed;
+use super::Severity::{Fault, Note, Warning};
+use super::{Case, Findings, Severity, join};
 
 /// A certificate that expires within this time is reported. Automatic renewal usually happens
 /// about a month before the end, so it has failed by then.
@@ -18,9 +18,9 @@ const DAY: u64 = 24 * 3600;
 
 /// The finding for a connection that failed. `section` has the keys that the remedy names.
 pub(super) fn fault(
-    findings: &mut Findings,
+    found: &mut Findings,
     at: &NodeAddr,
-    fault: &Fault,
+    fault: &tls::Fault,
     section: &str,
     severity: Severity,
 ) {
@@ -38,70 +38,57 @@ pub(super) fn fault(
         | FaultKind::Broken
         | FaultKind::Internal => "tls",
     };
-    findings.add((severity, code), at, fault.what.clone(), format!("[{section}] {}", fault.remedy));
+    found.add(severity, code, at, fault.what.clone(), format!("[{section}] {}", fault.remedy));
 }
 
-pub(super) fn diagnose(findings: &mut Findings, observed: &Observed, context: &Context) {
-    let sentinels = observed.sentinels.iter().map(|it| {
-        (it.addr.to_string(), it.certificate.as_ref(), it.answer.is_ok(), "service.sentinel_tls")
-    });
-    let nodes = observed.nodes.iter().map(|it| {
-        (it.addr.to_string(), it.certificate.as_ref(), it.answer.is_ok(), "service.redis_tls")
-    });
+pub(super) fn diagnose(found: &mut Findings, case: &Case<'_>) {
+    let sentinels = case
+        .sentinels
+        .iter()
+        .map(|it| (&it.addr, it.certificate.as_ref(), it.answer.is_ok(), "service.sentinel_tls"));
+    let nodes = case
+        .nodes
+        .iter()
+        .map(|it| (&it.addr, it.certificate.as_ref(), it.answer.is_ok(), "service.redis_tls"));
     for (at, certificate, answered, section) in sentinels.chain(nodes) {
         let Some(certificate) = certificate else { continue };
         if answered {
-            expiry(findings, &at, "its certificate", certificate, context);
-        } else {
-            unverified(findings, &at, certificate, section);
+            expiry(found, case, at, "its certificate", certificate);
+        } else if certificate.self_signed {
+            // It was read without verification, to find the cause of the fault.
+            let what = format!("its certificate is self-signed: {}", subject(certificate));
+            let remedy = format!(
+                "[{section}] write this certificate into ca_file, or issue certificates by a CA of \
+                 your own, so that they can be renewed one by one"
+            );
+            found.add(Note, "certificate-self-signed", at, what, remedy);
         }
     }
     // The same files may be configured for both.
-    let own: BTreeMap<_, _> = observed
-        .own_certificates
-        .iter()
-        .map(|(section, it)| (it.file.clone(), (*section, it)))
-        .collect();
+    let own: BTreeMap<_, _> = case.own_certificates.iter().map(|it| (&it.1.file, it)).collect();
     for (file, (section, certificate)) in own {
         let at = format!("{} ({section}.certificate_file)", file.display());
-        expiry(findings, &at, "our client certificate", certificate, context);
+        expiry(found, case, at, "our client certificate", certificate);
     }
-}
-
-/// Describes a certificate that was read without verification, to find the cause of the fault.
-fn unverified(findings: &mut Findings, at: &str, certificate: &CertificateFacts, section: &str) {
-    if !certificate.self_signed {
-        return;
-    }
-    findings.add(
-        (Severity::Note, "certificate-self-signed"),
-        at,
-        format!("its certificate is self-signed: {}", subject(certificate)),
-        format!(
-            "[{section}] write this certificate into ca_file, or issue certificates by a CA of your \
-             own, so that they can be renewed one by one"
-        ),
-    );
 }
 
 fn expiry(
-    findings: &mut Findings,
-    at: &str,
+    found: &mut Findings,
+    case: &Case<'_>,
+    at: impl Display,
     what: &str,
     certificate: &CertificateFacts,
-    context: &Context,
 ) {
-    let Some(now) = context.now else { return };
+    let Some(now) = case.context.now else { return };
     let remedy = "renew it; new contents of its files are used without a restart here, and by Redis \
                   with CONFIG SET tls-cert-file";
-    let left = certificate.not_after.saturating_sub(now);
-    let name = subject(certificate);
+    let (name, left) = (subject(certificate), certificate.not_after.saturating_sub(now));
     if left.is_zero() {
         let what = format!("{what} has expired: {name}");
-        findings.add((Severity::Fault, "certificate-expired"), at, what, remedy);
+        found.add(Fault, "certificate-expired", at, what, remedy);
     } else if left < CERTIFICATE_SOON {
         let what = format!("{what} expires in {}: {name}", days(left));
-        findings.add((Severity::Warning, "certificate-expires"), at, what, remedy);
+        found.add(Warning, "certificate-expires", at, what, remedy);
     }
 }
 
@@ -119,7 +106,7 @@ pub(crate) fn subject(certificate: &CertificateFacts) -> String {
     const MAX_LENGTH: usize = 200;
     let text = match certificate.names.as_slice() {
         [] => certificate.subject.to_string(),
-        names => names.iter().take(MAX_NAMES).cloned().collect::<Vec<_>>().join(", "),
+        names => join(names.iter().take(MAX_NAMES)),
     };
     let bounded = |text: &str| text.chars().take(MAX_LENGTH).collect::<String>();
     format!("{}, issued by {}", bounded(&text), bounded(&certificate.issuer))
@@ -131,8 +118,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::Finding;
-    use crate::diagnose;
+    use crate::{Context, Finding, Observed, diagnose};
 
     fn certificate(not_after: Duration) -> CertificateFacts {
         CertificateFacts {
@@ -147,7 +133,7 @@ mod tests {
         }
     }
 
-    fn findings(not_after: Duration, now: Option<Duration>) -> Vec<Finding> {
+    fn found(not_after: Duration, now: Option<Duration>) -> Vec<Finding> {
         let own = certificate(not_after);
         let observed = Observed {
             name: Arc::from("m"),
@@ -166,14 +152,14 @@ mod tests {
     #[test]
     fn reports_own_certificate_once_before_and_after_its_end() {
         let now = Duration::from_secs(1_000 * DAY);
-        assert_eq!(findings(now + CERTIFICATE_SOON, Some(now)), []);
-        assert_eq!(findings(Duration::ZERO, None), [], "without a clock nothing is known");
-        let soon = findings(now + Duration::from_secs(3 * DAY), Some(now));
+        assert_eq!(found(now + CERTIFICATE_SOON, Some(now)), []);
+        assert_eq!(found(Duration::ZERO, None), [], "without a clock nothing is known");
+        let soon = found(now + Duration::from_secs(3 * DAY), Some(now));
         assert_eq!(soon.len(), 1, "{soon:?}");
-        assert_eq!((soon[0].severity, soon[0].code), (Severity::Warning, "certificate-expires"));
+        assert_eq!((soon[0].severity, soon[0].code), (Warning, "certificate-expires"));
         assert!(soon[0].what.contains("expires in 3 days: CN=client"), "{soon:?}");
         assert!(soon[0].about.starts_with("/tls/client.crt"), "{soon:?}");
-        let gone = findings(now, Some(now));
-        assert_eq!((gone[0].severity, gone[0].code), (Severity::Fault, "certificate-expired"));
+        let gone = found(now, Some(now));
+        assert_eq!((gone[0].severity, gone[0].code), (Fault, "certificate-expired"));
     }
 }

@@ -113,9 +113,8 @@ pub async fn examine(examination: Examination, resolver: &Resolver) -> Observed 
     for (sentinel, answer, view) in observed.views() {
         let weight = usize::from(sentinel.configured);
         configured += weight;
-        let all = std::iter::once(&view.addr).chain(view.replicas.iter().map(|it| &it.addr));
         let all: BTreeSet<_> =
-            all.filter(|addr| is_reachable(addr, answer.reached, &examination)).collect();
+            view.nodes().filter(|addr| is_reachable(addr, answer.reached, &examination)).collect();
         all.into_iter().for_each(|addr| *named.entry(addr.clone()).or_default() += weight);
     }
     let ask = |addr, trust| ask_node(addr, trust, Arc::clone(&examination), resolver.clone());
