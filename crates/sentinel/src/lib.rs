@@ -38,7 +38,7 @@ pub mod connections {
     pub use crate::link::links::describe;
     pub use crate::link::messages::LinkError;
     pub use crate::link::poll::{
-        PollOutcome, REPLIES_PER_POLL, SENTINEL_AUTH, has_flag, put_command, put_poll, read_poll,
+        PollOutcome, REPLIES_PER_POLL, SENTINEL_AUTH, has_flag, poll_commands, read_poll,
         read_tilt, refusals,
     };
     pub use crate::link::reply::Reply;

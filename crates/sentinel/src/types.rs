@@ -190,6 +190,21 @@ pub struct NodeReport {
     pub replicas: Option<Box<[AttachedReplica]>>,
 }
 
+impl NodeReport {
+    /// The report on a node that accepts connections and was asked nothing.
+    #[must_use]
+    pub fn not_asked(dialled: SocketAddr) -> Self {
+        Self {
+            dialled,
+            role: Role::Unknown,
+            ping: PingReply::Other,
+            offset: None,
+            lineage: None,
+            replicas: None,
+        }
+    }
+}
+
 /// A replica in the `ROLE` reply of its master.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct AttachedReplica {

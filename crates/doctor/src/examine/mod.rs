@@ -16,22 +16,20 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::BytesMut;
 use sentinel::connections::{
     ConnectionError, LinkError, Lookup, ProbeConnection, ProbeError, Protocol, RespConnection,
-    Transport, USER_TIMEOUT, describe, hello, is_usable, leads_back, put_command,
+    Transport, USER_TIMEOUT, describe, hello, is_usable, leads_back,
 };
 use sentinel::{
-    DiscoverySettings, MyId, NodeAddr, NodeReport, PingReply, ProbeFailure, Resolver, Role, Trust,
-    Verify,
+    DiscoverySettings, MyId, NodeAddr, NodeReport, ProbeFailure, Resolver, Trust, Verify,
 };
 use tls::{CertificateFacts, Fault, FaultKind};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use self::read::REPLIES;
 use crate::observed::{
-    ExamineError, NodeDetails, Observed, ObservedNode, ObservedSentinel, SentinelAnswer,
+    ExamineError, NodeDetails, Observed, ObservedNode, ObservedPeer, ObservedSentinel,
+    SentinelAnswer,
 };
 
 /// Limit of sentinels, and of nodes, that are asked.
@@ -63,22 +61,9 @@ pub struct Examination {
 /// An examination, and how to connect to each kind of server.
 struct Asking {
     examination: Examination,
+    resolver: Resolver,
     to_sentinels: Transport,
     to_nodes: Transport,
-}
-
-impl Asking {
-    fn new(examination: Examination) -> Self {
-        let to_sentinels = Transport::new(examination.settings.sentinel_tls.clone());
-        let to_nodes = Transport::new(examination.settings.redis_tls.clone());
-        Self { examination, to_sentinels, to_nodes }
-    }
-
-    fn own_certificates(&self) -> Vec<(&'static str, CertificateFacts)> {
-        let all =
-            [("service.sentinel_tls", &self.to_sentinels), ("service.redis_tls", &self.to_nodes)];
-        all.into_iter().filter_map(|(key, it)| Some((key, it.own_certificate()?))).collect()
-    }
 }
 
 impl Deref for Asking {
@@ -92,46 +77,57 @@ impl Deref for Asking {
 /// Examines every server once. Needs a tokio runtime. Takes some tens of milliseconds if all is
 /// well, and less than a minute if up to 16 sentinels and nodes hang in every step.
 pub async fn examine(examination: Examination, resolver: &Resolver) -> Observed {
-    let examination = Arc::new(Asking::new(examination));
-    let (found, unresolved) = seeds(&examination, resolver).await;
+    let asking = Arc::new(Asking {
+        to_sentinels: Transport::new(examination.settings.sentinel_tls.clone()),
+        to_nodes: Transport::new(examination.settings.redis_tls.clone()),
+        resolver: resolver.clone(),
+        examination,
+    });
+    let own_certificates =
+        [("service.sentinel_tls", &asking.to_sentinels), ("service.redis_tls", &asking.to_nodes)];
+    let own_certificates =
+        own_certificates.into_iter().filter_map(|(key, it)| Some((key, it.own_certificate()?)));
+    let (found, unresolved) = seeds(&asking).await;
     let configured = |addr| (NodeAddr::from(addr), true, BTreeSet::new());
-    let wave = found.into_iter().map(configured).collect();
-    let mut sentinels = ask_sentinels(wave, &examination, resolver).await;
-    if examination.settings.learn {
-        let learned = learned(&sentinels, &examination);
-        sentinels.extend(ask_sentinels(learned, &examination, resolver).await);
-    }
-    sentinels.extend(unresolved);
     let mut observed = Observed {
-        name: Arc::clone(&examination.name),
-        sentinels,
+        name: Arc::clone(&asking.name),
+        sentinels: ask_sentinels(found.into_iter().map(configured), &asking).await,
         nodes: Vec::new(),
-        own_certificates: examination.own_certificates(),
+        own_certificates: own_certificates.collect(),
     };
+    if asking.settings.learn {
+        let learned = learned(&observed, &asking);
+        observed.sentinels.extend(ask_sentinels(learned.into_iter(), &asking).await);
+    }
+    observed.sentinels.extend(unresolved);
+    ask_nodes(&mut observed, &asking).await;
+    observed
+}
+
+/// Asks the nodes that the sentinels name, first those that most configured sentinels know.
+async fn ask_nodes(observed: &mut Observed, asking: &Arc<Asking>) {
     let mut named: BTreeMap<NodeAddr, usize> = BTreeMap::new();
     let mut configured = 0;
     for (sentinel, answer, view) in observed.views() {
         let weight = usize::from(sentinel.configured);
         configured += weight;
-        let all: BTreeSet<_> =
-            view.nodes().filter(|addr| is_reachable(addr, answer.reached, &examination)).collect();
+        let all = view.nodes().filter(|addr| is_reachable(addr, answer.reached, asking));
+        let all: BTreeSet<_> = all.collect();
         all.into_iter().for_each(|addr| *named.entry(addr.clone()).or_default() += weight);
     }
-    let ask = |addr, trust| ask_node(addr, trust, Arc::clone(&examination), resolver.clone());
     let all = named.into_iter().take(MAX_ASKED);
     let (most, few): (Vec<_>, Vec<_>) = all.partition(|(_, times)| times * 2 > configured);
-    let most = most.into_iter().map(|(addr, _)| ask(addr, Trust::Committed));
+    let most = most.into_iter().map(|(addr, _)| ask_node(addr, Trust::Committed, asking.clone()));
     observed.nodes = run_concurrently(most).await;
     // The master of a node that most sentinels know is no stranger.
     let followed: BTreeSet<NodeAddr> =
         observed.nodes.iter().filter_map(|it| it.master().cloned()).collect();
     let few = few.into_iter().map(|(addr, _)| {
         let trust = if followed.contains(&addr) { Trust::Vouched } else { Trust::Stranger };
-        ask(addr, trust)
+        ask_node(addr, trust, asking.clone())
     });
     observed.nodes.extend(run_concurrently(few).await);
     observed.nodes.sort_by(|one, other| one.addr.cmp(&other.addr));
-    observed
 }
 
 /// Runs the futures with bounded concurrency and returns the results in order.
@@ -154,29 +150,22 @@ async fn run_concurrently<T: Send + 'static>(
 }
 
 /// The addresses of the configured names, and the names without one.
-async fn seeds(
-    examination: &Asking,
-    resolver: &Resolver,
-) -> (BTreeSet<SocketAddr>, Vec<ObservedSentinel>) {
-    let names = examination.sentinels.iter().take(MAX_ASKED).cloned().map(|name| {
-        let mut lookup = Lookup::new(resolver, &name.host, name.port);
+async fn seeds(asking: &Asking) -> (BTreeSet<SocketAddr>, Vec<ObservedSentinel>) {
+    let names = asking.sentinels.iter().take(MAX_ASKED).cloned().map(|name| {
+        let mut lookup = Lookup::new(&asking.resolver, &name.host, name.port);
         async move { (name, lookup.addresses(LOOKUP_TIMEOUT).await) }
     });
     let (mut found, mut unresolved) = (BTreeSet::new(), Vec::new());
-    for (name, answer) in run_concurrently(names).await {
+    for (addr, answer) in run_concurrently(names).await {
         match answer {
             Ok(addrs) => {
-                addrs.iter().for_each(|addr| examination.to_sentinels.set_name(*addr, &name.host));
+                addrs.iter().for_each(|it| asking.to_sentinels.set_name(*it, &addr.host));
                 found.extend(addrs);
             }
             Err(error) => {
                 let answer = Err(ExamineError::Unresolved(error.to_string()));
-                unresolved.push(ObservedSentinel {
-                    addr: name,
-                    configured: true,
-                    answer,
-                    certificate: None,
-                });
+                let (configured, certificate) = (true, None);
+                unresolved.push(ObservedSentinel { addr, configured, answer, certificate });
             }
         }
     }
@@ -188,107 +177,94 @@ async fn seeds(
 type SentinelToAsk = (NodeAddr, bool, BTreeSet<MyId>);
 
 /// The sentinels that were listed by others and not reached yet.
-fn learned(sentinels: &[ObservedSentinel], examination: &Asking) -> Vec<SentinelToAsk> {
-    let observed = Observed {
-        name: Arc::clone(&examination.name),
-        sentinels: sentinels.to_vec(),
-        nodes: Vec::new(),
-        own_certificates: Vec::new(),
-    };
-    let reached: BTreeSet<&MyId> = observed.answered().map(|(_, answer)| &answer.id).collect();
-    let asked: BTreeSet<&NodeAddr> = sentinels.iter().map(|it| &it.addr).collect();
-    let mut learned: BTreeMap<NodeAddr, BTreeSet<MyId>> = BTreeMap::new();
+fn learned(observed: &Observed, asking: &Asking) -> Vec<SentinelToAsk> {
+    let asked: BTreeSet<&NodeAddr> = observed.sentinels.iter().map(|it| &it.addr).collect();
+    let mut learned: BTreeMap<&NodeAddr, BTreeSet<MyId>> = BTreeMap::new();
     for (_, answer, view) in observed.views() {
-        for peer in view
-            .peers
-            .iter()
-            .filter(|peer| !peer.id.as_ref().is_some_and(|id| reached.contains(id)))
-        {
-            let Some(addr) =
-                peer.addr.as_ref().filter(|addr| is_reachable(addr, answer.reached, examination))
-            else {
-                continue;
-            };
-            if !asked.contains(addr) {
-                learned.entry(addr.clone()).or_default().extend(peer.id.clone());
+        let is_new = |it: &&ObservedPeer| !it.id.as_ref().is_some_and(|id| observed.answers(id));
+        for peer in view.peers.iter().filter(is_new) {
+            let addr = peer.addr.as_ref().filter(|addr| !asked.contains(addr));
+            if let Some(addr) = addr.filter(|addr| is_reachable(addr, answer.reached, asking)) {
+                learned.entry(addr).or_default().extend(peer.id.clone());
             }
         }
     }
-    learned.into_iter().take(MAX_ASKED).map(|(addr, ids)| (addr, false, ids)).collect()
+    learned.into_iter().map(|(addr, ids)| (addr.clone(), false, ids)).collect()
 }
 
 /// Whether an announced address is meaningful from this host.
-fn is_reachable(addr: &NodeAddr, said_by: SocketAddr, examination: &Asking) -> bool {
-    examination.settings.address_map.contains_key(addr)
+fn is_reachable(addr: &NodeAddr, said_by: SocketAddr, asking: &Asking) -> bool {
+    asking.settings.address_map.contains_key(addr)
         || addr.ip().is_none_or(|ip| is_usable(ip, said_by.ip()))
 }
 
 async fn ask_sentinels(
-    wanted: Vec<SentinelToAsk>,
-    examination: &Arc<Asking>,
-    resolver: &Resolver,
+    wanted: impl Iterator<Item = SentinelToAsk>,
+    asking: &Arc<Asking>,
 ) -> Vec<ObservedSentinel> {
-    let work = wanted.into_iter().take(MAX_ASKED).map(|(addr, configured, ids)| {
-        let (examination, resolver) = (Arc::clone(examination), resolver.clone());
+    let work = wanted.take(MAX_ASKED).map(|(addr, configured, ids)| {
+        let asking = Arc::clone(asking);
         async move {
-            let transport = &examination.to_sentinels;
-            let dialled = if configured {
-                dial(&addr, &examination, transport, &resolver).await
-            } else {
-                dial_announced(&addr, &examination, transport, &resolver).await
-            };
-            let (answer, reached, mut certificate) = match dialled {
-                Ok((connection, reached)) => {
-                    let certificate = connection.certificate();
-                    let answer = ask_sentinel(connection, reached, &examination).await;
-                    (answer, Some(reached), certificate)
-                }
-                Err((reached, error)) => (Err(error), reached, None),
-            };
-            let answer = tls_ports::explain(answer, reached, transport, &mut certificate).await;
+            let ask = async |connection, at| ask_sentinel(connection, at, &asking).await;
+            let visit = visit(&addr, configured, &asking, &asking.to_sentinels, ask).await;
             // Another sentinel in that place is not the one that was announced.
-            let answer = answer.and_then(|it| {
-                if !ids.is_empty() && !ids.contains(&it.id) {
-                    Err(ExamineError::OtherSentinel)
-                } else {
-                    Ok(it)
-                }
-            });
-            ObservedSentinel { addr, configured, answer, certificate }
+            let is_announced = |id: &MyId| ids.is_empty() || ids.contains(id);
+            let answer = match visit.answer {
+                Ok(answer) if !is_announced(&answer.id) => Err(ExamineError::OtherSentinel),
+                answer => answer,
+            };
+            ObservedSentinel { addr, configured, answer, certificate: visit.certificate }
         }
     });
     run_concurrently(work).await
 }
 
-/// Connects to an announced address, or to its entry in the address map. An error comes with the
-/// address that was dialled, if there was one.
-async fn dial_announced(
+/// What came of asking one server.
+struct Visit<T> {
+    dialled: Option<SocketAddr>,
+    answer: Result<T, ExamineError>,
+    certificate: Option<CertificateFacts>,
+}
+
+/// Connects to a server, asks it, and finds out why it does not answer. An announced address is
+/// dialled if the configuration permits it.
+async fn visit<T>(
     addr: &NodeAddr,
-    examination: &Asking,
+    configured: bool,
+    asking: &Asking,
     transport: &Transport,
-    resolver: &Resolver,
-) -> Result<(RespConnection, SocketAddr), (Option<SocketAddr>, ExamineError)> {
-    if examination.settings.nodes.permits(addr)
-        || examination.settings.address_map.contains_key(addr)
-    {
-        dial(addr, examination, transport, resolver).await
+    ask: impl AsyncFnOnce(RespConnection, SocketAddr) -> Result<T, ExamineError>,
+) -> Visit<T> {
+    let (settings, mut certificate) = (&asking.settings, None);
+    let permitted =
+        configured || settings.nodes.permits(addr) || settings.address_map.contains_key(addr);
+    let connected = if permitted {
+        dial(addr, asking, transport).await
     } else {
         Err((None, ExamineError::OutsideNodes))
-    }
+    };
+    let (dialled, answer) = match connected {
+        Ok((connection, reached)) => {
+            certificate = connection.certificate();
+            (Some(reached), ask(connection, reached).await)
+        }
+        Err((dialled, error)) => (dialled, Err(error)),
+    };
+    let answer = tls_ports::explain(answer, dialled, transport, &mut certificate).await;
+    Visit { dialled, answer, certificate }
 }
 
 /// Connects to an address, or to its entry in the address map. An error comes with the address that
 /// was dialled, if there was one.
 async fn dial(
     addr: &NodeAddr,
-    examination: &Asking,
+    asking: &Asking,
     transport: &Transport,
-    resolver: &Resolver,
 ) -> Result<(RespConnection, SocketAddr), (Option<SocketAddr>, ExamineError)> {
-    let to = examination.settings.address_map.get(addr).unwrap_or(addr);
-    let looked_up = Lookup::new(resolver, &to.host, to.port).address(LOOKUP_TIMEOUT).await;
+    let to = asking.settings.address_map.get(addr).unwrap_or(addr);
+    let looked_up = Lookup::new(&asking.resolver, &to.host, to.port).address(LOOKUP_TIMEOUT).await;
     let reached = looked_up.map_err(|error| (None, ExamineError::Unresolved(error.to_string())))?;
-    if leads_back(reached, &examination.own) {
+    if leads_back(reached, &asking.own) {
         return Err((Some(reached), ExamineError::LeadsBack));
     }
     transport.set_name(reached, &to.host);
@@ -307,98 +283,55 @@ async fn dial(
 async fn ask_sentinel(
     mut connection: RespConnection,
     reached: SocketAddr,
-    examination: &Asking,
+    asking: &Asking,
 ) -> Result<SentinelAnswer, ExamineError> {
-    let asking = async {
-        hello(&mut connection, examination.settings.sentinel_auth.as_ref()).await?;
-        let mut commands = BytesMut::new();
-        read::put_questions(&mut commands, &examination.name);
-        connection.send(&commands).await?;
-        let mut replies = Vec::new();
-        while replies.len() < REPLIES {
-            replies.push(connection.next().await?);
-        }
-        Ok(replies)
+    let mut replies = Vec::new();
+    let conversation = async {
+        hello(&mut connection, asking.settings.sentinel_auth.as_ref()).await?;
+        Ok(connection.ask(&read::questions(&asking.name), &mut replies).await?)
     };
-    let answered: Result<Vec<_>, LinkError> =
-        match tokio::time::timeout(ANSWER_TIMEOUT, asking).await {
-            Ok(answered) => answered,
-            Err(_) => return Err(ExamineError::Unresponsive),
-        };
-    match answered {
-        Ok(replies) => read::read(&replies, reached, connection.protocol == Protocol::Resp3),
-        Err(LinkError::Denied(denied)) => Err(ExamineError::Denied(denied)),
-        Err(LinkError::Connection(error)) => Err(broken(error)),
-        Err(LinkError::Tls(fault)) => Err(ExamineError::Tls(fault)),
-        Err(error) => Err(ExamineError::Unreachable(describe(&error))),
+    match tokio::time::timeout(ANSWER_TIMEOUT, conversation).await {
+        Err(_) => Err(ExamineError::Unresponsive),
+        Ok(Ok(())) => read::read(&replies, reached, connection.protocol == Protocol::Resp3),
+        Ok(Err(LinkError::Denied(denied))) => Err(ExamineError::Denied(denied)),
+        Ok(Err(LinkError::Connection(error))) => Err(broken(error)),
+        Ok(Err(LinkError::Tls(fault))) => Err(ExamineError::Tls(fault)),
+        Ok(Err(error)) => Err(ExamineError::Unreachable(describe(&error))),
     }
 }
 
-async fn ask_node(
-    addr: NodeAddr,
-    trust: Trust,
-    examination: Arc<Asking>,
-    resolver: Resolver,
-) -> ObservedNode {
-    let transport = &examination.to_nodes;
-    let dialled = dial_announced(&addr, &examination, transport, &resolver).await;
-    let (connection, reached) = match dialled {
-        Ok(connected) => connected,
-        Err((dialled, error)) => {
-            let mut certificate = None;
-            let answer = Err(error);
-            let answer = tls_ports::explain(answer, dialled, transport, &mut certificate).await;
-            let details = NodeDetails::default();
-            return ObservedNode { addr, dialled, answer, details, certificate };
-        }
-    };
-    let mut certificate = connection.certificate();
+async fn ask_node(addr: NodeAddr, trust: Trust, asking: Arc<Asking>) -> ObservedNode {
     let mut details = NodeDetails::default();
-    let answer = if examination.settings.rules.verify == Verify::Tcp {
-        Ok(NodeReport {
-            dialled: reached,
-            role: Role::Unknown,
-            ping: PingReply::Other,
-            offset: None,
-            lineage: None,
-            replicas: None,
-        })
-    } else {
-        let credentials = examination.settings.auth.clone();
-        let mut connection = ProbeConnection::with_credentials(connection, reached, credentials);
-        let probing = connection.probe(examination.settings.rules.verify, trust);
-        match tokio::time::timeout(ANSWER_TIMEOUT, probing).await {
-            Err(_) => Err(ExamineError::Unresponsive),
-            Ok(Err(error)) => Err(match connection.rejection() {
-                Some((_, denied)) => ExamineError::Denied(denied),
-                None => broken(error),
-            }),
-            Ok(Ok((_, answer))) => {
-                let answer = answer.map_err(error);
-                if answer.is_ok() {
-                    details = ask_details(connection, examination.settings.rules.verify).await;
-                }
-                answer
-            }
+    let ask = async |connection, reached| {
+        let verify = asking.settings.rules.verify;
+        if verify == Verify::Tcp {
+            return Ok(NodeReport::not_asked(reached));
         }
+        let credentials = asking.settings.auth.clone();
+        let mut connection = ProbeConnection::with_credentials(connection, reached, credentials);
+        let probing = connection.probe(verify, trust);
+        let probed = tokio::time::timeout(ANSWER_TIMEOUT, probing).await;
+        let (_, answer) = match probed.map_err(|_| ExamineError::Unresponsive)? {
+            Ok(answered) => answered,
+            Err(error) => {
+                let rejected = connection.rejection().map(|(_, it)| ExamineError::Denied(it));
+                return Err(rejected.unwrap_or_else(|| broken(error)));
+            }
+        };
+        let report = answer.map_err(error)?;
+        details = ask_details(connection, verify).await;
+        Ok(report)
     };
-    let answer = tls_ports::explain(answer, Some(reached), transport, &mut certificate).await;
-    ObservedNode { addr, dialled: Some(reached), answer, details, certificate }
+    let visit = visit(&addr, false, &asking, &asking.to_nodes, ask).await;
+    let Visit { dialled, answer, certificate } = visit;
+    ObservedNode { addr, dialled, answer, details, certificate }
 }
 
 /// Asks a node that has answered a probe. What it does not answer in time stays unknown.
 async fn ask_details(connection: ProbeConnection, verify: Verify) -> NodeDetails {
     let Some(mut connection) = connection.into_connection() else { return NodeDetails::default() };
-    let (questions, mut replies) = (read::node_questions(verify), Vec::new());
-    let asking = async {
-        let mut commands = BytesMut::new();
-        questions.iter().for_each(|command| put_command(&mut commands, command));
-        connection.send(&commands).await.ok()?;
-        while replies.len() < questions.len() {
-            replies.push(connection.next().await.ok()?);
-        }
-        Some(())
-    };
+    let mut replies = Vec::new();
+    let asking = connection.ask(read::node_questions(verify), &mut replies);
     let _ = tokio::time::timeout(ANSWER_TIMEOUT, asking).await;
     read::read_details(&replies)
 }

@@ -3,12 +3,11 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use bytes::BytesMut;
 use tls::OutsideText;
 
 use sentinel::connections::{
-    PollOutcome, REPLIES_PER_POLL, Reply, SENTINEL_AUTH, has_flag, put_command, put_poll,
-    read_poll, read_tilt, refusals,
+    PollOutcome, REPLIES_PER_POLL, Reply, SENTINEL_AUTH, has_flag, poll_commands, read_poll,
+    read_tilt, refusals,
 };
 use sentinel::{Denied, MyId, NodeAddr, Verify};
 
@@ -31,21 +30,21 @@ const BEFORE: [(&str, &str); 4] = [
 const AFTER: [(&str, &str); 2] =
     [("SENTINEL CKQUORUM", "+sentinel|ckquorum"), ("SUBSCRIBE", "+subscribe &*")];
 
-/// How many replies [`put_questions`] causes.
-pub(super) const REPLIES: usize = BEFORE.len() + REPLIES_PER_POLL + AFTER.len();
-
-/// Appends every command. The subscription comes last: RESP2 allows no other command after it.
-pub(super) fn put_questions(out: &mut BytesMut, master: &str) {
-    put_command(out, &["CLIENT", "SETNAME", "pointsman-doctor"]);
-    put_command(out, &["SENTINEL", "MYID"]);
-    put_command(out, &["INFO", "sentinel"]);
-    put_command(out, &["INFO", "server"]);
-    put_poll(out, master);
-    put_command(out, &["SENTINEL", "CKQUORUM", master]);
-    put_command(out, &["SUBSCRIBE", "+switch-master"]);
+/// Every command. The subscription comes last: RESP2 allows no other command after it.
+pub(super) fn questions(master: &str) -> Vec<Vec<&str>> {
+    let mut all = vec![
+        vec!["CLIENT", "SETNAME", "pointsman-doctor"],
+        vec!["SENTINEL", "MYID"],
+        vec!["INFO", "sentinel"],
+        vec!["INFO", "server"],
+    ];
+    all.extend(poll_commands(master).map(Vec::from));
+    all.push(vec!["SENTINEL", "CKQUORUM", master]);
+    all.push(vec!["SUBSCRIBE", "+switch-master"]);
+    all
 }
 
-/// Reads the replies to [`put_questions`].
+/// Reads the replies to the [`questions`].
 pub(super) fn read(
     replies: &[Reply],
     reached: SocketAddr,
@@ -102,10 +101,8 @@ pub(super) fn read(
         refused,
         tilt: read_tilt(info),
         watched: watched(info),
-        run_id: info_field(server, "run_id").map(OutsideText::from),
-        config_file: info_field(server, "config_file")
-            .map(OutsideText::from)
-            .filter(|it| !it.is_empty()),
+        run_id: server.info("run_id").map(OutsideText::from),
+        config_file: server.info("config_file").filter(|it| !it.is_empty()).map(OutsideText::from),
         master,
     })
 }
@@ -182,12 +179,6 @@ fn watched(info: &Reply) -> Vec<Watched> {
         .unwrap_or_default()
 }
 
-/// A field of a reply to `INFO`.
-fn info_field<'a>(info: &'a Reply, key: &str) -> Option<&'a str> {
-    let mut lines = info.text()?.lines();
-    lines.find_map(|line| line.strip_prefix(key)?.strip_prefix(':')).map(str::trim_end)
-}
-
 /// What a node is asked after a probe that it has answered.
 const NODE_QUESTIONS: &[&[&str]] = &[
     &["PING"],
@@ -236,8 +227,8 @@ pub(super) fn read_details(replies: &[Reply]) -> NodeDetails {
 /// `INFO` tells whether there is a guard; the numbers need `CONFIG GET`, which a narrow ACL
 /// refuses: that is no fault.
 fn read_write_guard(info: &Reply, config: &Reply) -> Option<WriteGuard> {
-    info_field(info, "role")?;
-    let good = info_field(info, "min_slaves_good_slaves").and_then(|text| text.parse().ok());
+    info.info("role")?;
+    let good = info.info("min_slaves_good_slaves").and_then(|text| text.parse().ok());
     let number = |key: &str| config.field(key).and_then(|text| text.parse::<u64>().ok());
     Some(WriteGuard {
         enabled: good.is_some(),
@@ -313,7 +304,7 @@ mod tests {
     #[test]
     fn reads_complete_answer_of_sentinel() {
         let replies = replies();
-        assert_eq!(replies.len(), REPLIES);
+        assert_eq!(replies.len(), questions("m").len());
         let answer = read(&replies, reached(), true).expect("an answer");
         assert!(answer.tilt && answer.refused.is_empty());
         let watched: Vec<String> = answer.watched.iter().map(|it| it.name.to_string()).collect();

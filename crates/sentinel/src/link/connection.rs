@@ -18,6 +18,7 @@ use tls::{CertificateFacts, Fault};
 use tokio::net::TcpStream;
 
 use crate::clock;
+use crate::link::poll::put_command;
 use crate::link::reply::Reply;
 use crate::net::stream::{Stream, StreamError, TlsFacts, is_tls};
 use crate::net::transport::Transport;
@@ -150,20 +151,12 @@ impl RespConnection {
 
     /// Writes all of it. Commands are small, so this blocks only if the peer has stopped reading;
     /// callers wrap it in a timeout.
-    ///
-    /// # Errors
-    ///
-    /// The connection broke.
-    pub async fn send(&mut self, commands: &[u8]) -> Result<(), ConnectionError> {
+    pub(crate) async fn send(&mut self, commands: &[u8]) -> Result<(), ConnectionError> {
         Ok(self.stream.write_all(commands).await?)
     }
 
     /// The next whole reply. Cancel-safe: no bytes that were read are lost.
-    ///
-    /// # Errors
-    ///
-    /// The connection ended, or the peer sends something that is not a reply within the limits.
-    pub async fn next(&mut self) -> Result<Reply, ConnectionError> {
+    pub(crate) async fn next(&mut self) -> Result<Reply, ConnectionError> {
         loop {
             if let Some(length) = self.frame_end()? {
                 let frame = self.input.split_to(length).freeze();
@@ -187,6 +180,34 @@ impl RespConnection {
             }
             self.read_at = clock::now();
         }
+    }
+
+    /// Sends these commands and appends their replies. Those that arrived before an error, or
+    /// before the caller stops waiting, stay there.
+    ///
+    /// # Errors
+    ///
+    /// The connection ended, or the peer sends something that is not a reply within the limits.
+    pub async fn ask<'a>(
+        &mut self,
+        commands: &[impl AsRef<[&'a str]>],
+        replies: &mut Vec<Reply>,
+    ) -> Result<(), ConnectionError> {
+        let mut request = BytesMut::new();
+        commands.iter().for_each(|words| put_command(&mut request, words.as_ref()));
+        self.send(&request).await?;
+        for _ in commands {
+            replies.push(self.next().await?);
+        }
+        Ok(())
+    }
+
+    /// Sends one command and returns its reply.
+    pub(crate) async fn ask_one(&mut self, words: &[&str]) -> Result<Reply, ConnectionError> {
+        let mut request = BytesMut::new();
+        put_command(&mut request, words);
+        self.send(&request).await?;
+        self.next().await
     }
 
     /// When the end of the most recently returned reply was read from the socket.

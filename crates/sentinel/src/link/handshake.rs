@@ -128,12 +128,10 @@ pub async fn hello(
     connection: &mut RespConnection,
     credentials: Option<&Credentials>,
 ) -> Result<(), LinkError> {
-    let mut commands = BytesMut::new();
-    put_command(&mut commands, &credentials.map_or_else(|| vec!["HELLO", "3"], Credentials::hello));
-    connection.send(&commands).await?;
     // The reply to a successful HELLO 3 is RESP3 already; an error line is the same in both.
     connection.protocol = Protocol::Resp3;
-    let reply = connection.next().await?;
+    let words = credentials.map_or_else(|| vec!["HELLO", "3"], Credentials::hello);
+    let reply = connection.ask_one(&words).await?;
     let Some(line) = reply.error() else { return Ok(()) };
     match Denied::read(line, "HELLO", "+hello", SENTINEL_AUTH) {
         Some(denied) if !matches!(denied, Denied::NotPermitted { .. }) => Err(denied.into()),
@@ -149,10 +147,7 @@ async fn authenticate(
     credentials: Option<&Credentials>,
 ) -> Result<(), LinkError> {
     let Some(credentials) = credentials else { return Ok(()) };
-    let mut commands = BytesMut::new();
-    put_command(&mut commands, &credentials.auth());
-    connection.send(&commands).await?;
-    let reply = connection.next().await?;
+    let reply = connection.ask_one(&credentials.auth()).await?;
     let denied = reply.error().and_then(|line| Denied::read(line, "AUTH", "+auth", SENTINEL_AUTH));
     denied.map_or(Ok(()), |denied| Err(denied.into()))
 }

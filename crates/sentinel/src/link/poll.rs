@@ -71,7 +71,7 @@ pub enum PollOutcome {
 }
 
 /// Appends a command as a RESP array of bulk strings.
-pub fn put_command(out: &mut BytesMut, words: &[&str]) {
+pub(crate) fn put_command(out: &mut BytesMut, words: &[&str]) {
     out.put_slice(format!("*{}\r\n", words.len()).as_bytes());
     for word in words {
         out.put_slice(format!("${}\r\n", word.len()).as_bytes());
@@ -81,10 +81,14 @@ pub fn put_command(out: &mut BytesMut, words: &[&str]) {
 }
 
 /// Appends the commands of a poll about `master`.
-pub fn put_poll(out: &mut BytesMut, master: &str) {
-    for (subcommand, ..) in COMMANDS {
-        put_command(out, &["SENTINEL", subcommand, master]);
-    }
+pub(crate) fn put_poll(out: &mut BytesMut, master: &str) {
+    poll_commands(master).iter().for_each(|words| put_command(out, words));
+}
+
+/// The commands of a poll about `master`.
+#[must_use]
+pub fn poll_commands(master: &str) -> [[&str; 3]; REPLIES_PER_POLL] {
+    COMMANDS.map(|(subcommand, ..)| ["SENTINEL", subcommand, master])
 }
 
 /// Reads the replies to one poll.
@@ -144,14 +148,13 @@ pub fn refusals(replies: &[Reply]) -> impl Iterator<Item = Denied> {
 /// not to be in TILT.
 #[must_use]
 pub fn read_tilt(info: &Reply) -> bool {
-    info.text().is_some_and(|text| text.lines().any(|line| line.trim_end() == "sentinel_tilt:1"))
+    info.info("sentinel_tilt") == Some("1")
 }
 
 /// Reads `connected_clients`, which only an `INFO` without a section contains. A number that does
 /// not fit is no number.
 pub(crate) fn read_connections(info: &Reply) -> Option<u32> {
-    let text = info.text()?;
-    text.lines().find_map(|line| line.strip_prefix("connected_clients:")?.trim_end().parse().ok())
+    info.info("connected_clients")?.parse().ok()
 }
 
 fn is_unknown_name(line: &str) -> bool {

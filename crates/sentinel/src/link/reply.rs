@@ -64,6 +64,12 @@ impl Reply {
             .text()
     }
 
+    /// The value of `key` in a reply to `INFO`.
+    #[must_use]
+    pub fn info(&self, key: &str) -> Option<&str> {
+        info_field(self.text()?, key)
+    }
+
     /// The error line, if this is an error.
     #[must_use]
     pub fn error(&self) -> Option<&str> {
@@ -72,6 +78,11 @@ impl Reply {
             _ => None,
         }
     }
+}
+
+/// The value of `key` in the text of a reply to `INFO`.
+pub(crate) fn info_field<'a>(info: &'a str, key: &str) -> Option<&'a str> {
+    info.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':')).map(str::trim_end)
 }
 
 impl From<Frame2> for Reply {

@@ -509,16 +509,7 @@ impl NodeProber {
                 Err(error) => return (now, Err(error)),
             }
             if let (Verify::Tcp, Some(connection)) = (verify, &self.connection) {
-                let (dialled, role) = (connection.dialled(), Role::Unknown);
-                let report = NodeReport {
-                    dialled,
-                    role,
-                    ping: PingReply::Other,
-                    offset: None,
-                    lineage: None,
-                    replicas: None,
-                };
-                return (now, Ok(report));
+                return (now, Ok(NodeReport::not_asked(connection.dialled())));
             }
         }
         let now = Instant::now();

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use crate::link::auth::{Credentials, Denied};
 use crate::link::connection::{ConnectionError, RespConnection};
 use crate::link::poll::put_command;
-use crate::link::reply::Reply;
+use crate::link::reply::{Reply, info_field};
 use crate::link::rotation::{CredentialsId, Presented, Rotation};
 use crate::{
     AttachedReplica, Lineage, NodeAddr, NodeReport, PingReply, ProbeFailure, Role, Trust, Verify,
@@ -370,11 +370,7 @@ fn read_offset(reply: &Reply) -> Option<u64> {
 }
 
 fn read_lineage(server: &str, replication: &str) -> Option<Lineage> {
-    let field = |text: &'_ str, key: &str| -> Option<OutsideText> {
-        text.lines().find_map(|line| {
-            line.strip_prefix(key)?.strip_prefix(':').map(|value| value.trim_end().into())
-        })
-    };
+    let field = |text: &str, key: &str| info_field(text, key).map(OutsideText::from);
     Some(Lineage {
         run_id: field(server, "run_id")?.into(),
         replid: field(replication, "master_replid")?.into(),

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::error::SwitchoverError;
 use crate::NodeAddr;
+use crate::link::reply::info_field;
 
 /// The replication state of one node (`INFO replication`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,9 +28,7 @@ pub(crate) struct ReplicationOffsets {
 
 /// Parses `INFO replication`.
 pub(super) fn parse_offsets(info: &str) -> Option<ReplicationOffsets> {
-    let field = |name: &str| {
-        info.lines().find_map(|line| line.trim_end().strip_prefix(name)?.strip_prefix(':'))
-    };
+    let field = |name: &str| info_field(info, name);
     let is_master = field("role")? == "master";
     let offset = if is_master { field("master_repl_offset")? } else { field("slave_repl_offset")? };
     Some(ReplicationOffsets {

@@ -3,14 +3,11 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use bytes::BytesMut;
-
 use crate::NodeAddr;
 use crate::link::auth::{Credentials, Denied};
 use crate::link::connection::{RespConnection, USER_TIMEOUT};
 use crate::link::links::describe;
 use crate::link::login::Login;
-use crate::link::poll::put_command;
 use crate::link::reply::Reply;
 use crate::link::rotation::Presented;
 
@@ -67,14 +64,8 @@ impl CommandConnection {
 
     /// Sends one command and returns its answer.
     pub(super) async fn ask(&mut self, words: &[&str]) -> Result<Reply, String> {
-        let mut command = BytesMut::new();
-        put_command(&mut command, words);
         let mut connection = self.connection.take().ok_or("an earlier command was not answered")?;
-        let asking = async {
-            connection.send(&command).await?;
-            connection.next().await
-        };
-        match tokio::time::timeout(self.timeout, asking).await {
+        match tokio::time::timeout(self.timeout, connection.ask_one(words)).await {
             Ok(Ok(reply)) => {
                 self.connection = Some(connection);
                 Ok(reply)

@@ -8,6 +8,8 @@
 
 use std::time::{Duration, Instant};
 
+use crate::link::reply::info_field;
+
 /// A sentinel sends the commands about 100 ms after it has selected the replica.
 const SENT_AFTER: Duration = Duration::from_secs(1);
 /// Interval of reading the master's state.
@@ -28,9 +30,7 @@ pub(super) enum HandoverState {
 
 /// Reads `INFO replication`.
 pub(super) fn parse_handover(info: &str) -> Option<HandoverState> {
-    let field = |name: &str| {
-        info.lines().find_map(|line| line.trim_end().strip_prefix(name)?.strip_prefix(':'))
-    };
+    let field = |name: &str| info_field(info, name);
     if field("role")? != "master" {
         return Some(HandoverState::HandedOver);
     }
