@@ -5,14 +5,14 @@
 //! client complains. What clients know is not known here: whether they have the authority, and
 //! which of the names they use. The names are printed for that.
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::{Value as Json, json};
 use tls::{CertificateFacts, CertificateFiles, ChainState, KnownAuthorities, PairFault, PemFile};
 
-use crate::diagnose::{CERTIFICATE_SOON, Finding, Severity, days, quote, subject};
+use crate::diagnose::Severity::{Fault, Note, Warning};
+use crate::diagnose::{CERTIFICATE_SOON, Finding, Findings, days, join, quote, subject};
 
 /// What follows from files that cannot be used.
 const UNUSABLE: &str =
@@ -76,42 +76,22 @@ pub struct ExaminedListeners {
 /// unset.
 #[must_use]
 pub fn examine_listeners(section: &ListenerSection, now: Option<Duration>) -> ExaminedListeners {
-    let mut found = ExaminedListeners::default();
-    for pair in &section.pairs {
-        examine_pair(&mut found, section, pair, now);
-    }
+    let mut found = Findings::default();
+    let pairs = section.pairs.iter();
+    let certificates = pairs.filter_map(|it| examine_pair(&mut found, section, it, now)).collect();
     let files = section.pairs.iter().flat_map(|pair| [Some(&pair.chain), pair.key.as_ref()]);
     let files = files.chain([section.client_ca.as_ref()]).flatten();
-    files.for_each(|file| examine_file(&mut found.findings, file));
+    files.for_each(|file| examine_file(&mut found, file));
     // Whatever else prevents the section from being used.
-    let explained: BTreeSet<String> = found.findings.iter().map(|it| it.what.clone()).collect();
+    let explained: Vec<String> = found.0.iter().map(|it| it.what.clone()).collect();
     for (key, (what, remedy)) in &section.faults {
         if !explained.iter().any(|it| it.starts_with(what)) {
-            let what = format!("{what}: {UNUSABLE}");
-            add(&mut found.findings, Severity::Fault, "certificate-file", key, what, remedy);
+            found.add(Fault, "certificate-file", key, format!("{what}: {UNUSABLE}"), remedy);
         }
     }
-    found.findings.sort();
-    found.findings.dedup();
-    found
-}
-
-fn add(
-    findings: &mut Vec<Finding>,
-    severity: Severity,
-    code: &'static str,
-    about: &str,
-    what: String,
-    remedy: &str,
-) {
-    let (about, remedy) = (about.to_owned(), remedy.to_owned());
-    findings.push(Finding { severity, code, about, what, remedy, commands: Vec::new() });
-}
-
-fn with_commands<const N: usize>(findings: &mut [Finding], commands: [String; N]) {
-    if let Some(last) = findings.last_mut() {
-        last.commands = commands.into();
-    }
+    found.0.sort();
+    found.0.dedup();
+    ExaminedListeners { certificates, findings: found.0 }
 }
 
 fn about(file: &ListenerFile) -> String {
@@ -127,10 +107,10 @@ fn word(path: &Path) -> String {
 }
 
 /// Reports a file that cannot be read, and one with a key that is not secret.
-fn examine_file(findings: &mut Vec<Finding>, file: &ListenerFile) {
+fn examine_file(found: &mut Findings, file: &ListenerFile) {
     if let Err((what, remedy)) = &file.contents {
         let what = format!("{what}: {UNUSABLE}");
-        add(findings, Severity::Fault, "certificate-file", &about(file), what, remedy);
+        found.add(Fault, "certificate-file", about(file), what, remedy);
     }
     if let Some(mode) = file.exposed {
         let what = format!(
@@ -139,50 +119,43 @@ fn examine_file(findings: &mut Vec<Finding>, file: &ListenerFile) {
         );
         let remedy = "take the permissions away (in Kubernetes: defaultMode of the volume); if others \
                       had access, replace key and certificate";
-        add(findings, Severity::Warning, "key-exposed", &about(file), what, remedy);
-        with_commands(findings, [format!("chmod o-rwx {}", word(&file.path))]);
+        found.add(Warning, "key-exposed", about(file), what, remedy);
+        found.with_commands(&[format!("chmod o-rwx {}", word(&file.path))]);
     }
 }
 
+/// Examines a pair, and returns its certificate if it can be read.
 fn examine_pair(
-    found: &mut ExaminedListeners,
+    found: &mut Findings,
     section: &ListenerSection,
     pair: &ListenerPair,
     now: Option<Duration>,
-) {
+) -> Option<CertificateFacts> {
     let key = pair.key.as_ref().unwrap_or(&pair.chain);
-    let Ok(chain) = &pair.chain.contents else { return };
+    let chain = pair.chain.contents.as_ref().ok()?;
     // Without the key, the certificate is examined nevertheless.
-    let files = CertificateFiles {
-        chain: chain.clone(),
-        key: key.contents.as_ref().unwrap_or(chain).clone(),
-    };
+    let known_key = key.contents.as_ref().unwrap_or(chain);
+    let files = CertificateFiles { chain: chain.clone(), key: known_key.clone() };
     let examined = files.examine(&section.authorities);
-    if key.contents.is_ok()
-        && let Some(fault) = examined.fault
-    {
-        pair_fault(&mut found.findings, section, pair, fault);
+    if let (Ok(_), Some(fault)) = (&key.contents, examined.fault) {
+        pair_fault(found, section, pair, fault);
     }
-    let Some(facts) = examined.facts else { return };
+    let facts = examined.facts?;
     let at = about(&pair.chain);
-    validity(&mut found.findings, &at, &facts, now);
-    names(&mut found.findings, &at, &facts);
-    match examined.chain {
-        ChainState::Incomplete { issuer, found_in } => {
-            incomplete(&mut found.findings, &pair.chain, &issuer, &found_in);
-        }
-        ChainState::Complete | ChainState::Unknown => {}
+    validity(found, &at, &facts, now);
+    names(found, &at, &facts);
+    if let ChainState::Incomplete { issuer, found_in } = examined.chain {
+        incomplete(found, &pair.chain, &issuer, &found_in);
     }
     for what in &facts.warnings {
         let remedy = "write the certificate of each issuer after the one that it has issued";
-        let (severity, code) = (Severity::Warning, "certificate-chain");
-        add(&mut found.findings, severity, code, &at, what.clone(), remedy);
+        found.add(Warning, "certificate-chain", &at, what, remedy);
     }
-    found.certificates.push(facts);
+    Some(facts)
 }
 
 fn pair_fault(
-    findings: &mut Vec<Finding>,
+    found: &mut Findings,
     section: &ListenerSection,
     pair: &ListenerPair,
     fault: PairFault,
@@ -193,8 +166,7 @@ fn pair_fault(
     let what = format!("{}: {UNUSABLE}", problem.what);
     if !is_foreign {
         let file = if problem.file.as_ref() == Some(&key.path) { key } else { &pair.chain };
-        let (severity, code) = (Severity::Fault, "certificate-file");
-        return add(findings, severity, code, &about(file), what, &problem.remedy);
+        return found.add(Fault, "certificate-file", about(file), what, &problem.remedy);
     }
     let fits = |other: &&ListenerPair| {
         let (Ok(chain), Ok(key)) = (&other.chain.contents, &key.contents) else { return false };
@@ -208,87 +180,80 @@ fn pair_fault(
         ),
         None => format!("{}. The commands print the same for a pair", problem.remedy),
     };
-    add(findings, Severity::Fault, "certificate-key", &about(key), what, &remedy);
+    found.add(Fault, "certificate-key", about(key), what, remedy);
     let (chain, key) = (word(&pair.chain.path), word(&key.path));
-    with_commands(
-        findings,
-        [
-            format!("openssl x509 -noout -pubkey -in {chain} | openssl sha256"),
-            format!("openssl pkey -pubout -in {key} | openssl sha256"),
-        ],
-    );
+    found.with_commands(&[
+        format!("openssl x509 -noout -pubkey -in {chain} | openssl sha256"),
+        format!("openssl pkey -pubout -in {key} | openssl sha256"),
+    ]);
 }
 
-fn validity(
-    findings: &mut Vec<Finding>,
-    at: &str,
-    facts: &CertificateFacts,
-    now: Option<Duration>,
-) {
+fn validity(found: &mut Findings, at: &str, facts: &CertificateFacts, now: Option<Duration>) {
     let Some(now) = now else { return };
     let (name, left) = (subject(facts), facts.not_after.saturating_sub(now));
     if left.is_zero() {
         let what = format!("it has expired: {name}; clients that verify it cannot connect");
-        add(findings, Severity::Fault, "certificate-expired", at, what, RENEW);
+        found.add(Fault, "certificate-expired", at, what, RENEW);
     } else if facts.not_before > now {
         let begins = days(facts.not_before.saturating_sub(now));
         let what = format!(
             "it is not valid yet, but in {begins}: {name}; clients that verify it cannot connect"
         );
         let remedy = "check the clock of this host, and that of the host that issued it";
-        add(findings, Severity::Fault, "certificate-expired", at, what, remedy);
-        with_commands(findings, ["date -u".to_owned()]);
+        found.add(Fault, "certificate-expired", at, what, remedy);
+        found.with_commands(&["date -u".to_owned()]);
     } else if left < CERTIFICATE_SOON {
+        let left = days(left);
         let what = format!(
-            "it expires in {}: {name}; clients that verify it cannot connect from then on",
-            days(left)
+            "it expires in {left}: {name}; clients that verify it cannot connect from then on"
         );
-        add(findings, Severity::Warning, "certificate-expires", at, what, RENEW);
+        found.add(Warning, "certificate-expires", at, what, RENEW);
     }
 }
 
-fn names(findings: &mut Vec<Finding>, at: &str, facts: &CertificateFacts) {
+fn names(found: &mut Findings, at: &str, facts: &CertificateFacts) {
+    let name = subject(facts);
     if facts.names.is_empty() {
-        let what =
-            format!("it has no names: {}; clients that verify names refuse it", subject(facts));
+        let what = format!("it has no names: {name}; clients that verify names refuse it");
         let remedy = "issue it with the names and addresses that clients use as subjectAltName";
-        add(findings, Severity::Warning, "certificate-name", at, what, remedy);
+        found.add(Warning, "certificate-name", at, what, remedy);
     }
     if facts.self_signed {
-        let what = format!(
-            "it is self-signed: {}; only clients that have it as their CA accept it",
-            subject(facts)
-        );
+        let what =
+            format!("it is self-signed: {name}; only clients that have it as their CA accept it");
         let remedy = "issue certificates by a CA of your own, so that they can be renewed without a \
                       change at the clients";
-        add(findings, Severity::Note, "certificate-self-signed", at, what, remedy);
+        found.add(Note, "certificate-self-signed", at, what, remedy);
     }
 }
 
-fn incomplete(findings: &mut Vec<Finding>, file: &ListenerFile, issuer: &str, found_in: &Path) {
+fn incomplete(found: &mut Findings, file: &ListenerFile, issuer: &str, found_in: &Path) {
     let what = format!(
         "it lacks the certificate of its issuer, {issuer}, which is an intermediate authority: \
          clients that know the root only refuse it"
     );
     let at = found_in.display();
-    let (severity, code) = (Severity::Warning, "certificate-chain");
     if file.is_link {
         // A command would replace the link, and the next renewal would not be noticed.
         let remedy = format!(
             "{at} has it. The path is a symbolic link: let the program that writes these files \
              write the whole chain, or name a file that has it, such as fullchain.pem"
         );
-        return add(findings, severity, code, &about(file), what, &remedy);
+        return found.add(Warning, "certificate-chain", about(file), what, remedy);
     }
-    let remedy = format!("append {at}, which has it");
-    add(findings, severity, code, &about(file), what, &remedy);
+    found.add(
+        Warning,
+        "certificate-chain",
+        about(file),
+        what,
+        format!("append {at}, which has it"),
+    );
     // Replaced by a rename, so that a running process never reads a part of it.
     let (chain, more) = (word(&file.path), word(found_in));
     let new = quote(&format!("{}.new", file.path.display()));
-    with_commands(
-        findings,
-        [format!("cp -p {chain} {new} && {{ echo; cat {more}; }} >> {new} && mv {new} {chain}")],
-    );
+    found.with_commands(&[format!(
+        "cp -p {chain} {new} && {{ echo; cat {more}; }} >> {new} && mv {new} {chain}"
+    )]);
 }
 
 /// The certificates for people: file, names, and validity.
@@ -313,7 +278,7 @@ fn all_names(facts: &CertificateFacts) -> String {
     const MAX_NAMES: usize = 32;
     let mut text = match facts.names.as_slice() {
         [] => facts.subject.to_string(),
-        names => names.iter().take(MAX_NAMES).cloned().collect::<Vec<_>>().join(", "),
+        names => join(names.iter().take(MAX_NAMES)),
     };
     let more = facts.names.len().saturating_sub(MAX_NAMES);
     if more > 0 {
@@ -369,7 +334,7 @@ mod tests {
         let authority = harness::Authority::new("CA");
         let found = examine_listeners(&section(authority.issue(&[])), None);
         let codes: Vec<_> = found.findings.iter().map(|it| (it.severity, it.code)).collect();
-        assert_eq!(codes, [(Severity::Warning, "certificate-name")]);
+        assert_eq!(codes, [(Warning, "certificate-name")]);
         assert!(found.findings[0].about.ends_with("(admin.tls.certificate_file)"));
         assert_eq!(examine_listeners(&section(authority.issue(&["a.test"])), None).findings, []);
     }

@@ -235,7 +235,7 @@ const CONSEQUENCES: [(&str, &[&str]); 4] = [
 ];
 
 /// Items separated by commas.
-fn join(items: impl IntoIterator<Item = impl fmt::Display>) -> String {
+pub(crate) fn join(items: impl IntoIterator<Item = impl fmt::Display>) -> String {
     items.into_iter().map(|it| it.to_string()).collect::<Vec<_>>().join(", ")
 }
 
