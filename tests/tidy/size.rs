@@ -24,7 +24,7 @@ const LONGEST_TEST_NAME: usize = 60;
 const CRATES: &[(&str, usize, usize)] = &[
     ("admin-http", 1_750, 1_400),
     ("bench", 11_310, 5_000),
-    ("doctor", 3_230, 2_000),
+    ("doctor", 3_200, 2_000),
     ("drain", 850, 850),
     ("haproxy-import", 4_200, 3_600),
     ("pointsman", 16_320, 14_300),

@@ -8,7 +8,7 @@ use serde_json::{Value as Json, json};
 use crate::diagnose::{Finding, Severity};
 use crate::listeners::{self, ExaminedListeners};
 use crate::observed::{ExamineError, MasterAnswer, ObservedMaster};
-use crate::report::{ExaminedService, Report, describe, is_healthy};
+use crate::report::{ExaminedService, Report, is_healthy};
 
 /// Version of the document.
 const SCHEMA: u32 = 1;
@@ -31,17 +31,17 @@ impl Report {
 pub(crate) fn service(examined: &ExaminedService, now: Option<Duration>) -> Json {
     let ExaminedService { name, observed, certificates, findings } = examined;
     let sentinels = observed.sentinels.iter().map(|it| {
-        let (account, trouble) = (it.answer.as_ref().ok(), it.answer.as_ref().err());
+        let (answer, trouble) = (it.answer.as_ref().ok(), it.answer.as_ref().err());
         json!({
             "addr": it.addr.to_string(),
             "configured": it.configured,
             "state": trouble.map_or("up", ExamineError::label),
-            "problem": trouble.map(describe),
-            "id": account.map(|it| it.id.as_str()),
-            "tilt": account.map(|it| it.tilt),
-            "resp3": account.map(|it| it.resp3),
-            "watches": account.map(|it| it.watched.iter().map(|it| &*it.name).collect::<Vec<_>>()),
-            "view": account.and_then(|it| match &it.master {
+            "problem": trouble.map(ExamineError::short),
+            "id": answer.map(|it| it.id.as_str()),
+            "tilt": answer.map(|it| it.tilt),
+            "resp3": answer.map(|it| it.resp3),
+            "watches": answer.map(|it| it.watched.iter().map(|it| &*it.name).collect::<Vec<_>>()),
+            "view": answer.and_then(|it| match &it.master {
                 MasterAnswer::Known(view) => Some(view_json(view)),
                 _ => None,
             }),
@@ -49,24 +49,22 @@ pub(crate) fn service(examined: &ExaminedService, now: Option<Duration>) -> Json
     });
     let nodes = observed.nodes.iter().map(|it| {
         let (report, trouble) = (it.answer.as_ref().ok(), it.answer.as_ref().err());
+        let (role, follows) = match report.map(|it| &it.role) {
+            Some(Role::Replica { master, connected }) => {
+                (Some("replica"), Some((master, connected)))
+            }
+            Some(Role::Master) => (Some("master"), None),
+            Some(Role::Unknown) => (Some("unknown"), None),
+            None => (None, None),
+        };
         json!({
             "addr": it.addr.to_string(),
             "dialled": it.dialled.map(|at| at.to_string()),
             "state": trouble.map_or("up", ExamineError::label),
-            "problem": trouble.map(describe),
-            "role": report.map(|it| match it.role {
-                Role::Master => "master",
-                Role::Replica { .. } => "replica",
-                Role::Unknown => "unknown",
-            }),
-            "follows": report.and_then(|it| match &it.role {
-                Role::Replica { master, .. } => Some(master.to_string()),
-                _ => None,
-            }),
-            "linked": report.and_then(|it| match it.role {
-                Role::Replica { connected, .. } => Some(connected),
-                _ => None,
-            }),
+            "problem": trouble.map(ExamineError::short),
+            "role": role,
+            "follows": follows.map(|(master, _)| master.to_string()),
+            "linked": follows.map(|(_, connected)| connected),
             "pong": report.map(|it| it.ping == PingReply::Pong),
             "ping": report.map(|it| it.ping.label()),
         })

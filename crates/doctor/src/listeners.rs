@@ -256,11 +256,11 @@ fn incomplete(found: &mut Findings, file: &ListenerFile, issuer: &str, found_in:
     )]);
 }
 
+/// A line of a table: two columns, a text, and whether it is good.
+pub(crate) type Row = (String, String, String, bool);
+
 /// The certificates for people: file, names, and validity.
-pub(crate) fn rows(
-    certificates: &[CertificateFacts],
-    now: Option<Duration>,
-) -> Vec<(String, String, String, bool)> {
+pub(crate) fn rows(certificates: &[CertificateFacts], now: Option<Duration>) -> Vec<Row> {
     let row = |facts: &CertificateFacts| {
         let (validity, is_valid) = match now {
             None => ("the clock of this host is not set".to_owned(), true),

@@ -64,21 +64,59 @@ pub enum ExamineError {
 }
 
 impl ExamineError {
+    /// The word for scripts, and the cause in a table and in a finding.
+    fn words(&self) -> (&'static str, String, String) {
+        let fixed = |label, short: &str, long: &str| (label, short.to_owned(), long.to_owned());
+        match self {
+            Self::Unresolved(cause) => fixed("unresolved", cause, cause),
+            Self::Unreachable(cause) => fixed("unreachable", cause, cause),
+            Self::OutOfPorts => fixed(
+                "out_of_ports",
+                "no local port left",
+                "this host has no local port left for a connection to it",
+            ),
+            Self::Unresponsive => {
+                fixed("unresponsive", "no answer", "it accepts the connection and does not answer")
+            }
+            Self::Tls(fault) => ("tls", fault.to_string(), fault.what.clone()),
+            Self::Denied(denied) => ("denied", denied.to_string(), denied.to_string()),
+            Self::UnexpectedServer => fixed(
+                "unexpected_server",
+                "neither a sentinel nor a Redis server",
+                "the server there is neither a sentinel nor Redis",
+            ),
+            Self::OtherSentinel => fixed(
+                "other_sentinel",
+                "another sentinel answers at this address",
+                "another sentinel answers there",
+            ),
+            Self::LeadsBack => fixed(
+                "own_listener",
+                "a listener of this pointsman",
+                "it is one of our own listeners",
+            ),
+            Self::OutsideNodes => fixed(
+                "outside_nodes",
+                "outside service.nodes, not asked",
+                "it is outside service.nodes and was not asked",
+            ),
+        }
+    }
+
     /// The word for scripts.
     #[must_use]
     pub fn label(&self) -> &'static str {
-        match self {
-            Self::Unresolved(_) => "unresolved",
-            Self::Unreachable(_) => "unreachable",
-            Self::OutOfPorts => "out_of_ports",
-            Self::Unresponsive => "unresponsive",
-            Self::Tls(_) => "tls",
-            Self::Denied(_) => "denied",
-            Self::UnexpectedServer => "unexpected_server",
-            Self::OtherSentinel => "other_sentinel",
-            Self::LeadsBack => "own_listener",
-            Self::OutsideNodes => "outside_nodes",
-        }
+        self.words().0
+    }
+
+    /// The cause, for a table.
+    pub(crate) fn short(&self) -> String {
+        self.words().1
+    }
+
+    /// The cause as a sentence, without a remedy.
+    pub(crate) fn cause(&self) -> String {
+        self.words().2
     }
 }
 
@@ -403,25 +441,5 @@ impl Observed {
 
     pub(super) fn node(&self, addr: &NodeAddr) -> Option<&ObservedNode> {
         self.nodes.iter().find(|node| node.addr == *addr)
-    }
-}
-
-/// The cause, without a remedy.
-pub(super) fn describe_error(error: &ExamineError) -> String {
-    match error {
-        ExamineError::Unresolved(error) => error.clone(),
-        ExamineError::Unreachable(error) => error.clone(),
-        ExamineError::OutOfPorts => {
-            "this host has no local port left for a connection to it".to_owned()
-        }
-        ExamineError::Unresponsive => "it accepts the connection and does not answer".to_owned(),
-        ExamineError::Denied(denied) => denied.to_string(),
-        ExamineError::Tls(fault) => fault.what.clone(),
-        ExamineError::UnexpectedServer => {
-            "the server there is neither a sentinel nor Redis".to_owned()
-        }
-        ExamineError::OtherSentinel => "another sentinel answers there".to_owned(),
-        ExamineError::LeadsBack => "it is one of our own listeners".to_owned(),
-        ExamineError::OutsideNodes => "it is outside service.nodes and was not asked".to_owned(),
     }
 }

@@ -8,8 +8,11 @@ use sentinel::{NodeReport, PingReply, Role};
 use tls::CertificateFacts;
 
 use crate::diagnose::{Finding, Severity};
-use crate::listeners::{self, ExaminedListeners};
+use crate::listeners::{self, ExaminedListeners, Row};
 use crate::observed::{ExamineError, MasterAnswer, Observed, SentinelAnswer};
+
+/// The title of a table.
+const CERTIFICATES: &str = "certificates shown to clients";
 
 /// The result of an examination.
 #[derive(Debug)]
@@ -63,24 +66,8 @@ fn worst(findings: &[Finding]) -> Severity {
     findings.iter().map(|it| it.severity).min().unwrap_or(Severity::Note)
 }
 
-pub(crate) fn describe(describe: &ExamineError) -> String {
-    match describe {
-        ExamineError::Unresolved(describe) | ExamineError::Unreachable(describe) => {
-            describe.clone()
-        }
-        ExamineError::OutOfPorts => "no local port left".to_owned(),
-        ExamineError::Unresponsive => "no answer".to_owned(),
-        ExamineError::Tls(fault) => fault.to_string(),
-        ExamineError::Denied(denied) => denied.to_string(),
-        ExamineError::UnexpectedServer => "neither a sentinel nor a Redis server".to_owned(),
-        ExamineError::OtherSentinel => "another sentinel answers at this address".to_owned(),
-        ExamineError::LeadsBack => "a listener of this pointsman".to_owned(),
-        ExamineError::OutsideNodes => "outside service.nodes, not asked".to_owned(),
-    }
-}
-
-fn describe_account(account: &SentinelAnswer) -> String {
-    match &account.master {
+fn describe_answer(answer: &SentinelAnswer) -> String {
+    match &answer.master {
         MasterAnswer::UnknownName => "does not monitor this master".to_owned(),
         MasterAnswer::Denied => "refuses SENTINEL commands".to_owned(),
         MasterAnswer::Malformed(what) => (*what).to_owned(),
@@ -126,30 +113,29 @@ fn painter(colour: bool) -> impl Fn(&str, &str) -> String + Copy {
     }
 }
 
-/// Formats a result as text.
+/// Formats the result for a service as text.
 fn report(examined: &ExaminedService, now: Option<Duration>, colour: bool) -> String {
     let ExaminedService { name, observed, certificates, findings } = examined;
     let paint = painter(colour);
-    let mut out = if *name == *observed.name {
-        format!("{}\n", paint("1", name))
-    } else {
-        format!("{} (master {})\n", paint("1", name), observed.name)
-    };
+    let mut out = paint("1", name);
+    if *name != *observed.name {
+        let _ = write!(out, " (master {})", observed.name);
+    }
+    out.push('\n');
     let rows = observed.sentinels.iter().map(|it| {
-        let id = it.answer.as_ref().map_or("-", |account| account.id.short());
-        let text = it.answer.as_ref().map_or_else(describe, describe_account);
+        let id = it.answer.as_ref().map_or("-", |answer| answer.id.short());
+        let text = it.answer.as_ref().map_or_else(ExamineError::short, describe_answer);
         (it.addr.to_string(), id.to_owned(), text, it.answer.is_ok())
     });
-    table(&mut out, "sentinels", &rows.collect::<Vec<_>>(), paint);
+    table(&mut out, "sentinels", rows.collect(), paint);
     let rows = observed.nodes.iter().map(|it| {
         let mapped = it.dialled.map(|to| to.to_string()).filter(|to| *to != it.addr.to_string());
-        let text = it.answer.as_ref().map_or_else(describe, describe_role);
+        let text = it.answer.as_ref().map_or_else(ExamineError::short, describe_role);
         (it.addr.to_string(), mapped.unwrap_or_default(), text, it.answer.is_ok())
     });
-    table(&mut out, "nodes", &rows.collect::<Vec<_>>(), paint);
+    table(&mut out, "nodes", rows.collect(), paint);
     if !certificates.is_empty() {
-        let rows = listeners::rows(certificates, now);
-        table(&mut out, "certificates shown to clients", &rows, paint);
+        table(&mut out, CERTIFICATES, listeners::rows(certificates, now), paint);
     }
     report_findings(&mut out, findings, paint);
     out
@@ -159,8 +145,7 @@ fn report(examined: &ExaminedService, now: Option<Duration>, colour: bool) -> St
 fn report_admin(examined: &ExaminedListeners, now: Option<Duration>, colour: bool) -> String {
     let paint = painter(colour);
     let mut out = format!("{}\n", paint("1", "admin server"));
-    let rows = listeners::rows(&examined.certificates, now);
-    table(&mut out, "certificates shown to clients", &rows, paint);
+    table(&mut out, CERTIFICATES, listeners::rows(&examined.certificates, now), paint);
     report_findings(&mut out, &examined.findings, paint);
     out
 }
@@ -196,28 +181,17 @@ fn report_findings(out: &mut String, findings: &[Finding], paint: impl Fn(&str, 
     let _ = write!(out, "\n  {verdict}\n");
 }
 
-fn table(
-    out: &mut String,
-    title: &str,
-    rows: &[(String, String, String, bool)],
-    paint: impl Fn(&str, &str) -> String,
-) {
+fn table(out: &mut String, title: &str, rows: Vec<Row>, paint: impl Fn(&str, &str) -> String) {
     let _ = writeln!(out, "  {title}");
-    let width = |of: fn(&(String, String, String, bool)) -> &String| {
-        rows.iter().map(|row| of(row).len()).max().unwrap_or(0)
-    };
-    let (first, second) = (width(|row| &row.0), width(|row| &row.1));
-    for (one, two, text, good) in rows {
-        let text = if *good { text.clone() } else { paint("31", text) };
-        let line = if second == 0 {
-            format!("    {one:first$}  {text}")
-        } else {
-            format!("    {one:first$}  {two:second$}  {text}")
-        };
-        let _ = writeln!(out, "{line}");
-    }
+    let width = |of: fn(&Row) -> usize| rows.iter().map(of).max().unwrap_or(0);
+    let (first, second) = (width(|row| row.0.len()), width(|row| row.1.len()));
     if rows.is_empty() {
         let _ = writeln!(out, "    none found");
+    }
+    for (one, two, text, good) in rows {
+        let two = if second == 0 { String::new() } else { format!("  {two:second$}") };
+        let text = if good { text } else { paint("31", &text) };
+        let _ = writeln!(out, "    {one:first$}{two}  {text}");
     }
 }
 

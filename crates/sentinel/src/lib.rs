@@ -38,8 +38,8 @@ pub mod connections {
     pub use crate::link::links::describe;
     pub use crate::link::messages::LinkError;
     pub use crate::link::poll::{
-        PollOutcome, REPLIES_PER_POLL, SENTINEL_AUTH, has_flag, poll_commands, read_poll,
-        read_tilt, refusals,
+        PollOutcome, REPLIES_PER_POLL, SENTINEL_AUTH, entry_address, has_flag, is_healthy,
+        poll_commands, read_poll, read_tilt, refusals,
     };
     pub use crate::link::reply::Reply;
     pub use crate::net::loop_guard::leads_back;

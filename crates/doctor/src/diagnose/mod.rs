@@ -26,7 +26,7 @@ use sentinel::{Denied, NodeAddr, Verify};
 use self::Severity::{Fault, Note, Warning};
 use crate::observed::{
     ExamineError, MasterAnswer, Observed, ObservedMaster, ObservedPeer, ObservedSentinel,
-    SentinelAnswer, describe_error,
+    SentinelAnswer,
 };
 
 pub(crate) use cures::quote;
@@ -279,7 +279,7 @@ fn no_answer(found: &mut Findings, case: &Case<'_>, at: &ObservedSentinel, error
             ("loop", "configure the address of a sentinel, not of this proxy")
         }
     };
-    found.add(Fault, code, at, describe_error(error), remedy);
+    found.add(Fault, code, at, error.cause(), remedy);
 }
 
 /// Code and remedy of an announced address that `service.nodes` does not permit.
@@ -301,7 +301,7 @@ fn ghost(found: &mut Findings, case: &Case<'_>, at: &NodeAddr, error: &ExamineEr
     let is_it = |it: &&ObservedPeer| it.addr.as_ref() == Some(at);
     let listed = case.views().filter(|(.., view)| view.peers.iter().any(|it| is_it(&it)));
     let who = join(listed.map(|(it, ..)| &it.addr));
-    let what = format!("it is listed as a sentinel by {who}, and {}", describe_error(error));
+    let what = format!("it is listed as a sentinel by {who}, and {}", error.cause());
     if *error == ExamineError::OutsideNodes {
         let (code, remedy) = OUTSIDE_NODES;
         return found.add(Warning, code, at, what, remedy);

@@ -11,7 +11,7 @@ use super::{
     Case, Context, Findings, LOCAL_PORTS, OUTSIDE_NODES, Severity, cures, electorate, forgotten,
     join, refusals, transport,
 };
-use crate::observed::{ExamineError, ObservedNode, describe_error};
+use crate::observed::{ExamineError, ObservedNode};
 
 pub(super) fn diagnose(found: &mut Findings, case: &Case<'_>) {
     let (masters, odd) = (case.named(), passwords(found, case));
@@ -95,7 +95,7 @@ fn unreachable(
     let kind = if severity == Fault { "master" } else { "replica" };
     let dialled = node.dialled.map(NodeAddr::from).filter(|it| *it != node.addr);
     let dialled = dialled.map(|it| format!("dialled at {it}: ")).unwrap_or_default();
-    let what = format!("the sentinels announce this {kind}; {dialled}{}", describe_error(error));
+    let what = format!("the sentinels announce this {kind}; {dialled}{}", error.cause());
     let (code, remedy) = match error {
         ExamineError::Unresolved(_) => (
             "dns",
@@ -347,7 +347,7 @@ fn replicas(found: &mut Findings, case: &Case<'_>) {
         let answer = case.node(addr).map(|node| &node.answer);
         match answer {
             Some(Err(error)) if case.is_replica_gone(addr) => {
-                let why = describe_error(error);
+                let why = error.cause();
                 let what =
                     format!("it is listed as a replica by {who}, which find it down, and {why}");
                 forgotten(found, case, addr, what, "it is reported and probed");

@@ -6,10 +6,10 @@ use std::time::Duration;
 use tls::OutsideText;
 
 use sentinel::connections::{
-    PollOutcome, REPLIES_PER_POLL, Reply, SENTINEL_AUTH, has_flag, poll_commands, read_poll,
-    read_tilt, refusals,
+    PollOutcome, REPLIES_PER_POLL, Reply, SENTINEL_AUTH, entry_address, has_flag, is_healthy,
+    poll_commands, read_poll, read_tilt, refusals,
 };
-use sentinel::{Denied, MyId, NodeAddr, Verify};
+use sentinel::{Denied, MyId, NodeAddr, Verify, View};
 
 use super::acl;
 use crate::observed::{
@@ -50,11 +50,11 @@ pub(super) fn read(
     reached: SocketAddr,
     resp3: bool,
 ) -> Result<SentinelAnswer, ExamineError> {
-    let (before, rest) =
-        replies.split_at_checked(BEFORE.len()).ok_or(ExamineError::UnexpectedServer)?;
+    let Some((before @ [_, my_id, info, server], rest)) = replies.split_first_chunk() else {
+        return Err(ExamineError::UnexpectedServer);
+    };
     let (poll_replies, after) =
-        rest.split_at_checked(REPLIES_PER_POLL).ok_or(ExamineError::UnexpectedServer)?;
-    let [_, my_id, info, server] = before else { return Err(ExamineError::UnexpectedServer) };
+        rest.split_first_chunk::<REPLIES_PER_POLL>().ok_or(ExamineError::UnexpectedServer)?;
     let denied = |(reply, (command, rule)): (&Reply, (&'static str, &'static str))| {
         reply.error().and_then(|line| Denied::read(line, command, rule, SENTINEL_AUTH))
     };
@@ -70,10 +70,10 @@ pub(super) fn read(
         }
         // Without an identity no answer counts; a refusal is reported as such.
         None => {
-            return Err(refused
-                .into_iter()
-                .find(is_about_identity)
-                .map_or(ExamineError::UnexpectedServer, ExamineError::Denied));
+            let denied = refused.into_iter().find(|it| {
+                !matches!(it, Denied::NotPermitted { command, .. } if *command != "SENTINEL MYID")
+            });
+            return Err(denied.map_or(ExamineError::UnexpectedServer, ExamineError::Denied));
         }
     };
     let ckquorum = after.first().and_then(|reply| match reply.error() {
@@ -81,12 +81,9 @@ pub(super) fn read(
         None => Some(Ok(())),
     });
     let master = match read_poll(poll_replies, false) {
-        PollOutcome::View { view, .. } => MasterAnswer::Known(Box::new(read_master(
-            poll_replies,
-            view.addr,
-            view.epoch,
-            ckquorum,
-        ))),
+        PollOutcome::View { view, .. } => {
+            MasterAnswer::Known(Box::new(read_master(poll_replies, view, ckquorum)))
+        }
         PollOutcome::UnknownName => MasterAnswer::UnknownName,
         PollOutcome::Torn => MasterAnswer::Malformed(
             "the master changed during the poll: a failover is in progress; run the doctor again",
@@ -107,59 +104,48 @@ pub(super) fn read(
     })
 }
 
-fn is_about_identity(denied: &Denied) -> bool {
-    match denied {
-        Denied::NotPermitted { command, .. } => *command == "SENTINEL MYID",
-        _ => true,
-    }
-}
-
+/// Completes the view of discovery by what only the doctor uses.
 fn read_master(
-    poll_replies: &[Reply],
-    addr: NodeAddr,
-    epoch: u64,
+    [_, master, peers, replicas, _]: &[Reply; REPLIES_PER_POLL],
+    view: View,
     ckquorum: Option<Result<(), String>>,
 ) -> ObservedMaster {
-    let empty: &[Reply] = &[];
-    let part = |at: usize| poll_replies.get(at);
-    let list = |at: usize| part(at).and_then(Reply::list).unwrap_or(empty).iter().take(MAX_LISTED);
-    let field = |key: &str| part(1).and_then(|master| master.field(key));
-    let number = |key: &str| field(key).and_then(|text| text.parse::<u64>().ok());
-    let flag = |name: &str| part(1).is_some_and(|master| has_flag(master, name));
+    let number = |key: &str| master.field(key).and_then(|text| text.parse::<u64>().ok());
+    let has_script = |key: &str| master.field(key).is_some_and(|path| !path.is_empty());
     ObservedMaster {
-        addr,
-        epoch,
-        down: flag("s_down") || flag("o_down"),
-        has_info: field("runid").is_some_and(|it| !it.is_empty()),
-        failing_over: flag("failover_in_progress"),
+        addr: view.addr,
+        epoch: view.epoch,
+        down: view.down,
+        has_info: !view.run_id.is_empty(),
+        failing_over: view.failing_over,
         quorum: number("quorum"),
         down_after: number("down-after-milliseconds").map(Duration::from_millis),
         failover_timeout: number("failover-timeout").map(Duration::from_millis),
         parallel_syncs: number("parallel-syncs"),
-        scripts: ["notification-script", "client-reconfig-script"]
-            .iter()
-            .any(|key| field(key).is_some_and(|path| !path.is_empty())),
-        peers: list(2).map(peer).collect(),
-        replicas: list(3).filter_map(replica).collect(),
+        scripts: has_script("notification-script") || has_script("client-reconfig-script"),
+        peers: listed(peers).map(peer).collect(),
+        replicas: listed(replicas).filter_map(replica).collect(),
         ckquorum,
     }
 }
 
-fn address(reply: &Reply) -> Option<NodeAddr> {
-    NodeAddr::parse(reply.field("ip")?, reply.field("port")?)
+fn listed(reply: &Reply) -> impl Iterator<Item = &Reply> {
+    reply.list().unwrap_or_default().iter().take(MAX_LISTED)
 }
 
 fn peer(reply: &Reply) -> ObservedPeer {
-    let addr = address(reply);
+    let addr = entry_address(reply);
     let up = addr.is_some() && !has_flag(reply, "s_down") && !has_flag(reply, "disconnected");
     ObservedPeer { id: reply.field("runid").and_then(MyId::parse), addr, up }
 }
 
 fn replica(reply: &Reply) -> Option<ObservedReplica> {
-    let down = ["s_down", "o_down", "disconnected"].iter().any(|flag| has_flag(reply, flag));
-    let linked = reply.field("master-link-status") == Some("ok");
-    let priority = reply.field("slave-priority").and_then(|text| text.parse().ok());
-    Some(ObservedReplica { addr: address(reply)?, down, linked, priority })
+    Some(ObservedReplica {
+        addr: entry_address(reply)?,
+        down: !is_healthy(reply),
+        linked: reply.field("master-link-status") == Some("ok"),
+        priority: reply.field("slave-priority").and_then(|text| text.parse().ok()),
+    })
 }
 
 /// The masters in lines such as `master0:name=mymaster,status=ok,address=10.0.0.1:6379,…`.
@@ -174,9 +160,7 @@ fn watched(info: &Reply) -> Vec<Watched> {
             addr: addr.and_then(|(host, port)| NodeAddr::parse(host, port)),
         })
     };
-    info.text()
-        .map(|text| text.lines().filter_map(read).take(MAX_LISTED).collect())
-        .unwrap_or_default()
+    info.text().unwrap_or_default().lines().filter_map(read).take(MAX_LISTED).collect()
 }
 
 /// What a node is asked after a probe that it has answered.

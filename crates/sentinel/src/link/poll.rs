@@ -174,12 +174,18 @@ pub fn has_flag(reply: &Reply, flag: &str) -> bool {
     reply.field("flags").is_some_and(|flags| flags.split(',').any(|it| it == flag))
 }
 
+/// The announced address in the entry of a master, a replica or a sentinel.
+#[must_use]
+pub fn entry_address(reply: &Reply) -> Option<NodeAddr> {
+    NodeAddr::parse(reply.field("ip")?, reply.field("port")?)
+}
+
 /// The MYID of a peer, whether it is up, and its address. A peer with port 0 does not count:
 /// another sentinel was since heard at its address, which means it was replaced. Sentinel keeps
 /// such entries until `SENTINEL RESET`, and a majority that includes them might never be reached. A
 /// newly discovered peer is not connected yet, which does not mean that it is down.
 fn peer(reply: &Reply) -> Option<(MyId, bool, NodeAddr)> {
-    let addr = NodeAddr::parse(reply.field("ip")?, reply.field("port")?)?;
+    let addr = entry_address(reply)?;
     let up = !has_flag(reply, "s_down");
     Some((MyId::parse(reply.field("runid")?)?, up, addr))
 }
@@ -188,11 +194,12 @@ fn peer(reply: &Reply) -> Option<(MyId, bool, NodeAddr)> {
 /// `master-link-status` and `role-reported` come from its last `INFO`, up to ten seconds old, so
 /// node probers ask the replica itself for those.
 fn replica(reply: &Reply) -> Option<ReplicaView> {
-    let addr = NodeAddr::parse(reply.field("ip")?, reply.field("port")?)?;
-    Some(ReplicaView { addr, healthy: is_healthy(reply) })
+    Some(ReplicaView { addr: entry_address(reply)?, healthy: is_healthy(reply) })
 }
 
-fn is_healthy(node: &Reply) -> bool {
+/// Whether the sentinel reaches the server of this entry, and does not find it down.
+#[must_use]
+pub fn is_healthy(node: &Reply) -> bool {
     !["s_down", "o_down", "disconnected"].iter().any(|flag| has_flag(node, flag))
 }
 
@@ -201,12 +208,8 @@ fn is_healthy(node: &Reply) -> bool {
 /// old one: the new master is among them, and the old master, which is about to become a replica,
 /// is not. Without this correction no view would list the old master in that time.
 fn replicas_of(addr: &NodeAddr, master: &Reply, listed: &[Reply]) -> Vec<ReplicaView> {
-    let recorded = master
-        .field("ip")
-        .zip(master.field("port"))
-        .and_then(|(ip, port)| NodeAddr::parse(ip, port));
-    let outgoing =
-        recorded.filter(|recorded| recorded != addr && has_flag(master, "failover_in_progress"));
+    let outgoing = entry_address(master)
+        .filter(|recorded| recorded != addr && has_flag(master, "failover_in_progress"));
     let outgoing = outgoing.map(|addr| ReplicaView { addr, healthy: is_healthy(master) });
     let listed =
         listed.iter().take(MAX_LISTED).filter_map(replica).filter(|replica| replica.addr != *addr);
