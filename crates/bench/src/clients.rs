@@ -21,10 +21,10 @@ use std::time::{Duration, SystemTime};
 use clap::Args;
 use harness::{Cluster, Haproxy, Pointsman, find_in_path, pause};
 use serde_json::Value;
+use setup::{build, files, install};
 
 use self::libraries::Library;
 use self::secured::Secured;
-use setup::{build, install};
 
 /// How long the clients run. Fifty processes take seconds to start on a busy machine.
 const LIFE: Duration = Duration::from_secs(22);
@@ -79,8 +79,7 @@ pub(crate) fn run(options: &ClientsOptions) -> Result<ExitCode, String> {
         clients: options.clients,
         tls: options.tls,
     };
-    let home =
-        tempfile::tempdir().map_err(|error| format!("no folder for the libraries: {error}"))?;
+    let home = files::temporary()?;
     let mut idle = vec![libraries::python(home.path())?, libraries::node(home.path(), "ioredis")?];
     if !options.tls {
         idle.push(libraries::rust()?);

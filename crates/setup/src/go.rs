@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::packages;
+use crate::{files, packages};
 
 /// The suite with the latest libraries, and the one with tools that run on older systems.
 const SUITE: &str = "sid";
@@ -52,10 +52,8 @@ pub fn fetch_library(
     let unversioned = import.rsplit_once('/').filter(|(_, last)| major(last));
     let unpacked = unversioned.map_or(import, |(path, _)| path);
     let unpacked = folder.join("library/usr/share/gocode/src").join(unpacked);
-    let failed = |path: &Path, error| format!("{}: {error}", path.display());
-    let parent = place.parent().unwrap_or(folder);
-    fs::create_dir_all(parent).map_err(|error| failed(parent, error))?;
-    fs::rename(&unpacked, &place).map_err(|error| failed(&unpacked, error))?;
+    files::make(place.parent().unwrap_or(folder))?;
+    fs::rename(&unpacked, &place).map_err(|error| format!("{}: {error}", unpacked.display()))?;
     Ok(place)
 }
 

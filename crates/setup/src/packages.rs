@@ -8,11 +8,12 @@
 //! Pure functions build the commands, so that they can be printed as well as run.
 
 use std::ffi::OsString;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use harness::find_in_path;
+
+use crate::files;
 
 /// The keys of all Debian suites.
 const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
@@ -28,14 +29,9 @@ pub fn debian(folder: &Path, suites: &[&str], packages: &[&str]) -> Result<Vec<P
     let preferred = suites.last().copied().unwrap_or_default();
     let install =
         ["install", "--yes", "--no-install-recommends", "--download-only", "-t", preferred];
-    run(&apt(&state, &[&install, packages].concat()))?;
-    let archives = state.join("cache/archives");
-    let entries =
-        fs::read_dir(&archives).map_err(|error| format!("{}: {error}", archives.display()))?;
-    let is_archive = |path: &PathBuf| path.extension().is_some_and(|ending| ending == "deb");
-    let paths = entries.filter_map(Result::ok).map(|entry| entry.path());
-    let mut found: Vec<PathBuf> = paths.filter(is_archive).collect();
-    found.sort();
+    run(apt(&state).args(install).args(packages))?;
+    let mut found = files::list(state.join("cache/archives"))?;
+    found.retain(|path| path.extension().is_some_and(|ending| ending == "deb"));
     Ok(found)
 }
 
@@ -47,27 +43,23 @@ pub fn debian(folder: &Path, suites: &[&str], packages: &[&str]) -> Result<Vec<P
 pub fn debian_source(folder: &Path, suite: &str, package: &str) -> Result<PathBuf, String> {
     let state = updated(folder, "deb-src", &[suite])?;
     // Source archives go to the current folder.
-    let mut words: Vec<OsString> = ["env", "--chdir"].map(OsString::from).into();
-    words.push(folder.into());
-    words.extend(apt(&state, &["source", "--download-only", package]));
-    run(&words)?;
+    run(apt(&state).args(["source", "--download-only", package]).current_dir(folder))?;
     let is_original = |path: &PathBuf| path.to_string_lossy().contains(".orig.tar");
-    let entries = fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    let mut paths = entries.filter_map(Result::ok).map(|entry| entry.path());
-    paths.find(is_original).ok_or_else(|| format!("apt-get downloaded no source of {package}"))
+    let found = files::list(folder)?.into_iter().find(is_original);
+    found.ok_or_else(|| format!("apt-get downloaded no source of {package}"))
 }
 
 /// A state of apt in `folder` that knows the packages of these suites and none that is installed.
 fn updated(folder: &Path, kind: &str, suites: &[&str]) -> Result<PathBuf, String> {
     let state = folder.join("apt");
     for part in ["lists/partial", "cache/archives/partial", "parts"] {
-        make(&state.join(part))?;
+        files::make(state.join(part))?;
     }
     let (signed, mirror) = (signed_by(), mirror()?);
     let line = |suite: &&str| format!("{kind} {signed}{mirror} {suite} main\n");
-    write(&state.join("sources.list"), &suites.iter().map(line).collect::<String>())?;
-    write(&state.join("status"), "")?;
-    run(&apt(&state, &["update"]))?;
+    files::write(state.join("sources.list"), suites.iter().map(line).collect::<String>())?;
+    files::write(state.join("status"), "")?;
+    run(apt(&state).arg("update"))?;
     Ok(state)
 }
 
@@ -76,8 +68,7 @@ fn updated(folder: &Path, kind: &str, suites: &[&str]) -> Result<PathBuf, String
 /// # Errors
 /// A message for people.
 pub fn discard_downloads(folder: &Path) -> Result<(), String> {
-    let state = folder.join("apt");
-    fs::remove_dir_all(&state).map_err(|error| format!("{}: {error}", state.display()))
+    files::remove(folder.join("apt"))
 }
 
 /// Unpacks Debian archives below `root`.
@@ -85,11 +76,20 @@ pub fn discard_downloads(folder: &Path) -> Result<(), String> {
 /// # Errors
 /// A message for people, with the command that failed.
 pub fn unpack(archives: &[PathBuf], root: &Path) -> Result<(), String> {
-    make(root)?;
-    let unpack = |archive: &PathBuf| {
-        run(&["dpkg-deb".into(), "-x".into(), archive.into(), root.as_os_str().to_owned()])
-    };
+    files::make(root)?;
+    let unpack = |archive: &PathBuf| run(Command::new("dpkg-deb").arg("-x").args([archive, root]));
     archives.iter().try_for_each(unpack)
+}
+
+/// Unpacks a compressed archive of tar below `root`, without its topmost folder.
+///
+/// # Errors
+/// A message for people, with the command that failed.
+pub fn unpack_source(archive: &Path, root: &Path) -> Result<(), String> {
+    files::make(root)?;
+    let mut command = Command::new("tar");
+    command.args(["--extract", "--gzip", "--strip-components", "1", "--directory"]).arg(root);
+    run(command.arg("--file").arg(archive))
 }
 
 /// The dynamic loader among the unpacked files and its arguments; the program follows.
@@ -115,7 +115,9 @@ pub fn loader(root: &Path) -> Result<Vec<OsString>, String> {
 /// # Errors
 /// A message for people, with the command that failed.
 pub fn install_wheel(root: &Path, package: &str) -> Result<(), String> {
-    install(root, "python3 -m pip install --quiet --no-deps --no-compile --target", package)
+    files::make(root)?;
+    let install = ["install", "--quiet", "--no-deps", "--no-compile", "--target"];
+    run(pip().args(install).arg(root).arg(package))
 }
 
 /// Installs a package of npm with its dependencies below `root`.
@@ -123,13 +125,17 @@ pub fn install_wheel(root: &Path, package: &str) -> Result<(), String> {
 /// # Errors
 /// A message for people, with the command that failed.
 pub fn install_npm(root: &Path, package: &str) -> Result<(), String> {
-    install(root, "npm install --silent --no-fund --no-audit --prefix", package)
+    files::make(root)?;
+    let install = ["install", "--silent", "--no-fund", "--no-audit", "--prefix"];
+    run(Command::new("npm").args(install).arg(root).arg(package))
 }
 
-fn install(root: &Path, command: &str, package: &str) -> Result<(), String> {
-    make(root)?;
-    let words = command.split(' ').map(OsString::from);
-    run(&words.chain([root.as_os_str().to_owned(), package.into()]).collect::<Vec<_>>())
+/// A pip command.
+#[must_use]
+pub fn pip() -> Command {
+    let mut command = Command::new("python3");
+    command.args(["-m", "pip", "--disable-pip-version-check"]);
+    command
 }
 
 /// Downloads one wheel, given by its file name, into `folder`, whatever Python runs here.
@@ -137,9 +143,9 @@ fn install(root: &Path, command: &str, package: &str) -> Result<(), String> {
 /// # Errors
 /// A message for people: the name is not that of a wheel, or the command that failed.
 pub fn download_wheel(folder: &Path, file: &str) -> Result<PathBuf, String> {
-    let command = pip_download(folder, file).ok_or_else(|| format!("{file} names no wheel"))?;
-    make(folder)?;
-    run(&command)?;
+    let words = pip_download(folder, file).ok_or_else(|| format!("{file} names no wheel"))?;
+    files::make(folder)?;
+    run(pip().args(words))?;
     let path = folder.join(file);
     if path.is_file() { Ok(path) } else { Err(format!("the index has another file than {file}")) }
 }
@@ -149,8 +155,7 @@ pub fn download_wheel(folder: &Path, file: &str) -> Result<PathBuf, String> {
 /// # Errors
 /// A message for people, with the command that failed.
 pub fn unpack_wheel(wheel: &Path, root: &Path) -> Result<(), String> {
-    let words = ["python3", "-m", "zipfile", "-e"].iter().map(OsString::from);
-    run(&words.chain([wheel.into(), root.into()]).collect::<Vec<_>>())
+    run(Command::new("python3").args(["-m", "zipfile", "-e"]).args([wheel, root]))
 }
 
 /// Checks the SHA-256 of a file.
@@ -158,19 +163,17 @@ pub fn unpack_wheel(wheel: &Path, root: &Path) -> Result<(), String> {
 /// # Errors
 /// A message for people, with the sum that was found.
 pub fn check_sum(file: &Path, expected: &str) -> Result<(), String> {
-    let output = Command::new("sha256sum").arg(file).stdin(Stdio::null()).output();
-    let output = output.map_err(|error| format!("sha256sum could not be started: {error}"))?;
-    let found = String::from_utf8_lossy(&output.stdout).into_owned();
+    let found = crate::run(Command::new("sha256sum").arg(file))?;
     let found = found.split_whitespace().next().unwrap_or("no sum");
-    if output.status.success() && found == expected {
+    if found == expected {
         return Ok(());
     }
     Err(format!("{}: its SHA-256 is {found} instead of {expected}", file.display()))
 }
 
-/// The pip command that downloads exactly the wheel `file`, whose name says for which Python and
+/// The words after `pip` that download exactly the wheel `file`, whose name says for which Python and
 /// system it is made: `NAME-VERSION[-BUILD]-PYTHON-ABI-PLATFORM[.PLATFORM].whl`.
-fn pip_download(folder: &Path, file: &str) -> Option<Vec<OsString>> {
+fn pip_download(folder: &Path, file: &str) -> Option<Vec<String>> {
     let parts: Vec<&str> = file.strip_suffix(".whl")?.split('-').collect();
     let [name, version, .., python, abi, platforms] = parts.as_slice() else { return None };
     // A wheel for every Python may still exclude the oldest ones.
@@ -178,23 +181,17 @@ fn pip_download(folder: &Path, file: &str) -> Option<Vec<OsString>> {
         "3" => "311",
         version => version,
     };
-    let mut words: Vec<String> =
-        ["python3", "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
-            .map(str::to_owned)
-            .into();
-    for (option, value) in
-        [("--implementation", "cp"), ("--python-version", python), ("--abi", abi)]
-    {
-        words.extend([option.to_owned(), value.to_owned()]);
-    }
-    words.extend(platforms.split('.').flat_map(|it| ["--platform".to_owned(), it.to_owned()]));
-    words.extend(["--dest".to_owned(), folder.display().to_string()]);
-    words.push(format!("{}=={version}", name.replace('_', "-")));
-    Some(words.into_iter().map(OsString::from).collect())
+    let mut words = vec!["download", "--quiet", "--no-deps", "--only-binary", ":all:"];
+    words.extend(["--implementation", "cp", "--python-version", python, "--abi", abi]);
+    words.extend(platforms.split('.').flat_map(|it| ["--platform", it]));
+    let (folder, package) = (folder.to_string_lossy(), name.replace('_', "-"));
+    let package = format!("{package}=={version}");
+    words.extend(["--dest", &folder, &package]);
+    Some(words.into_iter().map(str::to_owned).collect())
 }
 
 /// An apt-get command with its own state, in which nothing is installed.
-fn apt(state: &Path, args: &[&str]) -> Vec<OsString> {
+fn apt(state: &Path) -> Command {
     let own = [
         ("Dir::State", state.to_owned()),
         ("Dir::State::lists", state.join("lists")),
@@ -205,15 +202,15 @@ fn apt(state: &Path, args: &[&str]) -> Vec<OsString> {
         ("Dir::Etc::preferences", state.join("none")),
         ("Dir::Etc::preferencesparts", state.join("parts")),
     ];
-    let mut words: Vec<OsString> = vec!["apt-get".into(), "-qq".into()];
+    let mut command = Command::new("apt-get");
+    command.arg("-qq");
     for (key, path) in own {
-        words.extend(["-o".into(), format!("{key}={}", path.display()).into()]);
+        command.args(["-o", &format!("{key}={}", path.display())]);
     }
     for option in ["APT::Sandbox::User=", "Acquire::Languages=none", "Debug::NoLocking=true"] {
-        words.extend(["-o".into(), option.into()]);
+        command.args(["-o", option]);
     }
-    words.extend(args.iter().map(OsString::from));
-    words
+    command
 }
 
 /// The Debian mirror of this machine's apt.
@@ -245,25 +242,24 @@ fn triplets(lib: &Path) -> Option<PathBuf> {
 
 /// The first entry of a folder whose name contains `part`.
 fn entry(folder: &Path, part: &str) -> Option<PathBuf> {
-    let entries = fs::read_dir(folder).ok()?.filter_map(Result::ok).map(|entry| entry.path());
     let named =
         |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().contains(part));
-    entries.filter(named).min()
+    files::list(folder).ok()?.into_iter().find(named)
 }
 
 /// Runs a command; only its errors are shown.
 ///
 /// # Errors
 /// A message for people, with the command and its last words.
-pub fn run(words: &[OsString]) -> Result<(), String> {
-    let Some((program, args)) = words.split_first() else { return Ok(()) };
-    let line = words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
+pub fn run(command: &mut Command) -> Result<(), String> {
+    let words = [command.get_program()].into_iter().chain(command.get_args());
+    let line = words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
     let failed = |why: &str| format!("it could not be had: {why}\n    {line}");
-    if find_in_path(&program.to_string_lossy()).is_none() {
-        return Err(failed(&format!("{} is missing", program.display())));
+    let program = command.get_program().to_string_lossy().into_owned();
+    if find_in_path(&program).is_none() {
+        return Err(failed(&format!("{program} is missing")));
     }
-    let mut command = Command::new(program);
-    command.args(args).env("DEBIAN_FRONTEND", "noninteractive").stdin(Stdio::null());
+    command.env("DEBIAN_FRONTEND", "noninteractive").stdin(Stdio::null());
     let output = command.output().map_err(|error| failed(&error.to_string()))?;
     if output.status.success() {
         return Ok(());
@@ -272,22 +268,14 @@ pub fn run(words: &[OsString]) -> Result<(), String> {
     Err(failed(said.lines().last().unwrap_or("it failed without a word")))
 }
 
-fn make(folder: &Path) -> Result<(), String> {
-    fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))
-}
-
-fn write(file: &Path, text: &str) -> Result<(), String> {
-    fs::write(file, text).map_err(|error| format!("{}: {error}", file.display()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn keeps_apt_within_its_folder() {
-        let words = apt(Path::new("/c/apt"), &["install", "--download-only", "haproxy"]);
-        let line: Vec<_> = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        let command = apt(Path::new("/c/apt"));
+        let line: Vec<_> = command.get_args().map(|word| word.to_string_lossy()).collect();
         for key in [
             "Dir::State",
             "Dir::State::status",
@@ -300,7 +288,6 @@ mod tests {
                 "{key} in {line:?}"
             );
         }
-        assert_eq!(line[line.len() - 3..], ["install", "--download-only", "haproxy"]);
     }
 
     #[test]
@@ -313,10 +300,7 @@ mod tests {
 
     #[test]
     fn downloads_wheels_for_other_pythons() {
-        let line = |file| {
-            let words = pip_download(Path::new("/d"), file)?;
-            Some(words.join(std::ffi::OsStr::new(" ")).to_string_lossy().into_owned())
-        };
+        let line = |file| Some(pip_download(Path::new("/d"), file)?.join(" "));
         let old = line("some_server-0.1.0-2024-cp39-cp39-manylinux_2_31_x86_64.whl").expect("one");
         for part in [
             "--python-version 39 --abi cp39 --platform manylinux_2_31_x86_64 --dest /d ",
@@ -335,7 +319,7 @@ mod tests {
     fn compares_checksums() {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("file");
-        write(&file, "abc").expect("a file");
+        files::write(&file, "abc").expect("a file");
         let sum = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         assert_eq!(check_sum(&file, sum), Ok(()));
         let found = check_sum(&file, "00").expect_err("another sum");

@@ -7,8 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use harness::find_in_path;
-
-use setup::cargo;
+use setup::{cargo, root};
 
 /// The version of mdBook.
 const VERSION: &str = "0.5.4";
@@ -18,7 +17,7 @@ const VERSION: &str = "0.5.4";
 /// # Errors
 /// A message for people, if mdBook cannot be installed or started.
 pub(crate) fn build() -> Result<ExitCode, String> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let root = root();
     let status = Command::new(mdbook(&root)?).arg("build").current_dir(&root).status();
     let done = status.map_err(|error| format!("mdbook cannot be started: {error}"))?.success();
     if !done {

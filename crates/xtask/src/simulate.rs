@@ -6,11 +6,11 @@
 //! simulator has to find it.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 
-use setup::seconds;
+use setup::{files, root, seconds};
 
 /// The folder of the patches, from the workspace's root.
 const MUTATIONS: &str = "crates/simulator/mutations";
@@ -49,10 +49,6 @@ struct Mutation {
     seeds: u64,
     /// Only seeds with these kinds of faults; empty for all.
     with: String,
-}
-
-pub(crate) fn root() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
 /// Runs the command.
@@ -167,7 +163,7 @@ pub(crate) fn apply(patch: &Path, tree: &Path) -> Result<(), String> {
 /// Makes `to` equal to the tree at `from` and writes only files that differ, so that builds there
 /// stay incremental.
 pub(crate) fn copy(from: &Path, to: &Path) -> Result<(), String> {
-    fs::create_dir_all(to).map_err(|error| format!("{}: {error}", to.display()))?;
+    files::make(to)?;
     for part in COPIED {
         mirror(&from.join(part), &to.join(part)).map_err(|error| format!("{part}: {error}"))?;
     }

@@ -5,8 +5,10 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
+use setup::root;
+
 use crate::servers;
-use crate::simulate::{apply, copy, root};
+use crate::simulate::{apply, copy};
 
 /// The folder of the patches, from the workspace's root.
 const MUTATIONS: &str = "crates/bench/mutations";

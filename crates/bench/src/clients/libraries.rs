@@ -6,12 +6,11 @@
 //! Libraries come from their registries into a temporary folder; redis-rs and go-redis are built
 //! and kept below cargo's target folder. Only go-redis may be missing: it needs Debian's mirror.
 
-use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use setup::must;
+use setup::{files, must};
 
 use super::secured::Secured;
 use super::{LIFE, SETTLE};
@@ -112,7 +111,7 @@ pub(super) fn python(home: &Path) -> Result<Library, String> {
 
 pub(super) fn node(home: &Path, package: &str) -> Result<Library, String> {
     let home = home.join("node");
-    fs::create_dir(&home).map_err(|error| format!("{}: {error}", home.display()))?;
+    files::make(&home)?;
     must(
         Command::new("npm")
             .args(["install", "--silent", "--no-fund", "--no-audit", "--prefix"])

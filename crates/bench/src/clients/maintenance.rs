@@ -12,7 +12,7 @@ use std::{fs, io, thread};
 
 use harness::{Cluster, Launch, Pointsman, Process, Signal, pause};
 use serde_json::Value;
-use setup::must;
+use setup::{files, must};
 
 use super::libraries::{self, Library};
 use super::{FAILOVER, told};
@@ -36,7 +36,7 @@ enum Event {
 /// # Errors
 /// A message for people, if something is missing or a run fails.
 pub(super) fn run(program: &Path, dry: bool) -> Result<ExitCode, String> {
-    let home = tempfile::tempdir().map_err(|error| format!("no folder: {error}"))?;
+    let home = files::temporary()?;
     let mut all = vec![
         libraries::python(home.path())?.with_script("redis_py_maintenance.py"),
         libraries::node(home.path(), "redis")?.with_script("node_redis_maintenance.mjs"),

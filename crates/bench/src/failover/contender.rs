@@ -11,6 +11,7 @@ use clap::ValueEnum;
 use harness::{
     Cluster, Haproxy, Launch, Load, LoadBuilder, Pointsman, Process, Service, Shape, find_in_path,
 };
+use setup::files;
 
 use crate::{machine, name_of, peers};
 
@@ -331,7 +332,7 @@ fn pointsman(
 ) -> Result<Stands, String> {
     let (program, replicas) = (programs.pointsman.clone(), programs.replicas);
     let state = cluster.folder().join(format!("state-{}", name_of(&contender)));
-    std::fs::create_dir(&state).map_err(|error| format!("{}: {error}", state.display()))?;
+    files::make(&state)?;
     let builder = Pointsman::builder(&program, cluster);
     let mut builder = builder.lines(&format!("[process]\nstate_dir = {state:?}"));
     if matches!(contender, PointsmanShared | PointsmanSharedDurable) {

@@ -17,7 +17,6 @@ mod scene;
 mod table;
 mod targets;
 
-use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
@@ -25,6 +24,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use harness::{Partition, in_private_namespace, loopback_up};
+use setup::{build, files, install};
 
 use super::raw::{Raw, benches};
 use super::stats::short;
@@ -34,7 +34,6 @@ use durability::{Fault, Plan};
 use record::{Measure, Record};
 use scenario::Scenario;
 use scene::Stage;
-use setup::{build, install};
 use targets::Target;
 
 /// Writers of the measurement of durability.
@@ -159,8 +158,7 @@ pub(crate) fn run(options: &FailoverOptions) -> Result<ExitCode, String> {
         let (runs, name) = (options.runs(), raw.name);
         let about = report::About { machine: &sentence, runs, raw: &name, failed: &failed };
         let file = benches().join("FAILOVER.md");
-        fs::write(&file, report::document(&records, &targets, &about))
-            .map_err(|error| format!("{}: {error}", file.display()))?;
+        files::write(&file, report::document(&records, &targets, &about))?;
         println!("Written to benches/FAILOVER.md and benches/runs/{name}.");
     }
     let kept = targets.iter().all(Target::met) && failed.is_empty() && !records.is_empty();

@@ -14,6 +14,7 @@ use harness::{
     CertificatePaths, Clock, Cluster, Launch, Process, Signal, find_in_path, http_get, pause,
     wait_until,
 };
+use setup::files;
 
 use super::Mode;
 use super::schedule::{Act, Fault};
@@ -45,10 +46,10 @@ impl Proxy {
         certificate: Option<&CertificatePaths>,
     ) -> Result<Self, String> {
         let folder = cluster.folder().join(format!("proxy-{index}"));
-        std::fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
+        files::make(&folder)?;
         let (addr, admin) = (cluster.address().port(), cluster.address().port());
         let text = configuration(cluster, addr, admin, mode, certificate, &folder);
-        std::fs::write(folder.join("pointsman.toml"), text).map_err(|error| error.to_string())?;
+        files::write(folder.join("pointsman.toml"), text)?;
         let (group, clock) = (GROUP + index, Clock::new(&folder.join("clock")));
         let process = run(program, &folder, 0, group, &clock, false);
         let program = program.to_owned();

@@ -12,6 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use harness::{Authority, Cluster, Cut, Node, PROXY, Tls, Value, pause, wait_until};
+use setup::files;
 
 use super::Mode;
 use super::proxy::Proxy;
@@ -51,7 +52,7 @@ impl Stage {
         let read = |node: &Node| {
             let name = node.name();
             let path = cluster.folder().join(name).join(format!("{name}.conf"));
-            let text = std::fs::read_to_string(&path).map_err(|error| error.to_string())?;
+            let text = files::read(&path)?;
             Ok((path, text))
         };
         let files = cluster.sentinels().iter().map(read).collect::<Result<_, String>>()?;

@@ -18,13 +18,12 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::Args;
+use setup::{build, cargo, files, install, seconds};
 
 use super::machine;
 use super::raw::benches;
 use budget::{Budgets, Outcome};
 use count::Case;
-use setup::{build, install};
-use setup::{cargo, seconds};
 
 /// Options of `bench instructions`.
 #[derive(Debug, Args)]
@@ -58,7 +57,7 @@ pub(crate) fn run(options: &InstructionsOptions) -> Result<ExitCode, String> {
         }
     }
     if options.record {
-        fs::write(&file, budgets.text()).map_err(|error| format!("{}: {error}", file.display()))?;
+        files::write(&file, budgets.text())?;
         println!(
             "Recorded in benches/instructions.json; commit it with the change that it belongs to."
         );

@@ -18,6 +18,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use harness::{Authority, Client, Cluster, Launch, Process, Tls, find_in_path, pause};
+use setup::files;
 use socket2::{Domain, Socket, Type};
 
 use super::{NAME, cores, move_to, pin, start, words};
@@ -208,10 +209,8 @@ fn memory(pid: u32) -> String {
 fn haproxy(cluster: &Cluster, authority: &Authority) -> Result<(Process, SocketAddr), String> {
     let addr = cluster.address().port();
     let folder = cluster.folder().join("haproxy");
-    let written = |path: &Path, text: String| {
-        fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
-    };
-    fs::create_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let written = |path: &Path, text: String| files::write(path, text);
+    files::make(&folder)?;
     let certificate = authority.issue(&[NAME]);
     let (pem, file) = (folder.join("both.pem"), folder.join("haproxy.cfg"));
     written(&pem, certificate.chain + &certificate.key)?;

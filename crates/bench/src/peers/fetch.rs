@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use setup::{cargo, go, must, packages, seconds};
+use setup::{cargo, files, go, must, packages, seconds};
 
 use super::{Program, Source};
 use crate::raw::benches;
@@ -157,10 +157,10 @@ fn build_go(folder: &Path, name: &str) -> Result<(), String> {
 
 /// Builds a copy, so that neither its target folder nor its lock file is in benches/.
 fn build_with_cargo(folder: &Path, name: &str) -> Result<(), String> {
-    fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    files::make(folder)?;
     for file in files(name)? {
         let copy = folder.join(file.file_name().unwrap_or_default());
-        fs::copy(&file, copy).map_err(|error| format!("{}: {error}", file.display()))?;
+        files::copy(&file, copy)?;
     }
     let mut cargo = cargo();
     must(cargo.current_dir(folder).env("CARGO_TARGET_DIR", "target").args(["build", "--quiet"]))

@@ -17,13 +17,13 @@ mod scene;
 mod single_request;
 mod targets;
 
-use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
+use setup::{build, files, install};
 
 use super::peers::{self, Peer};
 use super::raw::{Raw, benches};
@@ -31,7 +31,6 @@ use super::stats::figure;
 use super::{machine, name_of, space, stop_on_signals, words};
 use record::{Record, Row};
 use scene::{Built, Pace, Scene};
-use setup::{build, install};
 
 /// No round starts that would end later than this after the first one started.
 const LIMIT: Duration = Duration::from_secs(720);
@@ -214,8 +213,7 @@ fn write_report(
     about: &report::About<'_>,
 ) -> Result<(), String> {
     let file = benches().join("RESULTS.md");
-    fs::write(&file, report::document(played, verdicts, about))
-        .map_err(|error| format!("{}: {error}", file.display()))?;
+    files::write(&file, report::document(played, verdicts, about))?;
     println!("Written to benches/RESULTS.md and benches/runs/{}.", about.raw);
     Ok(())
 }

@@ -7,7 +7,6 @@
 //! they allocated.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -17,6 +16,7 @@ use crate::load::{
     Target, Tls, Window, Workload,
 };
 use harness::{Authority, Cluster, Launch, Process, find_in_path};
+use setup::files;
 
 use super::flow::{BULK_CLIENTS, Flow};
 use super::record::{Measure, Row};
@@ -133,7 +133,7 @@ impl Scene {
         self.started += 1;
         let name = format!("{}-{}", name_of(&peer), self.started);
         let folder = self.cluster.folder().join(&name);
-        fs::create_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        files::make(&folder)?;
         let port = || self.cluster.address().port();
         let [plain, secured] = [(); 2].map(|()| Addresses { redis: port(), sink: port() });
         let routes = [
@@ -155,7 +155,7 @@ impl Scene {
         let around = Around { sentinel, admin, certificate, root: &program.root, folder: &folder };
         let (file, text, args) = configuration(peer, &routes, &around);
         let file = folder.join(file);
-        fs::write(&file, text).map_err(|error| format!("{}: {error}", file.display()))?;
+        files::write(&file, text)?;
         // Set before its start, so that all its threads are on the core, and it finds one core if
         // it counts them.
         let taskset = find_in_path("taskset").ok_or("taskset is missing (Debian's util-linux)")?;
@@ -378,8 +378,7 @@ fn latencies(latency: Latency, window: Window) -> BTreeMap<Measure, f64> {
 fn certificate(cluster: &Cluster) -> Result<PathBuf, String> {
     let certificate = Authority::new("benchmark").issue(&["redis.bench"]);
     let path = cluster.folder().join("certificate.pem");
-    fs::write(&path, certificate.chain + &certificate.key)
-        .map_err(|error| format!("{}: {error}", path.display()))?;
+    files::write(&path, certificate.chain + &certificate.key)?;
     Ok(path)
 }
 

@@ -18,10 +18,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use setup::{build, install};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use screen::Screen;
-use setup::{build, install};
 use stage::Stage;
 use timeline::Timeline;
 

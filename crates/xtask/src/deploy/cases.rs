@@ -2,6 +2,7 @@
 //! are refused with which message.
 
 use serde_json::{Value, json};
+use setup::files;
 
 use super::chart::{example, template};
 use super::tools::Tools;
@@ -16,8 +17,7 @@ fn cases(list: &str) -> Result<Vec<Value>, String> {
 
 /// The documents of the chart with an example and values on top of it.
 pub(super) fn rendered(tools: &Tools, name: &str, values: &Value) -> Result<Vec<Value>, String> {
-    let file = tempfile::NamedTempFile::new().map_err(|error| error.to_string())?;
-    std::fs::write(file.path(), values.to_string()).map_err(|error| error.to_string())?;
+    let file = files::temporary_with(&values.to_string())?;
     let (example, file) = (example(name), file.path().to_string_lossy());
     tools.documents(&template(tools, &example.to_string_lossy(), &["--values", &file])?)
 }

@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
+use setup::{files, root, run};
 
 use super::cluster::Cluster;
-use super::tools::{Tools, root, run};
+use super::tools::Tools;
 
 /// Minor versions of Kubernetes that are supported; the schemas of all of them are there.
 const VERSIONS: std::ops::RangeInclusive<u32> = 27..=37;
@@ -55,16 +56,15 @@ pub(super) fn lint(tools: &Tools) -> Result<String, String> {
 }
 
 pub(super) fn schemas(tools: &Tools) -> Result<String, String> {
-    let temp = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let temp = files::temporary()?;
     let all = examples()?;
     for minor in VERSIONS {
         let version = format!("1.{minor}");
         let folder = temp.path().join(&version);
-        std::fs::create_dir(&folder).map_err(|error| error.to_string())?;
+        files::make(&folder)?;
         for (name, path) in &all {
             let text = template(tools, &path.to_string_lossy(), &["--kube-version", &version])?;
-            std::fs::write(folder.join(format!("{name}.yaml")), text)
-                .map_err(|error| error.to_string())?;
+            files::write(folder.join(format!("{name}.yaml")), text)?;
         }
     }
     let count = tools.schemas(temp.path())?;
@@ -89,10 +89,10 @@ pub(super) fn operator(tools: &Tools) -> Result<String, String> {
 /// The configuration in every ConfigMap, with secrets that exist, as pointsman itself reads it.
 pub(super) fn configurations(tools: &Tools) -> Result<String, String> {
     let program = setup::build::pointsman()?;
-    let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let folder = files::temporary()?;
     let write = |name: &str, text: &[u8]| {
         let path = folder.path().join(name);
-        std::fs::write(&path, text).map_err(|error| error.to_string())?;
+        files::write(&path, text)?;
         Ok::<_, String>(path.to_string_lossy().into_owned())
     };
     let secret = write("secret", b"a password, or a token")?;
@@ -114,8 +114,7 @@ pub(super) fn configurations(tools: &Tools) -> Result<String, String> {
             _ => line.to_owned(),
         });
         let file = folder.path().join(format!("{name}.toml"));
-        std::fs::write(&file, lines.collect::<Vec<_>>().join("\n"))
-            .map_err(|error| error.to_string())?;
+        files::write(&file, lines.collect::<Vec<_>>().join("\n"))?;
         run(Command::new(&program).args(["check", "--config"]).arg(&file))
             .map_err(|why| format!("{name}: {why}\n{text}"))?;
     }

@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use serde_json::json;
+use setup::{files, root, run};
 
 use super::cases::rendered;
-use super::tools::{Tools, root, run};
+use super::tools::Tools;
 
 pub(super) fn check(tools: &Tools) -> Result<String, String> {
     let program = setup::build::pointsman()?;
@@ -16,9 +17,8 @@ pub(super) fn check(tools: &Tools) -> Result<String, String> {
     let objects = rendered(tools, "default", &values)?;
     let config = objects.iter().find_map(|it| it["data"]["pointsman.toml"].as_str());
     let config = config.ok_or("no configuration")?;
-    let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
-    std::fs::write(folder.path().join("pointsman.toml"), config)
-        .map_err(|error| error.to_string())?;
+    let folder = files::temporary()?;
+    files::write(folder.path().join("pointsman.toml"), config)?;
     let script: PathBuf = root().join("crates/xtask/src/deploy/ipv6.sh");
     let mut command = Command::new("unshare");
     command.arg("--net").arg("sh").arg(script).arg(folder.path()).arg(program);

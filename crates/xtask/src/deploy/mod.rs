@@ -30,10 +30,9 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::Args;
+use setup::{root, seconds};
 use tools::Tools;
-pub(crate) use tools::{have_promtool, root, run};
-
-use setup::seconds;
+pub(crate) use tools::have_promtool;
 
 /// How to check.
 #[derive(Debug, Args)]

@@ -8,11 +8,12 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use serde_json::{Value, json};
+use setup::{files, root};
 
 use super::redis_ha_chart::{Chart, NAMESPACE, RELEASE, name, version};
 use super::switch::{before_with, fails};
 use super::together::{faults_beside, merged, values};
-use super::tools::{Tools, root};
+use super::tools::Tools;
 
 /// Makes the parent in a folder.
 fn write(folder: &Path, redis_ha: &Path) -> std::io::Result<()> {
@@ -37,13 +38,13 @@ fn of_parent(redis_ha: &Value, is_on: bool) -> Value {
 
 pub(super) fn check(tools: &Tools) -> Result<String, String> {
     let chart = Chart::get(tools)?;
-    let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let folder = files::temporary()?;
     write(folder.path(), &chart.folder).map_err(|error| format!("parent chart: {error}"))?;
     let redis_ha = values(tools)?;
     let render = |is_on| {
         let file = folder.path().join("all.yaml");
         let text = of_parent(&redis_ha, is_on).to_string();
-        fs::write(&file, text).map_err(|error| error.to_string())?;
+        files::write(&file, text)?;
         let (parent, file) = (folder.path().to_string_lossy(), file.to_string_lossy());
         let names = ["template", RELEASE, &parent, "--namespace", NAMESPACE, "--skip-tests"];
         let more = ["--values", &file, "--api-versions", "monitoring.coreos.com/v1"];
@@ -73,7 +74,7 @@ fn play(tools: &Tools, parent: &Path, redis_ha: &Value) -> Result<usize, String>
     let cluster = before_with(tools, parent, &of_parent(redis_ha, false), "")?;
     let upgrade = |values: &Value, waits_for: &str| {
         let file = cluster.home().join("values.yaml");
-        fs::write(&file, values.to_string()).map_err(|error| error.to_string())?;
+        files::write(&file, values.to_string())?;
         let (parent, file) = (parent.display(), file.display());
         let wait = format!("kubectl rollout status deployment/{waits_for} --timeout=30s");
         cluster.run(&format!("helm upgrade shop {parent} --values {file}\n{wait}"))
@@ -84,7 +85,7 @@ fn play(tools: &Tools, parent: &Path, redis_ha: &Value) -> Result<usize, String>
     upgrade(&of_parent(redis_ha, false), "shop-redis-ha-haproxy")?;
     // All at once would leave clients without a ready pod.
     let at_once = cluster.home().join("values.yaml");
-    fs::write(&at_once, of_parent(&gone, true).to_string()).map_err(|error| error.to_string())?;
+    files::write(&at_once, of_parent(&gone, true).to_string())?;
     let command = format!("helm upgrade shop {} --values {}", parent.display(), at_once.display());
     let writes = cluster.writes();
     fails(&cluster, &command, "no ready pod is behind")?;

@@ -6,11 +6,12 @@
 use std::path::PathBuf;
 
 use serde_json::Value;
+use setup::{files, root};
 
 use super::chart::{example, objects};
 use super::redis_ha_chart::{facts, version};
 use super::redis_ha_values as values;
-use super::tools::{Tools, root};
+use super::tools::Tools;
 
 /// The rows of a list of facts.
 fn rows<'a>(facts: &'a Value, list: &str) -> impl Iterator<Item = &'a Value> {
@@ -61,8 +62,7 @@ pub(super) fn check(tools: &Tools) -> Result<String, String> {
     let Some(folder) = &tools.redis_ha else {
         return Ok(format!("{same} labels, ports and Secrets"));
     };
-    let chart =
-        std::fs::read_to_string(folder.join("values.yaml")).map_err(|error| error.to_string())?;
+    let chart = files::read(folder.join("values.yaml"))?;
     let known = values::compare(tools.documents(&chart)?.first().unwrap_or(&Value::Null))?;
     Ok(format!("{same} labels, ports and Secrets; {known}"))
 }

@@ -9,6 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
+use setup::files;
 
 use super::tools::Tools;
 
@@ -52,15 +53,14 @@ impl Chart {
     }
 
     pub(super) fn stand_in() -> Result<Self, String> {
-        let temp = tempfile::tempdir().map_err(|error| error.to_string())?;
+        let temp = files::temporary()?;
         write(temp.path(), &facts()?).map_err(|error| format!("stand-in for redis-ha: {error}"))?;
         Ok(Self { folder: temp.path().to_owned(), _temp: Some(temp) })
     }
 
     /// Its objects with these values.
     pub(super) fn render(&self, tools: &Tools, values: &Value) -> Result<Vec<Value>, String> {
-        let file = tempfile::NamedTempFile::new().map_err(|error| error.to_string())?;
-        fs::write(file.path(), values.to_string()).map_err(|error| error.to_string())?;
+        let file = files::temporary_with(&values.to_string())?;
         let (folder, file) = (self.folder.to_string_lossy(), file.path().to_string_lossy());
         let api = "monitoring.coreos.com/v1";
         let names = ["template", RELEASE, &folder, "--namespace", NAMESPACE];

@@ -4,6 +4,7 @@
 //! With the real chart at hand the table is compared with its values.
 
 use serde_json::{Map, Value, json};
+use setup::files;
 
 use super::chart::template;
 use super::redis_ha_chart::facts;
@@ -118,8 +119,7 @@ fn rendered<'a>(
         json!({"redisHa": {"enabled": true, "release": "shop", "values": {"haproxy": haproxy}}});
     let values =
         json!({"image": {"repository": "registry.example.com/pointsman"}, "compat": compat});
-    let file = tempfile::NamedTempFile::new().map_err(|error| error.to_string())?;
-    std::fs::write(file.path(), values.to_string()).map_err(|error| error.to_string())?;
+    let file = files::temporary_with(&values.to_string())?;
     template(tools, &file.path().to_string_lossy(), &[])
 }
 

@@ -5,11 +5,12 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
+use setup::{files, root};
 
 use super::cluster::Cluster;
 use super::redis_ha_chart::Chart;
 use super::together::values;
-use super::tools::{Tools, root};
+use super::tools::Tools;
 
 /// Where the commands are, and the headings above them.
 const PAGE: &str = "deploy/helm/from-redis-ha.md";
@@ -46,7 +47,7 @@ pub(super) fn before_with(
 ) -> Result<Cluster, String> {
     let cluster = Cluster::start(tools)?;
     let file = cluster.home().join("shop.yaml");
-    std::fs::write(&file, values.to_string()).map_err(|error| error.to_string())?;
+    files::write(&file, values.to_string())?;
     let (folder, file) = (chart.display(), file.display());
     cluster.run(&format!("helm install{option} shop {folder} --values {file}"))?;
     cluster.run("kubectl rollout status deployment/shop-redis-ha-haproxy --timeout=30s")?;
@@ -56,8 +57,7 @@ pub(super) fn before_with(
 }
 
 pub(super) fn check(tools: &Tools) -> Result<String, String> {
-    let page =
-        std::fs::read_to_string(root().join(PAGE)).map_err(|error| format!("{PAGE}: {error}"))?;
+    let page = files::read(root().join(PAGE))?;
     let chart = Chart::get(tools)?;
     let local = chart.folder.to_string_lossy().into_owned();
     let steps: Vec<String> =
@@ -129,7 +129,7 @@ fn owned(tools: &Tools, chart: &Chart) -> Result<(), String> {
         "fullnameOverride": "shop-redis-ha-haproxy",
     });
     let file = cluster.home().join("collision.yaml");
-    std::fs::write(&file, values.to_string()).map_err(|error| error.to_string())?;
+    files::write(&file, values.to_string())?;
     let install =
         format!("helm install shop-pointsman deploy/helm/pointsman --values {}", file.display());
     fails(&cluster, &install, "invalid ownership metadata")

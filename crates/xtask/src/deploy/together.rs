@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
+use setup::files;
 
 use super::chart::{example, objects, template};
 use super::network::{connects, has_all};
@@ -40,7 +41,7 @@ fn cases() -> Vec<(&'static str, Value)> {
 
 /// The values of the release as in our example.
 pub(super) fn values(tools: &Tools) -> Result<Value, String> {
-    let text = std::fs::read_to_string(example("redis-ha")).map_err(|error| error.to_string())?;
+    let text = files::read(example("redis-ha"))?;
     let documents = tools.documents(&text)?;
     let mut values =
         documents.first().map(|it| it["compat"]["redisHa"]["values"].clone()).unwrap_or_default();
@@ -67,9 +68,8 @@ pub(super) fn merged(into: &mut Value, change: &Value) {
 /// Our chart for a redis-ha release with these values.
 pub(super) fn ours(tools: &Tools, values: &Value, more: &[&str]) -> Result<Vec<Value>, String> {
     let compat = json!({"redisHa": {"enabled": true, "release": "shop", "values": values}});
-    let file = tempfile::NamedTempFile::new().map_err(|error| error.to_string())?;
     let all = json!({"image": {"repository": "registry.example.com/pointsman"}, "compat": compat});
-    std::fs::write(file.path(), all.to_string()).map_err(|error| error.to_string())?;
+    let file = files::temporary_with(&all.to_string())?;
     tools.documents(&template(tools, &file.path().to_string_lossy(), more)?)
 }
 

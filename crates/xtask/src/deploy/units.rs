@@ -3,7 +3,9 @@
 
 use std::process::Command;
 
-use super::tools::{Tools, root, run};
+use setup::{files, root, run};
+
+use super::tools::Tools;
 
 /// The worst score of `systemd-analyze security` that passes, in tenths: 0 is locked up, 100 is
 /// wide open.
@@ -17,13 +19,12 @@ pub(super) fn check(_: &Tools) -> Result<String, String> {
         return Err("systemd-analyze is not here: it is in Debian's systemd".to_owned());
     }
     let program = setup::build::pointsman()?;
-    let temp = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let temp = files::temporary()?;
     for unit in UNITS {
-        let text = std::fs::read_to_string(root().join("deploy/systemd").join(unit))
-            .map_err(|error| error.to_string())?;
+        let text = files::read(root().join("deploy/systemd").join(unit))?;
         // The program is installed nowhere, and a unit whose program is missing is objected to.
         let text = text.replace("=/usr/bin/pointsman ", &format!("={} ", program.display()));
-        std::fs::write(temp.path().join(unit), text).map_err(|error| error.to_string())?;
+        files::write(temp.path().join(unit), text)?;
     }
     let analyze = |args: &[&str]| {
         let mut command = Command::new("sh");

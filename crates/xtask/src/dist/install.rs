@@ -7,8 +7,9 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use setup::{files, root, run};
+
 use crate::deploy::units::{EXPOSURE, UNITS, score};
-use crate::deploy::{root, run};
 
 /// The oldest Debian that the package is for.
 const SUITE: &str = "bookworm";
@@ -23,8 +24,7 @@ pub(super) fn deb(file: &Path) -> Result<String, String> {
         return Ok("not installed: that takes root and debootstrap".to_owned());
     }
     let debian = Debian::ready()?;
-    std::fs::copy(file, debian.folder.join("tmp/pointsman.deb"))
-        .map_err(|error| error.to_string())?;
+    files::copy(file, debian.folder.join("tmp/pointsman.deb"))?;
     // A leftover of an earlier run.
     debian.run(&["dpkg", "--purge", "pointsman"])?;
     debian.run(&["dpkg", "--install", "/tmp/pointsman.deb"])?;
@@ -68,8 +68,8 @@ fn looked_at(debian: &Debian) -> Result<String, String> {
     ])?;
     // A configuration file that was edited survives a reinstallation.
     let path = debian.folder.join(CONFIG);
-    let text = std::fs::read_to_string(&path).map_err(|error| error.to_string())? + "# mine\n";
-    std::fs::write(&path, text).map_err(|error| error.to_string())?;
+    let text = files::read(&path)? + "# mine\n";
+    files::write(&path, text)?;
     debian.run(&["dpkg", "--force-confold", "--install", "/tmp/pointsman.deb"])?;
     if !std::fs::read_to_string(&path).is_ok_and(|text| text.ends_with("# mine\n")) {
         return Err("the configuration was overwritten".to_owned());

@@ -25,9 +25,7 @@ use std::process::{Command, ExitCode};
 use std::time::Instant;
 
 use clap::Args;
-
-use crate::deploy::{root, run};
-use setup::seconds;
+use setup::{files, root, run, seconds};
 
 /// Options of `cargo xtask dist`.
 #[derive(Debug, Args)]
@@ -98,7 +96,7 @@ pub(crate) fn dist(options: &DistOptions) -> Result<ExitCode, String> {
     let assets = out.join("assets");
     // Leftovers of an earlier run would get into the checksums.
     let _ = std::fs::remove_dir_all(&out);
-    std::fs::create_dir_all(&assets).map_err(|error| format!("{}: {error}", assets.display()))?;
+    files::make(&assets)?;
     let arch = match options.target.split('-').next() {
         Some("x86_64") => "amd64",
         Some("aarch64") => "arm64",
@@ -228,7 +226,7 @@ fn assets_of(dist: &Dist) -> Result<String, String> {
     let say = |args: &[&str]| run(Command::new(&program).args(args).env_clear());
     let write = |name: &str, text: &str| {
         let path = dist.assets.join(name);
-        std::fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))
+        files::write(&path, text)
     };
     write("pointsman.1", &say(&["man"])?)?;
     for (shell, name) in
@@ -261,12 +259,8 @@ fn archive(dist: &Dist) -> Result<String, String> {
     let program = dist.program(true)?;
     let size = std::fs::metadata(&program).map_err(|error| error.to_string())?.len();
     let folder = dist.out.join(dist.name());
-    std::fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
-    let copy = |from: &Path, name: &str| {
-        std::fs::copy(from, folder.join(name))
-            .map(drop)
-            .map_err(|error| format!("{}: {error}", from.display()))
-    };
+    files::make(&folder)?;
+    let copy = |from: &Path, name: &str| files::copy(from, folder.join(name));
     copy(&program, "pointsman")?;
     for name in ["LICENSE", "README.md", "CHANGELOG.md"] {
         copy(&root().join(name), name)?;
@@ -277,7 +271,7 @@ fn archive(dist: &Dist) -> Result<String, String> {
         copy(&dist.assets.join(name), name)?;
     }
     dist.packed(&format!("{}.tar.gz", dist.name()), &dist.out, &dist.name())?;
-    std::fs::remove_dir_all(&folder).map_err(|error| error.to_string())?;
+    files::remove(&folder)?;
     Ok(format!("{}.tar.gz, the static program has {} KiB", dist.name(), size / 1024))
 }
 
@@ -343,12 +337,12 @@ fn sbom_of(dist: &Dist) -> Result<String, String> {
     ]))?;
     let (text, count) = sbom::of(&metadata)?;
     let path = dist.out.join(format!("{}.cdx.json", dist.name()));
-    std::fs::write(&path, text).map_err(|error| error.to_string())?;
+    files::write(&path, text)?;
     Ok(format!("{count} components"))
 }
 
 fn checksums(dist: &Dist) -> Result<String, String> {
-    std::fs::remove_dir_all(&dist.assets).map_err(|error| error.to_string())?;
+    files::remove(&dist.assets)?;
     let mut names: Vec<String> = std::fs::read_dir(&dist.out)
         .map_err(|error| error.to_string())?
         .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
@@ -357,6 +351,6 @@ fn checksums(dist: &Dist) -> Result<String, String> {
     let sums = run(dist.tool("sha256sum").args(&names).current_dir(&dist.out))?;
     // One file per target, so that those of several can be in one folder.
     let path = dist.out.join(format!("SHA256SUMS-{}", dist.arch));
-    std::fs::write(&path, sums).map_err(|error| error.to_string())?;
+    files::write(&path, sums)?;
     Ok(format!("{} files", names.len()))
 }

@@ -8,8 +8,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use setup::{files, root, run};
+
 use super::Dist;
-use crate::deploy::{root, run};
 
 const SUMMARY: &str = "proxy in front of Redis Sentinel that follows the verified master";
 const DESCRIPTION: &str = "\
@@ -49,8 +50,8 @@ fn put(from: &Path, stage: &Path, to: &str) -> Result<(), String> {
     use std::os::unix::fs::PermissionsExt as _;
     let to = stage.join(to);
     let folder = to.parent().unwrap_or(stage);
-    fs::create_dir_all(folder).map_err(|error| words(&error, folder))?;
-    fs::copy(from, &to).map_err(|error| words(&error, from))?;
+    files::make(folder)?;
+    files::copy(from, &to)?;
     let mode =
         if to.parent().is_some_and(|folder| folder.ends_with("bin")) { 0o755 } else { 0o644 };
     fs::set_permissions(&to, fs::Permissions::from_mode(mode)).map_err(|error| words(&error, &to))
@@ -110,9 +111,8 @@ pub(super) fn deb(dist: &Dist, program: &Path) -> Result<PathBuf, String> {
     put(&dist.assets.join("changelog.gz"), &stage, "usr/share/doc/pointsman/changelog.gz")?;
     let write = |name: &str, text: &str| {
         let path = stage.join(name);
-        fs::create_dir_all(path.parent().unwrap_or(&stage))
-            .map_err(|error| words(&error, &path))?;
-        fs::write(&path, text).map_err(|error| words(&error, &path))
+        files::make(path.parent().unwrap_or(&stage))?;
+        files::write(&path, text)
     };
     let copyright = "Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\nUpstream-Name: pointsman\n\n\
                      Files: *\nCopyright: 2026 The Pointsman authors\nLicense: Apache-2.0\n On Debian systems the full text is in \
@@ -135,8 +135,7 @@ pub(super) fn deb(dist: &Dist, program: &Path) -> Result<PathBuf, String> {
     write("DEBIAN/conffiles", "/etc/pointsman/pointsman.toml\n")?;
     for name in ["postinst", "prerm", "postrm"] {
         let to = stage.join("DEBIAN").join(name);
-        fs::copy(root().join("deploy/package").join(name), &to)
-            .map_err(|error| words(&error, &to))?;
+        files::copy(root().join("deploy/package").join(name), &to)?;
     }
     run(Command::new("chmod").args(["-R", "u=rwX,go=rX"]).arg(&*stage))?;
     let sums = "find . -path ./DEBIAN -prune -o -type f -printf '%P\\0' | sort -z | xargs -0 md5sum > DEBIAN/md5sums";
@@ -156,10 +155,9 @@ fn depends(dist: &Dist, program: &Path) -> Result<String, String> {
         return Ok("libc6 (>= 2.35), libgcc-s1 (>= 4.2), ".to_owned());
     }
     // The tool requires a source package.
-    let temp = tempfile::tempdir().map_err(|error| error.to_string())?;
-    fs::create_dir(temp.path().join("debian")).map_err(|error| error.to_string())?;
-    fs::write(temp.path().join("debian/control"), "Source: x\n")
-        .map_err(|error| error.to_string())?;
+    let temp = files::temporary()?;
+    files::make(temp.path().join("debian"))?;
+    files::write(temp.path().join("debian/control"), "Source: x\n")?;
     let said = run(Command::new("dpkg-shlibdeps").arg("-O").arg(program).current_dir(temp.path()))?;
     // A static program has no dependencies.
     let found = said.lines().find_map(|line| line.strip_prefix("shlibs:Depends="));
@@ -204,7 +202,7 @@ pub(super) fn rpm(dist: &Dist, program: &Path) -> Result<PathBuf, String> {
         env!("CARGO_PKG_VERSION"),
     );
     let file = dist.assets.join("pointsman.spec");
-    fs::write(&file, spec).map_err(|error| words(&error, &file))?;
+    files::write(&file, spec)?;
     let mut build = dist.tool("rpmbuild");
     build.args(["-bb", "--quiet", "--target", arch]);
     let copy = Folder(dist.out.join("rpm-build"));

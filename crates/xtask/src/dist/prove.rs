@@ -13,9 +13,9 @@ use std::time::Duration;
 
 use harness::{Client, Cluster, Launch, Process, http_get, wait_until};
 use serde_json::Value;
+use setup::{files, run};
 
 use super::Dist;
-use crate::deploy::run;
 
 const NAME_SERVER: Ipv4Addr = Ipv4Addr::new(127, 0, 53, 153);
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -29,10 +29,10 @@ pub(super) fn image(dist: &Dist, archive: &Path) -> Result<String, String> {
             "not tried: that takes root, and for another architecture qemu-user-static".to_owned()
         );
     }
-    let temp = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let temp = files::temporary()?;
     let (oci, root) = (temp.path().join("oci"), temp.path().join("root"));
     for folder in [&oci, &root] {
-        std::fs::create_dir(folder).map_err(|error| error.to_string())?;
+        files::make(folder)?;
     }
     run(Command::new("tar").arg("-xf").arg(archive).arg("-C").arg(&oci))?;
     let blob = |digest: &Value| {
@@ -40,8 +40,7 @@ pub(super) fn image(dist: &Dist, archive: &Path) -> Result<String, String> {
             .join(digest.as_str().unwrap_or_default().trim_start_matches("sha256:"))
     };
     let read = |path: &Path| -> Result<Value, String> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| format!("{}: {error}", path.display()))?;
+        let text = files::read(path)?;
         serde_json::from_str(&text).map_err(|error| error.to_string())
     };
     let manifest = read(&blob(&read(&oci.join("index.json"))?["manifests"][0]["digest"]))?;
@@ -62,7 +61,7 @@ pub(super) fn image(dist: &Dist, archive: &Path) -> Result<String, String> {
         return Err(format!("{} layers, and in them:\n{listed}", layers.len()));
     }
     if let Some(emulator) = &emulator {
-        std::fs::copy(emulator, root.join("emulator")).map_err(|error| error.to_string())?;
+        files::copy(emulator, root.join("emulator"))?;
     }
     started(&root, emulator.is_some())?;
     let how = if emulator.is_some() { " (emulated)" } else { "" };
@@ -77,10 +76,8 @@ fn started(root: &Path, is_emulated: bool) -> Result<(), String> {
     let IpAddr::V4(ip) = sentinel.ip() else {
         return Err("the sentinel has no IPv4 address".to_owned());
     };
-    let write = |name: &str, text: String| {
-        std::fs::write(root.join(name), text).map_err(|error| error.to_string())
-    };
-    std::fs::create_dir(root.join("etc")).map_err(|error| error.to_string())?;
+    let write = |name: &str, text: String| files::write(root.join(name), text);
+    files::make(root.join("etc"))?;
     write("etc/hosts", format!("{ip} by-hosts.test\n"))?;
     write("etc/resolv.conf", format!("nameserver {NAME_SERVER}\noptions timeout:2 attempts:2\n"))?;
     let open = std::fs::Permissions::from_mode(0o755);
@@ -168,7 +165,7 @@ const BROUGHT: &[&str] = &[
 
 /// Tests the Debian package: its files, its start, and the findings of lintian.
 pub(super) fn deb(dist: &Dist, file: &Path) -> Result<String, String> {
-    let temp = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let temp = files::temporary()?;
     run(Command::new("dpkg-deb").arg("--extract").arg(file).arg(temp.path()))?;
     for path in BROUGHT {
         if !temp.path().join(path).is_file() {

@@ -4,7 +4,7 @@
 //! The release workflow asks before it builds anything, because nothing of a release can be taken
 //! back: a tag `v0.2.0` on a commit that still says 0.1.0 would push an image under the wrong name.
 
-use crate::deploy::root;
+use setup::{files, root};
 
 const CHART: &str = "deploy/helm/pointsman/Chart.yaml";
 
@@ -14,8 +14,7 @@ const CHART: &str = "deploy/helm/pointsman/Chart.yaml";
 /// Every disagreement, one per line.
 pub(super) fn check(tag: &str) -> Result<String, String> {
     let path = root().join(CHART);
-    let chart =
-        std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let chart = files::read(&path)?;
     agree(tag, env!("CARGO_PKG_VERSION"), &chart)?;
     Ok(format!("{tag} is the version of Cargo.toml and of the chart."))
 }

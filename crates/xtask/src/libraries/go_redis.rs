@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
-use setup::go;
+use setup::{files, go};
 
 use super::catalogue::Library;
 use super::outcomes::{Outcome, Outcomes};
@@ -57,7 +57,7 @@ fn adapt(place: &Path) -> Result<(), String> {
         if !name.ends_with("_test.go") {
             continue;
         }
-        let text = fs::read_to_string(entry.path()).map_err(failed)?;
+        let text = files::read(entry.path())?;
         let mut adapted = text.clone();
         for (file, words, instead) in REPLACED {
             if (file.is_empty() || file == name) && adapted.contains(words) {
@@ -66,10 +66,10 @@ fn adapt(place: &Path) -> Result<(), String> {
             }
         }
         if adapted != text {
-            fs::write(entry.path(), adapted).map_err(failed)?;
+            files::write(entry.path(), adapted)?;
         }
     }
-    fs::write(place.join("pause_test.go"), PAUSE).map_err(failed)?;
+    files::write(place.join("pause_test.go"), PAUSE)?;
     if missing.is_empty() { Ok(()) } else { Err(format!("no test has {}", missing.join(", "))) }
 }
 

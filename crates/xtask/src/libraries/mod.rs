@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 use bench::space;
 use clap::Parser;
 use harness::{in_private_namespace, loopback_up, pause};
-use setup::{build, seconds};
+use setup::{build, files, root, seconds};
 
 use catalogue::{Catalogue, Library};
 use outcomes::{Outcome, Outcomes, Way};
@@ -126,21 +126,18 @@ fn fetch(library: &Library) -> Result<(), String> {
         _ => "",
     };
     let identity = format!("{} {}\n{needs}", library.origin, library.sha256);
-    let failed = |error: std::io::Error| format!("{}: {error}", folder.display());
     if fs::read_to_string(folder.join(DONE)).is_ok_and(|mark| mark == identity) {
         return Ok(());
     }
     println!("Fetching {} {} into {}", library.name, library.version, folder.display());
-    if folder.exists() {
-        fs::remove_dir_all(&folder).map_err(failed)?;
-    }
-    fs::create_dir_all(&folder).map_err(failed)?;
+    files::remove(&folder)?;
+    files::make(&folder)?;
     match library.name.as_str() {
         "redis-py" => redis_py::fetch(library, &folder)?,
         "go-redis" => go_redis::fetch(library, &folder)?,
         _ => redis_units::fetch(library, &folder)?,
     }
-    fs::write(folder.join(DONE), identity).map_err(failed)
+    files::write(folder.join(DONE), identity)
 }
 
 /// Runs the tests of a library in all ways and prints what they gave. Whether every difference is
@@ -245,8 +242,7 @@ fn finish(mut command: Command) -> Result<bool, String> {
 }
 
 fn folder(library: &Library) -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    root.canonicalize().unwrap_or(root).join("target/libraries").join(&library.name)
+    root().join("target/libraries").join(&library.name)
 }
 
 fn line(way: Way, run: &Outcomes, [known, new]: [usize; 2], took: Duration) -> String {

@@ -4,12 +4,10 @@
 //! pytest and its plugins are installed below the library's folder, in the versions of
 //! `requirements.txt`. A plugin of ours writes the outcome of every test into a file.
 
-use std::ffi::OsString;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use setup::packages;
+use setup::{files, packages};
 
 use super::catalogue::Library;
 use super::outcomes::{Outcome, Outcomes};
@@ -25,28 +23,17 @@ const MARKS: &str = "not onlycluster and not redismod and not ssl and not replic
 /// # Errors
 /// A message for people, with the command that failed.
 pub(super) fn fetch(library: &Library, folder: &Path) -> Result<(), String> {
-    let pip = ["python3", "-m", "pip", "--disable-pip-version-check", "--quiet"];
-    let pip = |args: &[&str], place: &Path, last: &[&str]| -> Result<(), String> {
-        let mut words: Vec<OsString> = pip.iter().chain(args).map(OsString::from).collect();
-        words.push(place.into());
-        words.extend(last.iter().map(OsString::from));
-        packages::run(&words)
-    };
     let archive = folder.join(format!("redis-{}.tar.gz", library.version));
-    let source = ["download", "--no-deps", "--no-binary", ":all:", "--dest"];
-    pip(&source, folder, &[&library.origin])?;
+    let source = ["download", "--quiet", "--no-deps", "--no-binary", ":all:", "--dest"];
+    packages::run(packages::pip().args(source).arg(folder).arg(&library.origin))?;
     packages::check_sum(&archive, &library.sha256)?;
-    let unpack = ["tar", "--extract", "--gzip", "--strip-components", "1", "--directory"];
-    let unpack = unpack.iter().map(OsString::from);
-    let made = tests(folder);
-    fs::create_dir_all(&made).map_err(|error| format!("{}: {error}", made.display()))?;
-    let file = [made.into(), "--file".into(), archive.into_os_string()];
-    packages::run(&unpack.chain(file).collect::<Vec<_>>())?;
+    packages::unpack_source(&archive, &tests(folder))?;
     let list = folder.join("requirements.txt");
-    fs::write(&list, REQUIREMENTS).map_err(|error| format!("{}: {error}", list.display()))?;
-    let list = list.to_string_lossy().into_owned();
-    let needed = ["install", "--no-deps", "--require-hashes", "--upgrade", "--target"];
-    pip(&needed, &needs(folder), &["--requirement", &list])
+    files::write(&list, REQUIREMENTS)?;
+    let needed = ["install", "--quiet", "--no-deps", "--require-hashes", "--upgrade", "--target"];
+    let mut install = packages::pip();
+    install.args(needed).arg(needs(folder)).arg("--requirement").arg(list);
+    packages::run(&mut install)
 }
 
 /// The command that runs the tests and writes their outcomes into a file.
@@ -59,7 +46,7 @@ pub(super) fn command(
     outcomes: &Path,
 ) -> Result<Command, String> {
     let plugin = needs(folder).join("pointsman_plugin.py");
-    fs::write(&plugin, PLUGIN).map_err(|error| format!("{}: {error}", plugin.display()))?;
+    files::write(&plugin, PLUGIN)?;
     let mut command = Command::new("python3");
     command.current_dir(tests(folder));
     command.args(["-m", "pytest", "--verbose", "--tb=short", "-m", MARKS]);

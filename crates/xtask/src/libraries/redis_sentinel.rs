@@ -9,6 +9,8 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
+use setup::files;
+
 use super::catalogue::Library;
 use super::outcomes::Way;
 use super::redis_units::source;
@@ -43,7 +45,7 @@ pub(super) fn command(
 ) -> Result<Command, String> {
     let failed = |error: std::io::Error| format!("{}: {error}", folder.display());
     for (name, text) in SCRIPTS {
-        fs::write(folder.join(name), text).map_err(failed)?;
+        files::write(folder.join(name), text)?;
     }
     for (role, program) in [("server", &redis.server), ("sentinel", &redis.sentinel)] {
         for project in ["redis", "valkey"] {

@@ -3,13 +3,11 @@
 //!
 //! Their tags tell which of them are left out ([`TAGS`]).
 
-use std::ffi::OsString;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use harness::find_in_path;
-use setup::packages;
+use setup::{files, packages};
 
 use super::catalogue::Library;
 use super::outcomes::{Outcome, Outcomes};
@@ -32,12 +30,7 @@ pub(super) fn fetch(library: &Library, folder: &Path) -> Result<(), String> {
             format!("{why}\n    If the suite has another version now, list it in libraries.json.")
         })?;
     packages::check_sum(&archive, &library.sha256)?;
-    let made = source(folder);
-    fs::create_dir_all(&made).map_err(|error| format!("{}: {error}", made.display()))?;
-    let unpack = ["tar", "--extract", "--gzip", "--strip-components", "1", "--directory"];
-    let unpack = unpack.iter().map(OsString::from);
-    let file = [made.into(), "--file".into(), archive.into_os_string()];
-    packages::run(&unpack.chain(file).collect::<Vec<_>>())?;
+    packages::unpack_source(&archive, &source(folder))?;
     packages::discard_downloads(folder)
 }
 
@@ -51,7 +44,7 @@ pub(super) fn command(
     outcomes: &Path,
 ) -> Result<Command, String> {
     let script = folder.join("units.sh");
-    fs::write(&script, UNITS).map_err(|error| format!("{}: {error}", script.display()))?;
+    files::write(&script, UNITS)?;
     let mut command = Command::new("sh");
     command.current_dir(source(folder)).arg(script).arg(PORT.to_string()).arg(outcomes);
     command.args(["--tags", TAGS]);

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use harness::{Client, Launch, Process, http_get, wait_until};
+use setup::files;
 use tempfile::TempDir;
 
 use super::outcomes::Way;
@@ -47,7 +48,7 @@ impl Stage {
     /// # Errors
     /// A message for people: no folder or file can be written.
     pub(super) fn start(way: Way, redis: &Programs, pointsman: &Path) -> Result<Self, String> {
-        let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
+        let folder = files::temporary()?;
         let mut stage = Self { processes: Vec::new(), way, folder };
         let port = if way == Way::Direct { PORT } else { REDIS };
         stage.launch("redis", &redis.server, &redis_conf(port), &[])?;
@@ -66,7 +67,7 @@ impl Stage {
     /// # Errors
     /// A message for people: no folder or file can be written.
     pub(super) fn ahead(way: Way, pointsman: &Path, sentinels: &[u16]) -> Result<Self, String> {
-        let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
+        let folder = files::temporary()?;
         let mut stage = Self { processes: Vec::new(), way, folder };
         if way != Way::Direct {
             stage.launch_pointsman(pointsman, sentinels, "/healthz")?;

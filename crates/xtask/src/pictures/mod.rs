@@ -11,15 +11,14 @@ mod page;
 mod plot;
 mod record;
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use clap::Args;
 use harness::{Cluster, Haproxy, Pointsman, find_in_path};
+use setup::{build, files, install};
 
 use record::Run;
-use setup::{build, install};
 
 /// Options of `cargo xtask pictures`.
 #[derive(Debug, Args)]
@@ -37,7 +36,7 @@ pub(crate) fn run(options: &PicturesOptions) -> Result<ExitCode, String> {
     install::for_pictures()?;
     let program = build::pointsman()?;
     let folder = options.folder.clone().unwrap_or_else(|| PathBuf::from("docs/images"));
-    fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    files::make(&folder)?;
     let haproxy = through_haproxy()?;
     println!("{}", haproxy.sentence());
     let screenshot = folder.join("status-page.png");

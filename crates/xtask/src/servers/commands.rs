@@ -5,10 +5,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use harness::{Address, Client, Family, Launch, Process, Value, wait_until};
+use setup::files;
 
 use super::fetch::Programs;
 use super::origins::Server;
@@ -25,18 +26,17 @@ const FLAGS: [&str; 2] = ["blocking", "pubsub"];
 pub(super) fn record(server: &Server, programs: &Programs) -> Result<usize, String> {
     let commands = listed(&ask(server, programs)?);
     let path = folder().join(format!("{}.txt", server.name));
-    std::fs::write(&path, text(server, &commands))
-        .map_err(|error| format!("{}: {error}", path.display()))?;
+    files::write(&path, text(server, &commands))?;
     Ok(commands.len())
 }
 
 fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../resp/testdata/servers")
+    setup::root().join("crates/resp/testdata/servers")
 }
 
 /// The reply of a freshly started server to COMMAND.
 fn ask(server: &Server, programs: &Programs) -> Result<Value, String> {
-    let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let folder = files::temporary()?;
     let addr = Address::claim(Family::Ipv4).port();
     let (ip, port) = (addr.ip().to_string(), addr.port().to_string());
     let args = ["--bind", &ip, "--port", &port, "--save", ""];

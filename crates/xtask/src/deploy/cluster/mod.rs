@@ -18,13 +18,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use setup::{files, root, run};
 
 use self::api::Store;
 use self::http::Server;
 use super::network::connects;
 use super::redis_ha_chart::NAMESPACE;
 use super::together::{REDIS_PORTS, SERVICE, leads, redis_labels};
-use super::tools::{Tools, root, run};
+use super::tools::Tools;
 
 /// How long a watch lasts without news; then its client begins another one.
 const LONGEST_WATCH: Duration = Duration::from_secs(2);
@@ -69,7 +70,7 @@ impl Cluster {
             answer
         });
         let server = server.map_err(|error| format!("stand-in for the Kubernetes API: {error}"))?;
-        let home = tempfile::tempdir().map_err(|error| error.to_string())?;
+        let home = files::temporary()?;
         let context = json!({"cluster": "c", "user": "u", "namespace": NAMESPACE});
         let config = json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "c",
@@ -78,7 +79,7 @@ impl Cluster {
             "users": [{"name": "u", "user": {"token": "none"}}],
         });
         let file = home.path().join("config");
-        std::fs::write(&file, config.to_string()).map_err(|error| error.to_string())?;
+        files::write(&file, config.to_string())?;
         // Helm warns of others who can read it.
         std::fs::set_permissions(&file, Permissions::from_mode(0o600))
             .map_err(|error| error.to_string())?;
