@@ -8,12 +8,12 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use super::closed::SILENCE;
+use super::client::{Batch, Client, not_silent_since};
 use super::engine::Engine;
 use super::meter::cpu;
-use super::peer::Peer;
 use super::wire::Workload;
 
 /// The settings of the job.
@@ -49,23 +49,6 @@ pub struct Cost {
     pub cpu: f64,
 }
 
-struct Client {
-    peer: Peer,
-    /// Bytes of the replies received so far.
-    got: usize,
-    /// Batches that are not sent completely.
-    backlog: usize,
-    /// Batches that are not answered completely.
-    open: usize,
-}
-
-/// The texts of a batch.
-struct Batch {
-    requests: Vec<u8>,
-    reply: Vec<u8>,
-    pipeline: usize,
-}
-
 impl Alternating {
     /// Runs rounds of one window for each target until `go_on` returns `false`, which gets the
     /// results of each round in the order of the targets.
@@ -81,13 +64,9 @@ impl Alternating {
         let mut groups = targets
             .iter()
             .enumerate()
-            .map(|(place, target)| self.connect(engine, target.to, place * self.clients))
+            .map(|(place, target)| Client::connect(engine, target.to, None, self.numbers(place)))
             .collect::<io::Result<Vec<_>>>()?;
-        let batch = Batch {
-            requests: self.workload.request().repeat(self.pipeline),
-            reply: self.workload.reply(),
-            pipeline: self.pipeline,
-        };
+        let batch = Batch::new(self.workload, self.pipeline);
         for round in 0_u64.. {
             let mut costs = vec![Cost { requests: 0, cpu: 0.0 }; targets.len()];
             let mut order: Vec<usize> = (0..targets.len()).collect();
@@ -100,7 +79,7 @@ impl Alternating {
                     continue;
                 };
                 let before = cpu(target.pid);
-                let requests = self.window(engine, group, place * self.clients, &batch)?;
+                let requests = self.window(engine, group, self.numbers(place).start, &batch)?;
                 let cpu = cpu(target.pid).saturating_sub(before).as_secs_f64();
                 if let Some(cost) = costs.get_mut(place) {
                     *cost = Cost { requests, cpu };
@@ -113,14 +92,9 @@ impl Alternating {
         Ok(())
     }
 
-    fn connect(&self, engine: &Engine, to: SocketAddr, first: usize) -> io::Result<Vec<Client>> {
-        let numbers = first..first + self.clients;
-        numbers
-            .map(|number| {
-                let peer = Peer::connect(engine, to, None, number)?;
-                Ok(Client { peer, got: 0, backlog: 0, open: 0 })
-            })
-            .collect()
+    /// The numbers of the clients of a target.
+    fn numbers(&self, place: usize) -> Range<usize> {
+        place * self.clients..(place + 1) * self.clients
     }
 
     /// Sends for the length of a window, and waits for all replies; returns the requests answered.
@@ -137,77 +111,37 @@ impl Alternating {
         let end = start + self.window;
         let (mut due, mut turn, mut answered, mut last) = (start, 0_usize, 0, start);
         if gap.is_none() {
-            for client in &mut *group {
-                client.order(batch)?;
-            }
+            group.iter_mut().try_for_each(|client| client.order(batch, start))?;
         }
         loop {
             let now = Instant::now();
             while let Some(gap) = gap.filter(|_| due <= now.min(end)) {
                 let place = turn % self.clients.max(1);
                 if let Some(client) = group.get_mut(place) {
-                    client.order(batch)?;
+                    client.order(batch, due)?;
                 }
                 (turn, due) = (turn + 1, due + gap);
             }
-            if now >= end && group.iter().all(|client| client.open == 0) {
+            if now >= end && group.iter().all(Client::is_idle) {
                 engine.tick_every(None)?;
                 return Ok(answered);
             }
-            engine.turn(Some(Duration::from_millis(100)))?;
-            let again = gap.is_none() && Instant::now() < end;
             let before = answered;
-            let ready = std::mem::take(&mut engine.ready);
-            for number in &ready {
+            engine.turn_with(|engine, number| {
                 let place = number.checked_sub(first);
-                if let Some(client) = place.and_then(|place| group.get_mut(place)) {
-                    answered += client.go_on(&mut engine.buffer, batch, again)?;
+                let client = place.and_then(|place| group.get_mut(place));
+                let Some(client) = client else { return Ok(()) };
+                let mut completed = 0;
+                answered += client.pull(&mut engine.buffer, batch, |_| completed += 1)?;
+                if gap.is_none() && Instant::now() < end {
+                    (0..completed).try_for_each(|_| client.order(batch, now))?;
                 }
-            }
-            engine.ready = ready;
+                client.push(batch)
+            })?;
             if answered > before {
                 last = now;
-            } else if now.duration_since(last) > SILENCE {
-                return Err(io::Error::new(io::ErrorKind::TimedOut, "no reply for five seconds"));
             }
+            not_silent_since(last)?;
         }
-    }
-}
-
-impl Client {
-    /// Sends one more batch, now or when the socket accepts it.
-    fn order(&mut self, batch: &Batch) -> io::Result<()> {
-        self.backlog += 1;
-        self.open += 1;
-        self.push(batch)
-    }
-
-    fn push(&mut self, batch: &Batch) -> io::Result<()> {
-        while self.backlog > 0 && self.peer.send(&batch.requests)? {
-            self.peer.rewind();
-            self.backlog -= 1;
-        }
-        Ok(())
-    }
-
-    /// Reads replies, and sends the next batch after each completed one if `again`. Returns the
-    /// number of requests answered.
-    fn go_on(&mut self, buffer: &mut [u8], batch: &Batch, again: bool) -> io::Result<u64> {
-        let whole = batch.reply.len() * batch.pipeline;
-        let requests = |got: usize| (got / batch.reply.len()) as u64;
-        let before = requests(self.got);
-        self.got += self.peer.receive(buffer, &batch.reply, self.got % batch.reply.len())?;
-        let answered = requests(self.got) - before;
-        while self.got >= whole {
-            self.got -= whole;
-            self.open = self.open.checked_sub(1).ok_or_else(|| {
-                io::Error::new(io::ErrorKind::InvalidData, "more replies than requests")
-            })?;
-            if again {
-                self.order(batch)?;
-            }
-        }
-        self.push(batch)?;
-        Ok(answered)
     }
 }

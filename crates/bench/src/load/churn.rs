@@ -5,7 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use super::closed::SILENCE;
+use super::client::not_silent_since;
 use super::engine::Engine;
 use super::meter::{Meter, Window};
 use super::peer::Peer;
@@ -50,10 +50,8 @@ impl Churn {
         let (mut start, mut found, mut last) = (None, Vec::new(), Instant::now());
         let mut resumed = 0;
         loop {
-            engine.turn(Some(Duration::from_millis(100)))?;
-            let ready = std::mem::take(&mut engine.ready);
-            for number in &ready {
-                let Some(visit) = visits.get_mut(*number) else { continue };
+            engine.turn_with(|engine, number| {
+                let Some(visit) = visits.get_mut(number) else { return Ok(()) };
                 visit.peer.send(&request)?;
                 visit.got += visit.peer.receive(&mut engine.buffer, &reply, visit.got)?;
                 if visit.got == reply.len() {
@@ -63,14 +61,12 @@ impl Churn {
                         resumed += usize::from(visit.peer.is_resumed() == Some(true));
                     }
                     // This closes the old connection.
-                    *visit = self.visit(engine, *number, &request)?;
+                    *visit = self.visit(engine, number, &request)?;
                 }
-            }
-            engine.ready = ready;
+                Ok(())
+            })?;
             let now = Instant::now();
-            if now.saturating_duration_since(last) > SILENCE {
-                return Err(io::Error::new(io::ErrorKind::TimedOut, "no reply for five seconds"));
-            }
+            not_silent_since(last)?;
             match start {
                 None if now >= begin => start = Some((meter.sample(), Instant::now() + self.time)),
                 Some((sample, end)) if now >= end => {

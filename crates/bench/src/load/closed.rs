@@ -5,14 +5,11 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use super::client::{Batch, Client, not_silent_since};
 use super::engine::Engine;
 use super::meter::{Meter, Window};
-use super::peer::Peer;
 use super::tls::Tls;
 use super::wire::Workload;
-
-/// The job fails if no reply arrives for this long.
-pub(crate) const SILENCE: Duration = Duration::from_secs(5);
 
 /// The settings of the job.
 #[derive(Debug, Clone)]
@@ -42,46 +39,29 @@ pub struct Rate {
     pub window: Window,
 }
 
-struct Client {
-    peer: Peer,
-    /// Bytes of the replies received so far.
-    got: usize,
-}
-
 impl Closed {
     /// Runs the job.
     ///
     /// # Errors
     /// If a connection fails or ends, a reply is not as expected, or none arrives for five seconds.
     pub fn run(&self, engine: &mut Engine, meter: &Meter) -> io::Result<Rate> {
-        let requests = self.workload.request().repeat(self.pipeline);
-        let reply = self.workload.reply();
-        let mut clients = (0..self.clients)
-            .map(|number| {
-                Ok(Client {
-                    peer: Peer::connect(engine, self.to, self.tls.as_ref(), number)?,
-                    got: 0,
-                })
-            })
-            .collect::<io::Result<Vec<_>>>()?;
+        let batch = Batch::new(self.workload, self.pipeline);
+        let mut clients = Client::connect(engine, self.to, self.tls.as_ref(), 0..self.clients)?;
         let begin = Instant::now() + self.warm;
+        clients.iter_mut().try_for_each(|client| client.order(&batch, begin))?;
         let (mut done, mut start, mut last) = (0_u64, None, Instant::now());
         loop {
-            engine.turn(Some(Duration::from_millis(100)))?;
             let before = done;
-            let ready = std::mem::take(&mut engine.ready);
-            for number in &ready {
-                if let Some(client) = clients.get_mut(*number) {
-                    done += client.go_on(&mut engine.buffer, &requests, &reply, self.pipeline)?;
-                }
-            }
-            engine.ready = ready;
+            engine.turn_with(|engine, number| {
+                let Some(client) = clients.get_mut(number) else { return Ok(()) };
+                done += client.pull(&mut engine.buffer, &batch, |_| {})?;
+                if client.is_idle() { client.order(&batch, begin) } else { client.push(&batch) }
+            })?;
             let now = Instant::now();
             if done > before {
                 last = now;
-            } else if now.duration_since(last) > SILENCE {
-                return Err(io::Error::new(io::ErrorKind::TimedOut, "no reply for five seconds"));
             }
+            not_silent_since(last)?;
             match start {
                 None if now >= begin => {
                     start = Some((done, meter.sample(), Instant::now() + self.time));
@@ -93,29 +73,5 @@ impl Closed {
                 _ => {}
             }
         }
-    }
-}
-
-impl Client {
-    /// Reads replies and sends the next requests. Returns the number of requests answered.
-    fn go_on(
-        &mut self,
-        buffer: &mut [u8],
-        requests: &[u8],
-        reply: &[u8],
-        pipeline: usize,
-    ) -> io::Result<u64> {
-        let whole = |got: usize| (got / reply.len()) as u64;
-        let before = whole(self.got);
-        self.got += self.peer.receive(buffer, reply, self.got % reply.len())?;
-        let answered = whole(self.got) - before;
-        if self.got == reply.len() * pipeline {
-            self.got = 0;
-            self.peer.rewind();
-        } else if self.got > reply.len() * pipeline {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "more replies than requests"));
-        }
-        self.peer.send(requests)?;
-        Ok(answered)
     }
 }

@@ -31,7 +31,7 @@ pub struct Engine {
     timer: Option<OwnedFd>,
     pub(crate) buffer: Vec<u8>,
     /// Numbers of the clients with events from the last [`turn`](Self::turn).
-    pub(crate) ready: Vec<usize>,
+    ready: Vec<usize>,
 }
 
 impl Engine {
@@ -76,6 +76,19 @@ impl Engine {
             )?;
             self.timer = Some(timer);
         }
+        Ok(())
+    }
+
+    /// Waits for events, serves those of the backend, and calls `serve` with the number of each
+    /// client that has events.
+    pub(crate) fn turn_with(
+        &mut self,
+        mut serve: impl FnMut(&mut Self, usize) -> io::Result<()>,
+    ) -> io::Result<()> {
+        self.turn(Some(Duration::from_millis(100)))?;
+        let ready = std::mem::take(&mut self.ready);
+        ready.iter().try_for_each(|number| serve(self, *number))?;
+        self.ready = ready;
         Ok(())
     }
 

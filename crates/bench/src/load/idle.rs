@@ -5,7 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use super::closed::SILENCE;
+use super::client::not_silent_since;
 use super::engine::Engine;
 use super::meter::private_memory;
 use super::peer::Peer;
@@ -68,10 +68,8 @@ impl Idle {
             }
             let mut open = batch.len();
             while open > 0 {
-                engine.turn(Some(Duration::from_millis(100)))?;
-                let ready = std::mem::take(&mut engine.ready);
-                for number in &ready {
-                    let Some((peer, got)) = peers.get_mut(*number) else { continue };
+                engine.turn_with(|engine, number| {
+                    let Some((peer, got)) = peers.get_mut(number) else { return Ok(()) };
                     peer.send(&request)?;
                     let came = peer.receive(&mut engine.buffer, &reply, *got)?;
                     *got += came;
@@ -79,14 +77,9 @@ impl Idle {
                         open = open.saturating_sub(1);
                         last = Instant::now();
                     }
-                }
-                engine.ready = ready;
-                if last.elapsed() > SILENCE {
-                    return Err(io::Error::new(
-                        io::ErrorKind::TimedOut,
-                        "no reply for five seconds",
-                    ));
-                }
+                    Ok(())
+                })?;
+                not_silent_since(last)?;
             }
         }
         Ok(())

@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::closed::{Closed, Rate, SILENCE};
+use super::client::{SILENCE, not_silent_since};
+use super::closed::{Closed, Rate};
 use super::engine::Engine;
 use super::meter::Meter;
 use super::tally::Latency;
@@ -81,11 +82,8 @@ impl Pings {
             if now >= end && self.due.is_empty() {
                 return Ok(found);
             }
-            if now > end + SILENCE {
-                return Err(io::Error::new(
-                    io::ErrorKind::TimedOut,
-                    "small requests without a reply for five seconds",
-                ));
+            if now > end {
+                not_silent_since(end)?;
             }
             let wait = if now >= end { SILENCE } else { next.saturating_duration_since(now) };
             self.wait(wait)?;

@@ -15,6 +15,7 @@
 
 mod alternating;
 mod churn;
+mod client;
 mod closed;
 mod engine;
 mod idle;

@@ -2,15 +2,13 @@
 //! time at which the request was due. A pause of the proxy therefore shows in all requests that it
 //! delayed, not only in one ("coordinated omission").
 
-use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use super::closed::SILENCE;
+use super::client::{Batch, Client, not_silent_since};
 use super::engine::Engine;
 use super::meter::{Meter, Window};
-use super::peer::Peer;
 use super::tally::Latency;
 use super::wire::Workload;
 
@@ -38,15 +36,6 @@ pub struct Reply {
     pub due: Instant,
     /// How long after that the reply was complete.
     pub took: Duration,
-}
-
-struct Client {
-    peer: Peer,
-    got: usize,
-    /// The due times of the requests that are not answered yet.
-    due: VecDeque<Instant>,
-    /// Requests that could not be sent yet.
-    backlog: usize,
 }
 
 impl Open {
@@ -77,11 +66,8 @@ impl Open {
         meter: &Meter,
         gap: Duration,
     ) -> io::Result<(Vec<Reply>, Window)> {
-        let (request, reply) = (self.workload.request(), self.workload.reply());
-        let mut clients = (0..self.clients)
-            .map(|number| Peer::connect(engine, self.to, None, number))
-            .map(|peer| Ok(Client { peer: peer?, got: 0, due: VecDeque::new(), backlog: 0 }))
-            .collect::<io::Result<Vec<_>>>()?;
+        let batch = Batch::new(self.workload, 1);
+        let mut clients = Client::connect(engine, self.to, None, 0..self.clients)?;
         let mut next = Instant::now() + gap;
         let begin = next + self.warm;
         let end = begin + self.time;
@@ -94,68 +80,28 @@ impl Open {
             while next <= Instant::now().min(end) {
                 let number = turn % self.clients.max(1);
                 if let Some(client) = clients.get_mut(number) {
-                    client.due.push_back(next);
-                    client.backlog += 1;
-                    client.push(&request)?;
+                    client.order(&batch, next)?;
                 }
                 turn += 1;
                 next += gap;
             }
             if now >= end {
-                if clients.iter().all(|client| client.due.is_empty()) {
+                if clients.iter().all(Client::is_idle) {
                     break;
                 }
-                if now > end + SILENCE {
-                    return Err(io::Error::new(
-                        io::ErrorKind::TimedOut,
-                        "replies are missing after five seconds",
-                    ));
-                }
+                not_silent_since(end)?;
             }
-            engine.turn(Some(Duration::from_millis(100)))?;
-            let ready = std::mem::take(&mut engine.ready);
-            for number in &ready {
-                if let Some(client) = clients.get_mut(*number) {
-                    client.pull(&mut engine.buffer, &reply, begin, &mut found)?;
-                    client.push(&request)?;
-                }
-            }
-            engine.ready = ready;
+            engine.turn_with(|engine, number| {
+                let Some(client) = clients.get_mut(number) else { return Ok(()) };
+                client.pull(&mut engine.buffer, &batch, |due| {
+                    if due >= begin {
+                        found.push(Reply { due, took: due.elapsed() });
+                    }
+                })?;
+                client.push(&batch)
+            })?;
         }
         let window = sample.map(|sample| sample.until(&meter.sample())).unwrap_or_default();
         Ok((found, window))
-    }
-}
-
-impl Client {
-    fn push(&mut self, request: &[u8]) -> io::Result<()> {
-        while self.backlog > 0 && self.peer.send(request)? {
-            self.peer.rewind();
-            self.backlog -= 1;
-        }
-        Ok(())
-    }
-
-    /// Reads replies and records those to requests that were due since `begin`.
-    fn pull(
-        &mut self,
-        buffer: &mut [u8],
-        reply: &[u8],
-        begin: Instant,
-        found: &mut Vec<Reply>,
-    ) -> io::Result<()> {
-        self.got += self.peer.receive(buffer, reply, self.got)?;
-        let now = Instant::now();
-        while self.got >= reply.len() {
-            self.got -= reply.len();
-            let due = self.due.pop_front();
-            let due = due.ok_or_else(|| {
-                io::Error::new(io::ErrorKind::InvalidData, "more replies than requests")
-            })?;
-            if due >= begin {
-                found.push(Reply { due, took: now.saturating_duration_since(due) });
-            }
-        }
-        Ok(())
     }
 }
