@@ -1,7 +1,7 @@
 //! `cargo xtask bench clients`: what popular client libraries notice of a failover, through
 //! pointsman and through haproxy.
 //!
-//! The real libraries are installed from their registries into a temporary folder. Mostly idle
+//! The real libraries are fetched from their registries below cargo's target folder. Mostly idle
 //! clients authenticate, select a database and a name, and send ten requests per second. The
 //! program is a debug build: errors are counted here, and pauses of a second. redis-benchmark
 //! follows in failovers of its own: its clients are never idle, would take CPU time from the
@@ -12,7 +12,6 @@ mod maintenance;
 mod secured;
 
 use std::fmt::Write as _;
-use std::fs;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Child, ExitCode};
@@ -79,18 +78,10 @@ pub(crate) fn run(options: &ClientsOptions) -> Result<ExitCode, String> {
         clients: options.clients,
         tls: options.tls,
     };
-    let home = files::temporary()?;
-    let mut idle = vec![libraries::python(home.path())?, libraries::node(home.path(), "ioredis")?];
-    if !options.tls {
-        idle.push(libraries::rust()?);
-    }
-    idle.push(libraries::command_line());
-    let go = libraries::go();
-    let left_out = go.as_ref().err().map(|why| {
-        println!("go-redis is left out. {why}");
-        "\ngo-redis was left out: its program could not be had where this was written.\n"
-    });
-    idle.extend(go);
+    let mut idle = vec![libraries::REDIS_PY, libraries::IOREDIS];
+    idle.extend((!options.tls).then_some(libraries::REDIS_RS));
+    idle.extend([libraries::REDIS_CLI, libraries::GO_REDIS]);
+    let (idle, without_go) = libraries::fetch(idle)?;
     let mut table = String::from(HEAD);
     let mut clean = true;
     let through: &[bool] = if options.tls { &[true] } else { &[false, true] };
@@ -105,14 +96,16 @@ pub(crate) fn run(options: &ClientsOptions) -> Result<ExitCode, String> {
     if !options.tls {
         table += &stand.busy()?;
     }
-    table += left_out.unwrap_or_default();
+    if without_go.is_some() {
+        table += "\ngo-redis was left out: its program could not be had where this was written.\n";
+    }
     let (file, preface) = if options.tls {
         ("benches/CLIENTS_TLS.md", preface_with_tls(options.clients))
     } else {
         ("benches/CLIENTS.md", preface(options.clients))
     };
     if !options.dry {
-        fs::write(file, preface + &table).map_err(|error| format!("{file}: {error}"))?;
+        files::write(file, preface + &table)?;
     }
     Ok(if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -182,7 +175,7 @@ impl Stand {
     /// Clients that always have a request in flight, for which nothing is promised: their errors
     /// are shown and not judged.
     fn busy(&self) -> Result<String, String> {
-        let (busy, mut table) = ([libraries::benchmark()], String::new());
+        let (busy, mut table) = ([libraries::REDIS_BENCHMARK], String::new());
         for (kill, ours) in [(false, false), (false, true), (true, false), (true, true)] {
             for seen in self.scene(&busy, ours, kill)? {
                 table += &row(kill, ours, &seen);

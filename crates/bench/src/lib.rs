@@ -55,9 +55,9 @@ enum What {
     /// Client libraries in a failover: what redis-py, ioredis, redis-rs, go-redis and hiredis
     /// notice.
     ///
-    /// A planned failover and a master's death, beside haproxy. Needs python3 and npm, and installs
-    /// the libraries into a temporary folder. go-redis needs Go 1.24 and its modules, or a program
-    /// built before; otherwise it is left out. Takes about four minutes.
+    /// A planned failover and a master's death, beside haproxy. Needs python3 and npm, and fetches
+    /// the libraries into a folder below target/. go-redis needs Debian's mirror; otherwise it is
+    /// left out. Takes about four minutes.
     Clients(clients::ClientsOptions),
     /// Effect of junk at every port on clients: p99 of a fixed load with and without.
     ///

@@ -1,29 +1,58 @@
-//! The client libraries and the programs that use them: what is installed or built, and where.
+//! The client libraries and the programs that use them.
 //!
 //! Each program takes the same arguments (host, port, clients, seconds) and prints one line of JSON
-//! with its results.
-//!
-//! Libraries come from their registries into a temporary folder; redis-rs and go-redis are built
-//! and kept below cargo's target folder. Only go-redis may be missing: it needs Debian's mirror.
+//! with its results. Libraries are fetched or built below cargo's target folder and kept there.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-
-use setup::{files, must};
 
 use super::secured::Secured;
 use super::{LIFE, SETTLE};
-use crate::peers;
+use crate::peers::{self, Source};
+use crate::raw::benches;
 
-/// A client library and the program that uses it.
+/// A program that uses a client library.
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Library {
-    /// The program to start, and the arguments before the common ones.
-    program: PathBuf,
-    script: Option<PathBuf>,
-    /// Its folder, and its version if the program does not report it.
-    home: PathBuf,
-    version: String,
+    /// The library; `None` for hiredis, which comes with the servers.
+    source: Option<Source>,
+    /// The program in benches/clients, unless one is built.
+    script: Option<&'static str>,
+}
+
+const fn library(source: Source, script: Option<&'static str>) -> Library {
+    Library { source: Some(source), script }
+}
+
+pub(super) const REDIS_PY: Library = library(peers::REDIS_PY, Some("redis_py.py"));
+pub(super) const REDIS_PY_MAINTENANCE: Library =
+    library(peers::REDIS_PY, Some("redis_py_maintenance.py"));
+pub(super) const IOREDIS: Library = library(peers::IOREDIS, Some("ioredis.mjs"));
+pub(super) const NODE_REDIS_MAINTENANCE: Library =
+    library(peers::NODE_REDIS, Some("node_redis_maintenance.mjs"));
+pub(super) const REDIS_RS: Library = library(peers::REDIS_RS, None);
+pub(super) const GO_REDIS: Library = library(peers::GO_REDIS, None);
+/// redis-cli, which uses hiredis.
+pub(super) const REDIS_CLI: Library = Library { source: None, script: Some("redis_cli.py") };
+/// redis-benchmark, which uses hiredis too and is never idle.
+pub(super) const REDIS_BENCHMARK: Library =
+    Library { source: None, script: Some("redis_benchmark.py") };
+
+/// Fetches what is missing of these libraries. Only go-redis may stay missing, because it needs
+/// Debian's mirror; the others are returned with the reason.
+///
+/// # Errors
+/// Why another one is missing.
+pub(super) fn fetch(mut all: Vec<Library>) -> Result<(Vec<Library>, Option<String>), String> {
+    let sources: Vec<Source> = all.iter().filter_map(|it| it.source).collect();
+    peers::fetch_sources(&sources);
+    let without_go = peers::find_source(peers::GO_REDIS).err();
+    if let Some(why) = &without_go {
+        println!("go-redis is left out. {why}");
+        all.retain(|it| it.source != Some(peers::GO_REDIS));
+    }
+    all.iter().try_for_each(|it| it.command().map(drop))?;
+    Ok((all, without_go))
 }
 
 impl Library {
@@ -33,114 +62,52 @@ impl Library {
         tls: Option<&Secured>,
         clients: u32,
     ) -> Result<Child, String> {
-        let mut command = self.command(addr);
+        let mut command = self.command_to(addr)?;
         command.args([clients.to_string(), LIFE.as_secs().to_string()]);
         if let Some(tls) = tls {
             tls.set(&mut command);
         }
-        self.spawn(command)
-    }
-
-    /// The library with another program of benches/clients.
-    pub(super) fn with_script(mut self, script: &str) -> Self {
-        self.script = Some(Path::new("benches/clients").join(script));
-        self
+        spawn(&mut command)
     }
 
     /// Starts a program that may ask for maintenance notifications. That of go-redis has another
     /// purpose without further arguments.
     pub(super) fn start_maintained(&self, addr: SocketAddr, on: bool) -> Result<Child, String> {
-        let (mut command, life) = (self.command(addr), LIFE.as_secs().to_string());
+        let (mut command, life) = (self.command_to(addr)?, LIFE.as_secs().to_string());
         match self.script {
             Some(_) => command.arg(life),
             None => command.args(["4", &life, "maintenance"]),
         };
         command.args((!on).then_some("off")).env("CLIENTS_TIMEOUT", "1");
-        self.spawn(command)
+        spawn(&mut command)
     }
 
-    fn command(&self, addr: SocketAddr) -> Command {
-        let mut command = Command::new(&self.program);
-        command.args(&self.script).args([addr.ip().to_string(), addr.port().to_string()]);
+    fn command(&self) -> Result<Command, String> {
+        let script = self.script.unwrap_or_default();
+        if let Some(source) = self.source {
+            return peers::clients(source, script);
+        }
+        let mut command = Command::new("python3");
+        command.arg(benches().join("clients").join(script));
+        Ok(command)
+    }
+
+    fn command_to(&self, addr: SocketAddr) -> Result<Command, String> {
+        let mut command = self.command()?;
+        command.args([addr.ip().to_string(), addr.port().to_string()]);
         command.env("CLIENTS_SETTLE", SETTLE.as_secs().to_string());
-        command.env("CLIENTS_VERSION", &self.version).env("CLIENTS_HOME", &self.home);
+        if self.source == Some(peers::REDIS_RS) {
+            // It does not know its own.
+            command.env(
+                "CLIENTS_VERSION",
+                peers::library_version(peers::REDIS_RS).unwrap_or_default(),
+            );
+        }
         command.stdout(Stdio::piped());
-        command
-    }
-
-    fn spawn(&self, mut command: Command) -> Result<Child, String> {
-        command.spawn().map_err(|error| format!("{}: {error}", self.program.display()))
+        Ok(command)
     }
 }
 
-/// A script that needs only Python and the programs that come with the servers.
-fn with_python(script: &str) -> Library {
-    let script = Some(Path::new("benches/clients").join(script));
-    Library { program: "python3".into(), script, home: PathBuf::new(), version: String::new() }
-}
-
-/// redis-cli, which uses hiredis and comes with the servers.
-pub(super) fn command_line() -> Library {
-    with_python("redis_cli.py")
-}
-
-/// redis-benchmark, which uses hiredis too and is never idle.
-pub(super) fn benchmark() -> Library {
-    with_python("redis_benchmark.py")
-}
-
-pub(super) fn python(home: &Path) -> Result<Library, String> {
-    let home = home.join("python");
-    must(Command::new("python3").args(["-m", "venv"]).arg(&home))?;
-    let runner = home.join("bin/python");
-    must(Command::new(&runner).args([
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--disable-pip-version-check",
-        "redis",
-    ]))?;
-    Ok(Library {
-        program: runner,
-        script: Some("benches/clients/redis_py.py".into()),
-        home,
-        version: String::new(),
-    })
-}
-
-pub(super) fn node(home: &Path, package: &str) -> Result<Library, String> {
-    let home = home.join("node");
-    files::make(&home)?;
-    must(
-        Command::new("npm")
-            .args(["install", "--silent", "--no-fund", "--no-audit", "--prefix"])
-            .arg(&home)
-            .arg(package),
-    )?;
-    let script = Some("benches/clients/ioredis.mjs".into());
-    Ok(Library { program: "node".into(), script, home, version: String::new() })
-}
-
-/// redis-rs, built outside of the workspace and kept, because that takes minutes.
-pub(super) fn rust() -> Result<Library, String> {
-    let (program, root) = built(peers::REDIS_RS)?;
-    let version = peers::redis_rs_version(&root);
-    Ok(Library { program, script: None, home: root, version })
-}
-
-/// go-redis, built with Debian's packages.
-///
-/// # Errors
-/// Why it is left out.
-pub(super) fn go() -> Result<Library, String> {
-    let (program, home) = built(peers::GO_REDIS)?;
-    Ok(Library { program, script: None, home, version: String::new() })
-}
-
-/// A program that is built here, and its folder.
-fn built(source: peers::Source) -> Result<(PathBuf, PathBuf), String> {
-    peers::fetch_sources(&[source]);
-    let peers::Program { words, root } = peers::find_source(source)?;
-    Ok((words.into_iter().next().unwrap_or_default().into(), root))
+fn spawn(command: &mut Command) -> Result<Child, String> {
+    command.spawn().map_err(|error| format!("{command:?}: {error}"))
 }

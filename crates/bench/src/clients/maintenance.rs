@@ -8,7 +8,7 @@ use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::{fs, io, thread};
+use std::{io, thread};
 
 use harness::{Cluster, Launch, Pointsman, Process, Signal, pause};
 use serde_json::Value;
@@ -36,15 +36,11 @@ enum Event {
 /// # Errors
 /// A message for people, if something is missing or a run fails.
 pub(super) fn run(program: &Path, dry: bool) -> Result<ExitCode, String> {
-    let home = files::temporary()?;
-    let mut all = vec![
-        libraries::python(home.path())?.with_script("redis_py_maintenance.py"),
-        libraries::node(home.path(), "redis")?.with_script("node_redis_maintenance.mjs"),
-    ];
-    match libraries::go() {
-        Ok(library) => all.push(library),
-        Err(why) => println!("go-redis is left out. {why}"),
-    }
+    let (all, _without_go) = libraries::fetch(vec![
+        libraries::REDIS_PY_MAINTENANCE,
+        libraries::NODE_REDIS_MAINTENANCE,
+        libraries::GO_REDIS,
+    ])?;
     let mut page = String::from(PREFACE);
     for event in [Event::Failover, Event::Pause, Event::Drain, Event::Takeover] {
         for on in [true, false] {
@@ -56,7 +52,7 @@ pub(super) fn run(program: &Path, dry: bool) -> Result<ExitCode, String> {
         }
     }
     if !dry {
-        fs::write(FILE, page).map_err(|error| format!("{FILE}: {error}"))?;
+        files::write(FILE, page)?;
     }
     Ok(ExitCode::SUCCESS)
 }

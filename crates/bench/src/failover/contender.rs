@@ -103,6 +103,30 @@ impl Contender {
         self.is_durable() || matches!(self, Self::Pointsman | PointsmanShared)
     }
 
+    /// The command of its clients, without arguments, if it has clients of its own.
+    fn clients(self) -> Option<Result<Command, String>> {
+        match self {
+            RedisPy => Some(peers::clients(peers::REDIS_PY, "sentinel_redis_py.py")),
+            Ioredis => Some(peers::clients(peers::IOREDIS, "sentinel_ioredis.mjs")),
+            GoRedis => Some(peers::clients(peers::GO_REDIS, "").map(|mut command| {
+                command.arg("sentinel");
+                command
+            })),
+            RedisRs => Some(peers::clients(peers::REDIS_RS_SENTINEL, "")),
+            _ => None,
+        }
+    }
+
+    /// Why it has to be left out, if it has to.
+    pub(super) fn missing(self) -> Option<String> {
+        match self {
+            HaproxyVotes | HaproxySessions | HaproxyAgents => {
+                peers::find_source(peers::HAPROXY_NEWEST).err()
+            }
+            _ => self.clients()?.err(),
+        }
+    }
+
     /// Whether there is a process to restart.
     pub(super) fn is_proxy(self) -> bool {
         self.is_pointsman()
@@ -114,115 +138,42 @@ impl Contender {
 pub(super) const SOURCES: [peers::Source; 5] =
     [peers::HAPROXY_NEWEST, peers::REDIS_PY, peers::IOREDIS, peers::GO_REDIS, peers::REDIS_RS];
 
-/// The programs of all contenders; those that were fetched may be missing.
+/// The programs of the contenders that need not be fetched.
 #[derive(Debug)]
 pub(super) struct Programs {
     pub(super) pointsman: PathBuf,
-    pub(super) haproxy2: PathBuf,
+    haproxy2: PathBuf,
     /// How many replicas have to confirm a write.
-    pub(super) replicas: u8,
-    haproxy3: Result<Vec<OsString>, String>,
-    python: Result<PathBuf, String>,
-    node: Result<PathBuf, String>,
-    go: Result<PathBuf, String>,
-    rust: Result<PathBuf, String>,
+    replicas: u8,
 }
 
 impl Programs {
     pub(super) fn find(pointsman: &Path, replicas: u8) -> Self {
-        let installed = find_in_path("haproxy");
-        let root = |source, program: &str| {
-            find_in_path(program).ok_or_else(|| format!("{program} is missing"))?;
-            peers::find_source(source).map(|it| it.root)
-        };
-        let program = |source| {
-            let words = peers::find_source(source)?.words;
-            words.into_iter().next().map(PathBuf::from).ok_or_else(|| "no program".to_owned())
-        };
-        Self {
-            pointsman: pointsman.to_owned(),
-            replicas,
-            haproxy2: installed.unwrap_or_else(|| PathBuf::from("/usr/sbin/haproxy")),
-            haproxy3: peers::find_source(peers::HAPROXY_NEWEST).map(|it| it.words),
-            python: root(peers::REDIS_PY, "python3"),
-            node: root(peers::IOREDIS, "node"),
-            go: program(peers::GO_REDIS),
-            rust: program(peers::REDIS_RS),
-        }
-    }
-
-    /// Why a contender has to be left out, if it has to.
-    pub(super) fn missing(&self, contender: Contender) -> Option<&String> {
-        match contender {
-            HaproxyVotes | HaproxySessions | HaproxyAgents => self.haproxy3.as_ref().err(),
-            RedisPy => self.python.as_ref().err(),
-            Ioredis => self.node.as_ref().err(),
-            GoRedis => self.go.as_ref().err(),
-            RedisRs => self.rust.as_ref().err(),
-            _ => None,
-        }
-    }
-
-    /// The program of a contender's clients, without arguments, if it has clients of its own.
-    fn library(&self, contender: Contender) -> Result<Option<Command>, String> {
-        let script = |program: &str, name: &str, root: &Result<PathBuf, String>| {
-            let root = root.as_ref().map_err(Clone::clone)?;
-            let mut command = Command::new(program);
-            command.arg(crate::raw::benches().join("clients").join(name));
-            command.env("PYTHONPATH", root).env("CLIENTS_HOME", root);
-            Ok(Some(command))
-        };
-        match contender {
-            RedisPy => script("python3", "sentinel_redis_py.py", &self.python),
-            Ioredis => script("node", "sentinel_ioredis.mjs", &self.node),
-            GoRedis => {
-                let mut command = Command::new(self.go.as_ref().map_err(Clone::clone)?);
-                command.arg("sentinel");
-                Ok(Some(command))
-            }
-            RedisRs => {
-                let program = self.rust.as_ref().map_err(Clone::clone)?;
-                Ok(Some(Command::new(program.with_file_name("sentinel-redis-rs"))))
-            }
-            _ => Ok(None),
-        }
+        let haproxy2 = find_in_path("haproxy").unwrap_or_else(|| "/usr/sbin/haproxy".into());
+        Self { pointsman: pointsman.to_owned(), haproxy2, replicas }
     }
 
     /// The versions of the others, by name.
     pub(super) fn versions(&self) -> Vec<(String, Option<String>)> {
-        let mut versions = vec![("haproxy 2".to_owned(), Command::new(&self.haproxy2))];
-        if let Some((first, rest)) = self.haproxy3.as_ref().ok().and_then(|it| it.split_first()) {
-            let mut command = Command::new(first);
-            command.args(rest);
-            versions.push(("haproxy 3".to_owned(), command));
+        let haproxy = |words: &[OsString]| {
+            let (first, rest) = words.split_first()?;
+            machine::said(Command::new(first).args(rest).arg("-v"))
+        };
+        let newest = peers::find_source(peers::HAPROXY_NEWEST).ok();
+        let mut versions = vec![
+            ("haproxy 2".to_owned(), haproxy(&[self.haproxy2.clone().into()])),
+            ("haproxy 3".to_owned(), newest.and_then(|it| haproxy(&it.words))),
+        ];
+        for (name, source) in [
+            ("redis-py", peers::REDIS_PY),
+            ("ioredis", peers::IOREDIS),
+            ("go-redis", peers::GO_REDIS),
+            ("redis-rs", peers::REDIS_RS),
+        ] {
+            let version = peers::library_version(source).map(|it| format!("{name} {it}"));
+            versions.push((name.to_owned(), version));
         }
-        for (_, command) in &mut versions {
-            command.arg("-v");
-        }
-        if let Ok(root) = &self.python {
-            let mut command = Command::new("python3");
-            command.env("PYTHONPATH", root);
-            command.args(["-c", "import redis; print('redis-py', redis.__version__)"]);
-            versions.push(("redis-py".to_owned(), command));
-        }
-        if let Ok(root) = &self.node {
-            let package = root.join("node_modules/ioredis/package.json");
-            let script = "console.log('ioredis', require(process.argv[1]).version)";
-            let mut command = Command::new("node");
-            command.args(["-e", script]).arg(package);
-            versions.push(("ioredis".to_owned(), command));
-        }
-        if let Ok(program) = &self.go {
-            let mut command = Command::new(program);
-            command.arg("version");
-            versions.push(("go-redis".to_owned(), command));
-        }
-        let said = |(name, mut it)| (name, machine::said(&mut it));
-        let mut versions: Vec<_> = versions.into_iter().map(said).collect();
-        if let Some(folder) = self.rust.as_ref().ok().and_then(|it| it.ancestors().nth(3)) {
-            let version = format!("redis-rs {}", peers::redis_rs_version(folder));
-            versions.push(("redis-rs".to_owned(), Some(version)));
-        }
+        versions.retain(|(_, version)| version.is_some());
         versions
     }
 }
@@ -263,9 +214,8 @@ impl Front {
         let haproxy = |words: &[OsString], shape| {
             Stands::Haproxy(Box::new(Haproxy::start_as(words, cluster, shape)))
         };
-        let three = |shape| {
-            programs.haproxy3.as_ref().map(|words| haproxy(words, shape)).map_err(Clone::clone)
-        };
+        let three =
+            |shape| peers::find_source(peers::HAPROXY_NEWEST).map(|it| haproxy(&it.words, shape));
         let service = |delay| Stands::Service(Service::start(cluster, Duration::from_secs(delay)));
         let stands = match contender {
             HaproxyVotes => three(Shape::Votes)?,
@@ -293,11 +243,12 @@ impl Front {
     }
 
     /// Starts its clients.
-    pub(super) fn load(&self, programs: &Programs, cluster: &Cluster) -> Result<Load, String> {
+    pub(super) fn load(&self, cluster: &Cluster) -> Result<Load, String> {
         let prefix = name_of(&self.contender);
         let load = self.clients(cluster).prefix(&prefix).writers(CLIENTS).rate(RATE);
         let load = load.back_off(BACK_OFF).journal(1);
-        let Some(mut command) = programs.library(self.contender)? else { return Ok(load.start()) };
+        let Some(command) = self.contender.clients() else { return Ok(load.start()) };
+        let mut command = command?;
         let addrs: Vec<String> = cluster.sentinel_addrs().iter().map(ToString::to_string).collect();
         command.args([cluster.name(), &addrs.join(","), &prefix]);
         command.args([CLIENTS.to_string(), RATE.to_string(), TIMEOUT.as_secs().to_string()]);
@@ -343,28 +294,4 @@ fn pointsman(
     }
     let pointsman = builder.start();
     Ok(Stands::Pointsman { pointsman, program, successors: Vec::new() })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn leaves_out_what_was_not_fetched() {
-        let programs = Programs {
-            pointsman: PathBuf::new(),
-            replicas: 1,
-            haproxy2: PathBuf::new(),
-            haproxy3: Err("no network".to_owned()),
-            python: Ok(PathBuf::new()),
-            node: Err("no network".to_owned()),
-            go: Err("no mirror".to_owned()),
-            rust: Ok(PathBuf::new()),
-        };
-        let left_out =
-            Contender::value_variants().iter().filter(|it| programs.missing(**it).is_some());
-        let left_out: Vec<_> = left_out.copied().collect();
-        assert_eq!(left_out, [HaproxyVotes, HaproxySessions, HaproxyAgents, Ioredis, GoRedis]);
-        assert_eq!(programs.missing(Ioredis).map(String::as_str), Some("no network"));
-    }
 }

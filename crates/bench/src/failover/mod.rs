@@ -150,7 +150,7 @@ pub(crate) fn run(options: &FailoverOptions) -> Result<ExitCode, String> {
         let plan = Plan { replicas, runs, writers, delay, faults, ways };
         return durability::run(&plan, &stage, raw);
     }
-    let (admitted, mut failed) = admit(&options.contenders(), &programs);
+    let (admitted, mut failed) = admit(&options.contenders());
     let records = play_all(&stage, &options.playlist(), &admitted, raw.as_mut(), &mut failed)?;
     let targets = targets::judge(&records);
     conclude(&records, &targets);
@@ -166,10 +166,10 @@ pub(crate) fn run(options: &FailoverOptions) -> Result<ExitCode, String> {
 }
 
 /// The contenders whose programs are there, and a message for each of the others.
-fn admit(contenders: &[Contender], programs: &Programs) -> (Vec<Contender>, Vec<String>) {
+fn admit(contenders: &[Contender]) -> (Vec<Contender>, Vec<String>) {
     let (mut admitted, mut left_out) = (Vec::new(), Vec::new());
     for contender in contenders {
-        match programs.missing(*contender) {
+        match contender.missing() {
             None => admitted.push(*contender),
             Some(why) => {
                 let message = format!("{} is left out: {why}", name_of(contender));

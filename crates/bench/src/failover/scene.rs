@@ -132,7 +132,7 @@ pub(super) fn play(
 fn start_all(stage: &Stage<'_>, cluster: &Cluster, contenders: &[Contender]) -> (Vec<Act>, Played) {
     let start = |contender: Contender| {
         let front = Front::start(contender, stage.programs, cluster)?;
-        let load = front.load(stage.programs, cluster)?;
+        let load = front.load(cluster)?;
         Ok(Act { contender, front, load })
     };
     let started: Vec<(Contender, Result<Act, String>)> = std::thread::scope(|scope| {

@@ -14,10 +14,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use clap::ValueEnum;
+use harness::find_in_path;
 
 pub(super) use config::{Around, Route, configuration};
 
 use super::machine;
+use super::raw::benches;
 
 /// The proxy between the load and its backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
@@ -98,8 +100,13 @@ pub(super) const GO_REDIS: Source = Source::Go {
     },
     needs: &["golang-github-cespare-xxhash-dev", "golang-github-dgryski-go-rendezvous-dev"],
 };
+pub(super) const NODE_REDIS: Source =
+    Source::Npm { package: "redis", program: "node_modules/redis/package.json" };
 pub(super) const REDIS_RS: Source =
     Source::Cargo { folder: "redis_rs", program: "clients-redis-rs" };
+/// Its clients that use Sentinel.
+pub(super) const REDIS_RS_SENTINEL: Source =
+    Source::Cargo { folder: "redis_rs", program: "sentinel-redis-rs" };
 
 impl Peer {
     /// In the order of the tables.
@@ -221,11 +228,47 @@ pub(super) fn version(peer: Peer, program: &Program) -> Option<String> {
     Some(machine::tidy(line))
 }
 
-/// The version of redis-rs that a folder's lock file has.
-pub(super) fn redis_rs_version(folder: &Path) -> String {
-    let mut command = setup::cargo();
-    let said = machine::said(command.current_dir(folder).args(["pkgid", "redis"]));
-    said.and_then(|it| it.rsplit('@').next().map(str::to_owned)).unwrap_or_default()
+/// The command of clients of a library that was fetched: a script of benches/clients, or what was
+/// built there.
+///
+/// # Errors
+/// Why it is missing.
+pub(super) fn clients(source: Source, script: &str) -> Result<Command, String> {
+    let interpreter = match source {
+        Source::Wheel { .. } => Some("python3"),
+        Source::Npm { .. } => Some("node"),
+        _ => None,
+    };
+    let Program { words, root } = find_source(source)?;
+    let mut command = match interpreter {
+        Some(program) => {
+            find_in_path(program).ok_or_else(|| format!("{program} is missing"))?;
+            let mut command = Command::new(program);
+            command.arg(benches().join("clients").join(script));
+            command
+        }
+        None => Command::new(words.first().ok_or("no program")?),
+    };
+    command.env("PYTHONPATH", &root).env("CLIENTS_HOME", root);
+    Ok(command)
+}
+
+/// The version of a client library that was fetched.
+pub(super) fn library_version(source: Source) -> Option<String> {
+    let Program { words, root } = find_source(source).ok()?;
+    let ask = |program: &str, option: &str, script: &str| {
+        let mut command = Command::new(program);
+        machine::said(command.env("PYTHONPATH", &root).args([option, script]).arg(words.first()?))
+    };
+    match source {
+        Source::Wheel { .. } => ask("python3", "-c", "import redis; print(redis.__version__)"),
+        Source::Npm { .. } => ask("node", "-e", "console.log(require(process.argv[1]).version)"),
+        Source::Cargo { .. } => {
+            machine::said(setup::cargo().current_dir(&root).args(["pkgid", "redis"]))
+        }
+        _ => machine::said(Command::new(words.first()?).arg("version")),
+    }
+    .and_then(|said| said.rsplit(['@', ' ']).next().map(str::to_owned))
 }
 
 /// A folder below cargo's target folder, which also contains this program.
