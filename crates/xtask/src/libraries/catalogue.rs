@@ -1,12 +1,13 @@
 //! Which libraries are tested, with which server, what is left out, and which differences are
 //! known: the data of `libraries.json`.
 
-use serde_json::Value;
+use serde::Deserialize;
 
 use super::outcomes::Way;
 
 /// A library whose own tests are run.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Library {
     /// Its name on the command line and its folder.
     pub(super) name: String,
@@ -16,26 +17,47 @@ pub(super) struct Library {
     /// The package with its tests, as its package manager wants it.
     pub(super) origin: String,
     /// The suite of Debian that has the source of the package, if the tests come from a source.
+    #[serde(default)]
     pub(super) suite: String,
     /// Of that package.
     pub(super) sha256: String,
-    /// Tests that are run in no way: files, folders, or the beginnings of names.
-    pub(super) left_out: Vec<String>,
+    #[serde(default)]
+    left_out: Vec<LeftOut>,
+}
+
+/// Tests that are run in no way: files, folders, or the beginnings of names.
+#[derive(Debug, Deserialize)]
+struct LeftOut {
+    #[serde(rename = "reason")]
+    _reason: String,
+    tests: Vec<String>,
 }
 
 /// Tests that pass or fail otherwise than directly, and why that is no fault.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Difference {
+#[derive(Debug, Deserialize)]
+struct Difference {
     library: String,
+    #[serde(rename = "reason")]
+    _reason: String,
     ways: Vec<String>,
     tests: Vec<String>,
 }
 
 /// All that the file says.
-#[derive(Debug)]
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Catalogue {
+    #[serde(default)]
     pub(super) libraries: Vec<Library>,
+    #[serde(default)]
     differences: Vec<Difference>,
+}
+
+impl Library {
+    /// Tests that are run in no way.
+    pub(super) fn left_out(&self) -> impl Iterator<Item = &String> {
+        self.left_out.iter().flat_map(|group| &group.tests)
+    }
 }
 
 impl Catalogue {
@@ -62,47 +84,7 @@ impl Catalogue {
 }
 
 fn parse(text: &str) -> Result<Catalogue, String> {
-    let all: Value =
-        serde_json::from_str(text).map_err(|error| format!("libraries.json: {error}"))?;
-    let libraries = list(&all, "libraries").map(library).collect::<Result<_, _>>()?;
-    let differences = list(&all, "differences").map(difference).collect::<Result<_, _>>()?;
-    Ok(Catalogue { libraries, differences })
-}
-
-fn library(it: &Value) -> Result<Library, String> {
-    let mut left_out = Vec::new();
-    for group in list(it, "left_out") {
-        word(group, "reason")?;
-        left_out.extend(words(group, "tests"));
-    }
-    Ok(Library {
-        name: word(it, "name")?,
-        version: word(it, "version")?,
-        server: word(it, "server")?,
-        origin: word(it, "origin")?,
-        suite: word(it, "suite").unwrap_or_default(),
-        sha256: word(it, "sha256")?,
-        left_out,
-    })
-}
-
-fn difference(it: &Value) -> Result<Difference, String> {
-    word(it, "reason")?;
-    let (ways, tests) = (words(it, "ways"), words(it, "tests"));
-    Ok(Difference { library: word(it, "library")?, ways, tests })
-}
-
-fn list<'a>(of: &'a Value, key: &str) -> impl Iterator<Item = &'a Value> {
-    of.get(key).and_then(Value::as_array).into_iter().flatten()
-}
-
-fn words(of: &Value, key: &str) -> Vec<String> {
-    list(of, key).filter_map(Value::as_str).map(str::to_owned).collect()
-}
-
-fn word(of: &Value, key: &str) -> Result<String, String> {
-    let word = of.get(key).and_then(Value::as_str).map(str::to_owned);
-    word.ok_or_else(|| format!("libraries.json: no {key} in {of}"))
+    serde_json::from_str(text).map_err(|error| format!("libraries.json: {error}"))
 }
 
 #[cfg(test)]

@@ -59,7 +59,7 @@ pub(super) fn command(
     }
     let url = format!("redis://localhost:{PORT}/0");
     command.args(["--redis-url", &url, "--redis-mod-url", &url]);
-    for name in &library.left_out {
+    for name in library.left_out() {
         let option = if name.contains("::") { "--deselect" } else { "--ignore" };
         command.args([option, name]);
     }

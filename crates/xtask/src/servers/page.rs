@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::origins::{Catalogue, Note, Server, Upgrade};
+use super::origins::{Catalogue, Missing, Note, Server, Upgrade};
 use super::suite::Outcome;
 
 const HEAD: &str = "\
@@ -98,7 +98,7 @@ pub(super) fn page(all: &Catalogue, parts: &[&str], rows: &BTreeMap<String, Stri
     if !all.missing.is_empty() {
         page.push_str("\nNot tested, because no package with the server was found:\n\n");
     }
-    for (server, tried) in &all.missing {
+    for Missing { server, tried } in &all.missing {
         let _ = writeln!(page, "- **{server}**: {tried}");
     }
     page.push_str(UPGRADES);
