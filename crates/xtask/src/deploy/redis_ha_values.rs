@@ -3,6 +3,7 @@
 //! is rendered, one without effect changes nothing, a refused one fails with a message that helps.
 //! With the real chart at hand the table is compared with its values.
 
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use setup::files;
 
@@ -11,9 +12,11 @@ use super::redis_ha_chart::facts;
 use super::tools::Tools;
 
 /// A value below `haproxy`, and what becomes of it. A path stands for what is below it, too.
+#[derive(Debug, Deserialize)]
 struct Row {
     path: String,
     /// A value to try.
+    #[serde(rename = "try", default)]
     value: Value,
     fate: Fate,
     /// What shows it in what is rendered, why it has no effect, or the refusal.
@@ -21,7 +24,8 @@ struct Row {
 }
 
 /// What becomes of a value.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 enum Fate {
     Translated,
     /// Translated, and tested alone because it excludes other values.
@@ -34,20 +38,8 @@ enum Fate {
 }
 
 fn table_of_values() -> Result<Vec<Row>, String> {
-    let facts = facts()?;
-    let row = |row: &Value| {
-        let text = |key: &str| row[key].as_str().unwrap_or_default().to_owned();
-        let fate = match row["fate"].as_str() {
-            Some("translated") => Fate::Translated,
-            Some("alone") => Fate::Alone,
-            Some("service") => Fate::Service,
-            Some("none") => Fate::None,
-            Some("refused") => Fate::Refused,
-            _ => return Err(format!("redis_ha_facts.json: {row} has no fate")),
-        };
-        Ok(Row { path: text("path"), value: row["try"].clone(), fate, text: text("text") })
-    };
-    facts["haproxyValues"].as_array().into_iter().flatten().map(row).collect()
+    let rows = facts()?["haproxyValues"].take();
+    serde_json::from_value(rows).map_err(|error| format!("redis_ha_facts.json: {error}"))
 }
 
 /// Tests every row with our chart.
