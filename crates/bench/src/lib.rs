@@ -17,6 +17,7 @@ mod priority;
 mod raw;
 pub mod space;
 mod stats;
+mod subject;
 mod traffic;
 pub mod verify;
 
@@ -26,6 +27,7 @@ use std::sync::atomic::AtomicBool;
 
 use clap::{Args, Subcommand, ValueEnum};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::flag;
 
 /// The benchmark to run; without a name, the traffic benchmark.
 #[derive(Debug, Args)]
@@ -100,11 +102,21 @@ fn words(panic: &(dyn std::any::Any + Send)) -> String {
 
 /// A flag that the first SIGINT, SIGTERM or SIGHUP sets; the second one ends the process, and the
 /// kernel then ends its children.
-fn stop_on_signals() -> std::io::Result<Arc<AtomicBool>> {
+///
+/// # Errors
+/// A message for people.
+pub fn stop_on_signals() -> Result<Arc<AtomicBool>, String> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
-        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&stop))?;
-        signal_hook::flag::register(signal, Arc::clone(&stop))?;
+        flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&stop))
+            .and_then(|_| flag::register(signal, Arc::clone(&stop)))
+            .map_err(|error| format!("signals cannot be handled: {error}"))?;
     }
     Ok(stop)
+}
+
+/// Runs code in a thread of its own and returns a panic as a message: the harness panics if
+/// something is missing.
+fn caught<T: Send>(act: impl FnOnce() -> Result<T, String> + Send) -> Result<T, String> {
+    std::thread::scope(|scope| scope.spawn(act).join()).unwrap_or_else(|panic| Err(words(&*panic)))
 }

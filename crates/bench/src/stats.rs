@@ -51,6 +51,18 @@ pub(super) fn likely_median(values: &[f64]) -> Option<Likely> {
     Some(Likely { median, low, high })
 }
 
+/// A count to calculate with.
+#[allow(clippy::cast_precision_loss, reason = "counts of a run are far below 2^53")]
+pub(super) fn number(count: u64) -> f64 {
+    count as f64
+}
+
+/// A value for the raw data.
+pub(super) fn rounded(value: f64, digits: i32) -> f64 {
+    let factor = 10_f64.powi(digits);
+    (value * factor).round() / factor
+}
+
 /// A number for people: thousands are grouped, decimals are shown only below ten.
 pub(super) fn short(value: f64) -> String {
     let decimals = usize::from(value.abs() < 10.0 && (value - value.round()).abs() > 0.04);

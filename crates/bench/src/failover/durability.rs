@@ -21,7 +21,7 @@ use serde_json::json;
 use super::contender::{Contender, Front};
 use super::scene::{FAILOVER, Stage, wait};
 use crate::raw::Raw;
-use crate::{name_of, words};
+use crate::{caught, name_of};
 
 /// How long Sentinel waits for a master.
 const DOWN_AFTER: Duration = Duration::from_millis(600);
@@ -109,11 +109,7 @@ pub(super) fn run(
                 }
                 let what =
                     format!("{run:>3}/{}  {:<10} {:<24}", plan.runs, name_of(fault), name_of(way));
-                // In a separate thread, because the harness panics if something is missing.
-                let played = std::thread::scope(|scope| {
-                    scope.spawn(|| play(plan, stage, *way, *fault)).join()
-                });
-                match played.unwrap_or_else(|panic| Err(words(&*panic))) {
+                match caught(|| play(plan, stage, *way, *fault)) {
                     Ok(outcome) => {
                         println!("{what} {}", outcome.text());
                         if let Some(raw) = &mut raw {

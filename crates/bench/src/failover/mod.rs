@@ -17,18 +17,18 @@ mod scene;
 mod table;
 mod targets;
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use harness::{Partition, in_private_namespace, loopback_up};
-use setup::{build, files, install};
+use setup::{files, install};
 
 use super::raw::{Raw, benches};
 use super::stats::short;
-use super::{machine, name_of, peers, space, stop_on_signals, words};
+use super::subject::Subject;
+use super::{caught, name_of, peers, stop_on_signals};
 use contender::{Contender, Programs};
 use durability::{Fault, Plan};
 use record::{Measure, Record};
@@ -68,14 +68,8 @@ pub(crate) struct FailoverOptions {
     /// Milliseconds by which replicas are late, at most.
     #[arg(long, value_name = "MS", default_value_t = 0, requires = "durability")]
     delay: u64,
-    /// Write the raw data to this new file, instead of benches/runs/.
-    #[arg(long, value_name = "FILE")]
-    raw: Option<PathBuf>,
-    /// Measure this pointsman instead of building one.
-    #[arg(long, value_name = "PATH")]
-    program: Option<PathBuf>,
-    #[arg(long, hide = true)]
-    namespaced: bool,
+    #[command(flatten)]
+    subject: Subject,
 }
 
 impl FailoverOptions {
@@ -88,7 +82,7 @@ impl FailoverOptions {
             && self.durability.is_none()
             && self.scenario.is_empty()
             && self.contender.is_empty()
-            && self.raw.is_none()
+            && self.subject.raw.is_none()
     }
 
     fn contenders(&self) -> Vec<Contender> {
@@ -116,32 +110,19 @@ impl FailoverOptions {
 /// # Errors
 /// A message for people, if it cannot begin, or if a file cannot be written.
 pub(crate) fn run(options: &FailoverOptions) -> Result<ExitCode, String> {
-    if !options.namespaced {
+    let program = options.subject.enter(|| {
         install::for_failovers()?;
         if options.durability.is_none() {
             peers::fetch_sources(&contender::SOURCES);
         }
-    }
-    let program = build::released_or(options.program.as_deref())?;
-    if !options.namespaced {
-        let why = space::enter(&program);
-        println!("No network namespace: {why}.");
-    }
-    let stop = stop_on_signals().map_err(|error| format!("signals cannot be handled: {error}"))?;
-    space_for_partitions(options.namespaced)
+        Ok(())
+    })?;
+    let stop = stop_on_signals()?;
+    space_for_partitions(options.subject.namespaced)
         .map_err(|why| format!("{why}; this needs root, nftables and iproute2"))?;
     let programs = Programs::find(&program, options.durability.unwrap_or(1));
-    let described = machine::describe(&program, options.namespaced, &programs.versions());
-    let sentence = machine::sentence(&described);
-    println!("{sentence}");
-    let mut raw = match &options.raw {
-        Some(file) => Some(Raw::at(file)?),
-        None if options.whole() => Some(Raw::create("failover")?),
-        None => None,
-    };
-    if let Some(raw) = &mut raw {
-        raw.line(&described.to_string())?;
-    }
+    let kind = options.whole().then_some("failover");
+    let (sentence, mut raw) = options.subject.describe(&program, &programs.versions(), kind)?;
     let stage = Stage { programs: &programs, stop: &stop };
     if let Some(replicas) = options.durability {
         let (runs, writers) = (options.runs(), options.writers);
@@ -195,14 +176,10 @@ fn play_all(
             break;
         }
         let start = Instant::now();
-        // In a separate thread: the harness panics if something is missing, and the other runs
-        // should continue.
-        let played = std::thread::scope(|scope| {
-            scope.spawn(|| scene::play(stage, *scenario, contenders, *run)).join()
-        });
+        let played = caught(|| scene::play(stage, *scenario, contenders, *run));
         let (what, seconds) = (format!("{}, run {run}", name_of(scenario)), start.elapsed());
         println!("{:>3}/{}  {what}, {} s", index + 1, list.len(), seconds.as_secs());
-        match played.unwrap_or_else(|panic| Err(words(&*panic))) {
+        match played {
             Ok(played) => {
                 for (contender, record) in played {
                     match record {
@@ -266,13 +243,11 @@ mod tests {
             quick,
             scenario: Vec::new(),
             contender: Vec::new(),
-            raw: None,
-            program: None,
             durability: None,
             fault: Vec::new(),
             writers: WRITERS,
             delay: 0,
-            namespaced: false,
+            subject: Subject::default(),
         }
     }
 

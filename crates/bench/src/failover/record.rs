@@ -2,14 +2,16 @@
 
 use std::collections::BTreeMap;
 
+use clap::ValueEnum;
 use serde_json::{Value, json};
 
 use super::contender::Contender;
 use super::scenario::Scenario;
 use crate::name_of;
+use crate::stats::rounded;
 
-/// A measured value. Times are in milliseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+/// A measured value, with its name in the raw data. Times are in milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(super) enum Measure {
     /// Writes answered with OK.
     Acknowledged,
@@ -20,26 +22,20 @@ pub(super) enum Measure {
     /// Replies to the reader that lacked a write acknowledged before the read, or were no value.
     Wrong,
     /// Longest time without an acknowledged write that was kept.
+    #[value(name = "gap_ms")]
     Gap,
     /// From the majority's switch to the next acknowledged write that was kept.
+    #[value(name = "majority_to_first_write_ms")]
     First,
     /// Writes that the old master executed after the majority's switch.
+    #[value(name = "old_master_writes")]
     Late,
     /// From the fault to the majority's switch.
+    #[value(name = "majority_ms")]
     Switch,
 }
 
 impl Measure {
-    pub(super) const ALL: [Self; 8] = [
-        Self::Acknowledged,
-        Self::Lost,
-        Self::Errors,
-        Self::Wrong,
-        Self::Gap,
-        Self::First,
-        Self::Late,
-        Self::Switch,
-    ];
     /// The columns of the tables, and their titles.
     pub(super) const COLUMNS: [(Self, &str); 6] = [
         (Self::Lost, "acknowledged writes lost"),
@@ -49,20 +45,6 @@ impl Measure {
         (Self::First, "majority to first write, ms"),
         (Self::Late, "writes on the old master"),
     ];
-
-    /// Its key in the raw data.
-    pub(super) fn key(self) -> &'static str {
-        match self {
-            Self::Acknowledged => "acknowledged",
-            Self::Lost => "lost",
-            Self::Errors => "errors",
-            Self::Wrong => "wrong",
-            Self::Gap => "gap_ms",
-            Self::First => "majority_to_first_write_ms",
-            Self::Late => "old_master_writes",
-            Self::Switch => "majority_ms",
-        }
-    }
 }
 
 /// One contender in one failover.
@@ -91,13 +73,10 @@ impl Record {
             "run": self.run,
             "more": self.more,
         });
-        for measure in Measure::ALL {
-            let value = self
-                .value(measure)
-                .map_or(Value::Null, |value| json!((value * 1000.0).round() / 1000.0));
-            if let Some(object) = object.as_object_mut() {
-                object.insert(measure.key().to_owned(), value);
-            }
+        if let Some(object) = object.as_object_mut() {
+            let named =
+                |it: &Measure| (name_of(it), json!(self.value(*it).map(|value| rounded(value, 3))));
+            object.extend(Measure::value_variants().iter().map(named));
         }
         object.to_string()
     }

@@ -107,7 +107,7 @@ mod tests {
         let (scenario, contender) = (Scenario::Planned, Contender::Pointsman);
         let more = serde_json::json!({"share_of_time_waited_for_cpu": 0.25});
         let record = Record { scenario, contender, run: 1, values, more };
-        let target = Target { promise: "nothing is lost".to_owned(), kept: 1, of: 1, worst: 0.0 };
+        let target = Target { promise: "nothing is lost", kept: 1, of: 1, worst: 0.0 };
         let failed = ["ioredis is left out: no network".to_owned()];
         let about =
             About { machine: "2 cores.", runs: 1, raw: "failover-1.jsonl", failed: &failed };

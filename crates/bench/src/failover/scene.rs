@@ -16,6 +16,7 @@ use serde_json::json;
 use super::contender::{Contender, Front, Programs};
 use super::record::{Measure, Record};
 use super::scenario::{Parties, Scenario, stop_and_start};
+use crate::stats::number;
 use crate::{machine, name_of, words};
 
 /// Writes of each contender before the fault.
@@ -250,11 +251,6 @@ pub(super) fn wait(
 
 fn ms(time: Duration) -> f64 {
     time.as_secs_f64() * 1000.0
-}
-
-#[allow(clippy::cast_precision_loss, reason = "counts of one run are far below 2^53")]
-fn number(count: u64) -> f64 {
-    count as f64
 }
 
 #[cfg(test)]

@@ -1,17 +1,17 @@
 //! Compares the promises with the runs.
 
-use clap::ValueEnum as _;
-
 use super::contender::CLIENTS;
 use super::record::{Measure, Record};
-use super::scenario::Scenario;
+use super::scenario::Scenario::{
+    self, NodeLoss, Partition, Planned, RollingProxy, RollingRedis, Sigkill, Sigstop,
+};
 use crate::stats::short;
 
 /// A promise and how it was kept.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Target {
     /// The promise as text.
-    pub(super) promise: String,
+    pub(super) promise: &'static str,
     /// Number of results that kept it.
     pub(super) kept: usize,
     /// Number of results.
@@ -39,9 +39,9 @@ impl Target {
     }
 }
 
-/// A promise: what is at most this much, in which scenarios.
+/// A promise: what is at most this much, in which scenarios; in all if there are none.
 struct Promise {
-    text: String,
+    text: &'static str,
     scenarios: &'static [Scenario],
     /// Only of Pointsman with durability.
     durable: bool,
@@ -49,65 +49,57 @@ struct Promise {
     most: f64,
 }
 
-fn promises() -> Vec<Promise> {
-    use Scenario::{NodeLoss, Partition, Planned, RollingProxy, RollingRedis, Sigkill, Sigstop};
-    let of = |text: &str, scenarios, measure, most| Promise {
-        text: text.to_owned(),
-        scenarios,
-        durable: false,
-        measure,
-        most,
-    };
-    let requests = number(CLIENTS);
-    vec![
-        of(
-            "planned changes, no acknowledged write is lost",
-            &[Planned, RollingRedis, RollingProxy],
-            Measure::Lost,
-            0.0,
-        ),
-        of("planned failover, no error", &[Planned], Measure::Errors, 0.0),
-        of(
-            "planned changes, no wrong or stale reply",
-            &[Planned, RollingRedis, RollingProxy],
-            Measure::Wrong,
-            0.0,
-        ),
-        of(
-            "planned failover, SIGKILL, node loss and partition, no write on the old master after the majority's switch",
-            &[Planned, RollingRedis, Sigkill, NodeLoss, Partition],
-            Measure::Late,
-            0.0,
-        ),
-        of(
-            &format!(
-                "SIGSTOP, at most the {CLIENTS} writes under way are executed late by the old master"
-            ),
-            &[Sigstop],
-            Measure::Late,
-            requests,
-        ),
-        of(
-            "SIGKILL, the first write at most 50 ms after the majority's switch",
-            &[Sigkill],
-            Measure::First,
-            50.0,
-        ),
-        Promise {
-            text: "with durability, no acknowledged write is lost, whatever happens".to_owned(),
-            scenarios: Scenario::value_variants(),
-            durable: true,
-            measure: Measure::Lost,
-            most: 0.0,
-        },
-    ]
+const fn promise(
+    text: &'static str,
+    scenarios: &'static [Scenario],
+    measure: Measure,
+    most: f64,
+) -> Promise {
+    Promise { text, scenarios, durable: false, measure, most }
 }
+
+/// A writer has one write under way.
+#[allow(clippy::cast_precision_loss, reason = "a handful")]
+const CLIENTS_OF_EACH: f64 = CLIENTS as f64;
+const CHANGES: &[Scenario] = &[Planned, RollingRedis, RollingProxy];
+const SWITCHES: &[Scenario] = &[Planned, RollingRedis, Sigkill, NodeLoss, Partition];
+
+const PROMISES: [Promise; 7] = [
+    promise("planned changes, no acknowledged write is lost", CHANGES, Measure::Lost, 0.0),
+    promise("planned failover, no error", &[Planned], Measure::Errors, 0.0),
+    promise("planned changes, no wrong or stale reply", CHANGES, Measure::Wrong, 0.0),
+    promise(
+        "planned failover, SIGKILL, node loss and partition, no write on the old master after the majority's switch",
+        SWITCHES,
+        Measure::Late,
+        0.0,
+    ),
+    promise(
+        "SIGSTOP, at most one write of each writer is executed late by the old master",
+        &[Sigstop],
+        Measure::Late,
+        CLIENTS_OF_EACH,
+    ),
+    promise(
+        "SIGKILL, the first write at most 50 ms after the majority's switch",
+        &[Sigkill],
+        Measure::First,
+        50.0,
+    ),
+    Promise {
+        text: "with durability, no acknowledged write is lost, whatever happens",
+        scenarios: &[],
+        durable: true,
+        measure: Measure::Lost,
+        most: 0.0,
+    },
+];
 
 /// The promises that the runs can check. A run without the value has not kept its promise.
 pub(super) fn judge(records: &[Record]) -> Vec<Target> {
-    let judged = promises().into_iter().filter_map(|promise| {
+    let judged = PROMISES.iter().filter_map(|promise| {
         let concerns = |it: &&Record| {
-            promise.scenarios.contains(&it.scenario)
+            (promise.scenarios.contains(&it.scenario) || promise.scenarios.is_empty())
                 && it.contender.is_pointsman()
                 && (it.contender.is_durable() || !promise.durable)
         };
@@ -118,11 +110,6 @@ pub(super) fn judge(records: &[Record]) -> Vec<Target> {
         Some(Target { promise: promise.text, kept, of: values.len(), worst })
     });
     judged.collect()
-}
-
-#[allow(clippy::cast_precision_loss, reason = "a handful")]
-fn number(count: usize) -> f64 {
-    count as f64
 }
 
 #[cfg(test)]
@@ -141,7 +128,7 @@ mod tests {
     fn requires_every_run_to_keep_a_promise() {
         let kill = |contender, first| {
             let values = [(Measure::Late, 0.0), (Measure::First, first), (Measure::Lost, 1.0)];
-            record(Scenario::Sigkill, contender, &values)
+            record(Sigkill, contender, &values)
         };
         let judged = judge(&[
             kill(Contender::Pointsman, 20.0),

@@ -35,7 +35,7 @@ use std::time::{Duration, Instant};
 
 use harness::{Absences, in_private_namespace, loopback_up, pause};
 
-use crate::{space, stop_on_signals, words};
+use crate::{caught, space, stop_on_signals, words};
 use checker::{Verdict, check};
 use client::{CLIENTS, Worker};
 use eras::{Away, Evidence};
@@ -145,7 +145,7 @@ pub fn run(request: &Request<'_>) -> Result<ExitCode, String> {
         return Err("this is not a private network namespace".to_owned());
     }
     loopback_up()?;
-    let stop = stop_on_signals().map_err(|error| format!("no signals: {error}"))?;
+    let stop = stop_on_signals()?;
     let end = Instant::now() + Duration::from_secs(60 * request.minutes);
     let mut found = 0;
     for leg in 0.. {
@@ -280,8 +280,10 @@ impl Conductor<'_> {
             threads.into_iter().try_for_each(std::thread::ScopedJoinHandle::join)
         })
         .map_err(|panic| words(&*panic))?;
-        std::thread::scope(|scope| scope.spawn(|| self.stage.recover()).join())
-            .map_err(|panic| words(&*panic))
+        caught(|| {
+            self.stage.recover();
+            Ok(())
+        })
     }
 
     /// Ends the epoch and checks its histories.

@@ -12,6 +12,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::load::{Loader, Workload};
+use crate::stats::number;
 use harness::{Address, Family, Launch, Process, Signal, find_in_path, pause};
 
 /// How long the proxy may take to start or stop under valgrind.
@@ -175,11 +176,6 @@ fn collected(said: &str) -> Result<u64, String> {
     let line = said.lines().rev().find_map(|line| line.split_once("Collected : "));
     let number = line.and_then(|(_, number)| number.trim().parse().ok());
     number.ok_or_else(|| format!("valgrind counted nothing:\n{said}"))
-}
-
-#[allow(clippy::cast_precision_loss, reason = "counts are far below 2^53")]
-fn number(count: u64) -> f64 {
-    count as f64
 }
 
 #[cfg(test)]

@@ -18,17 +18,18 @@ use std::time::Duration;
 
 use clap::Args;
 use serde_json::json;
-use setup::{build, install};
+use setup::install;
 
 use super::flow::Flow;
 use super::record::Row;
 use super::scene::{Built, Scene};
-use super::{baseline, environment, replicas, stage};
+use super::{baseline, environment, replicas};
 use crate::load::Cost;
 use crate::peers::{self, Peer};
 use crate::raw::Raw;
 use crate::stats::{Likely, figure, likely_median, spread};
-use crate::{machine, name_of, space, stop_on_signals};
+use crate::subject::Subject;
+use crate::{caught, name_of, stop_on_signals};
 
 /// The length of a window.
 const WINDOW: Duration = Duration::from_millis(200);
@@ -53,14 +54,8 @@ pub(crate) struct AlternateOptions {
     /// Another pointsman in place of the other proxy.
     #[arg(long, value_name = "PATH", conflicts_with = "with")]
     with_program: Option<PathBuf>,
-    /// Write the raw data to this new file.
-    #[arg(long, value_name = "FILE")]
-    raw: Option<PathBuf>,
-    /// Measure this pointsman instead of building one.
-    #[arg(long, value_name = "PATH")]
-    program: Option<PathBuf>,
-    #[arg(long, hide = true)]
-    namespaced: bool,
+    #[command(flatten)]
+    subject: Subject,
 }
 
 /// Runs the measurement.
@@ -73,28 +68,20 @@ pub(crate) fn run(options: &AlternateOptions) -> Result<ExitCode, String> {
     if options.with == Peer::Direct {
         return Err("there is no proxy to measure in `direct`; choose another `--with`".to_owned());
     }
-    if !options.namespaced {
+    let baseline = || baseline(options.with == Peer::Baseline && options.with_program.is_none());
+    let pointsman = options.subject.enter(|| {
         install::for_traffic()?;
         peers::fetch(&[options.with]);
-    }
-    let built = Built {
-        pointsman: build::released_or(options.program.as_deref())?,
-        baseline: baseline(options.with == Peer::Baseline && options.with_program.is_none()),
-    };
-    if !options.namespaced {
-        let why = space::enter(&built.pointsman);
-        println!("No network namespace: {why}. Everything runs on the machine's own loopback.");
-    }
-    let stop = stop_on_signals().map_err(|error| format!("signals cannot be handled: {error}"))?;
-    environment::prepare(options.namespaced);
-    let described = machine::describe(&built.pointsman, options.namespaced, &[]);
-    println!("{}", machine::sentence(&described));
+        // In the namespace there is no network for a build.
+        drop(baseline());
+        Ok(())
+    })?;
+    let stop = stop_on_signals()?;
+    environment::prepare(options.subject.namespaced);
+    let (_, mut raw) = options.subject.describe(&pointsman, &[], None)?;
     let cores = environment::cores()?;
-    let mut raw = options.raw.as_deref().map(Raw::at).transpose()?;
-    if let Some(raw) = &mut raw {
-        raw.line(&described.to_string())?;
-    }
-    let mut scene = stage(|| Scene::start(built, cores, replicas(&options.only)))?;
+    let built = Built { pointsman, baseline: baseline() };
+    let mut scene = caught(|| Scene::start(built, cores, replicas(&options.only)))?;
     for (row, flow) in flows {
         let mut series = Vec::new();
         for number in 1..=options.series {
@@ -130,7 +117,7 @@ fn alternate(
     let (said, heard) = channel();
     let go_on = until(WARM + options.pairs, Arc::clone(stop), said);
     let program = options.with_program.as_deref();
-    stage(|| scene.alternate(flow, WINDOW, Peer::Pointsman, options.with, program, go_on))?;
+    caught(|| scene.alternate(flow, WINDOW, Peer::Pointsman, options.with, program, go_on))?;
     Ok(heard.into_iter().skip(WARM as usize).collect())
 }
 

@@ -28,7 +28,8 @@ use setup::{build, files, install};
 use super::peers::{self, Peer};
 use super::raw::{Raw, benches};
 use super::stats::figure;
-use super::{machine, name_of, space, stop_on_signals, words};
+use super::subject::Subject;
+use super::{caught, name_of, stop_on_signals};
 use record::{Record, Row};
 use scene::{Built, Pace, Scene};
 
@@ -60,14 +61,8 @@ pub(crate) struct TrafficOptions {
     /// End with an error if a target is missed.
     #[arg(long)]
     check: bool,
-    /// Write the raw data to this new file, instead of benches/runs/.
-    #[arg(long, value_name = "FILE")]
-    raw: Option<PathBuf>,
-    /// Measure this pointsman instead of building one.
-    #[arg(long, value_name = "PATH")]
-    program: Option<PathBuf>,
-    #[arg(long, hide = true)]
-    namespaced: bool,
+    #[command(flatten)]
+    subject: Subject,
 }
 
 impl TrafficOptions {
@@ -91,7 +86,7 @@ impl TrafficOptions {
 
     /// Whether this run produces the report.
     fn whole(&self) -> bool {
-        !self.quick && self.only.is_empty() && self.peers.is_empty() && self.raw.is_none()
+        !self.quick && self.only.is_empty() && self.peers.is_empty() && self.subject.raw.is_none()
     }
 
     /// The measurements of a round with these peers, in order.
@@ -127,35 +122,26 @@ impl TrafficOptions {
 /// # Errors
 /// A message for people, if it cannot start, or if a file cannot be written.
 pub(crate) fn run(options: &TrafficOptions) -> Result<ExitCode, String> {
-    if !options.namespaced {
+    let baseline = || baseline(options.peers().contains(&Peer::Baseline));
+    let pointsman = options.subject.enter(|| {
         install::for_traffic()?;
         peers::fetch(&options.peers());
-    }
-    let built = built(options)?;
-    if !options.namespaced {
-        let why = space::enter(&built.pointsman);
-        println!("No network namespace: {why}. Everything runs on the machine's own loopback.");
-    }
-    let stop = stop_on_signals().map_err(|error| format!("signals cannot be handled: {error}"))?;
-    environment::prepare(options.namespaced);
+        // In the namespace there is no network for a build.
+        drop(baseline());
+        Ok(())
+    })?;
+    let stop = stop_on_signals()?;
+    environment::prepare(options.subject.namespaced);
     let mut missing = Vec::new();
     let mut admitted =
         those_that(options.peers(), &mut missing, |peer| peers::find(peer).map(drop));
     let versions = versions(&admitted);
-    let described = machine::describe(&built.pointsman, options.namespaced, &versions);
-    let sentence = machine::sentence(&described);
-    println!("{sentence}");
+    let kind = options.whole().then_some("traffic");
+    let (sentence, mut raw) = options.subject.describe(&pointsman, &versions, kind)?;
     let cores = environment::cores()?;
-    let mut raw = match &options.raw {
-        Some(file) => Some(Raw::at(file)?),
-        None if options.whole() => Some(Raw::create("traffic")?),
-        None => None,
-    };
-    if let Some(raw) = &mut raw {
-        raw.line(&described.to_string())?;
-    }
-    let mut scene = stage(|| Scene::start(built, cores, replicas(&options.only)))?;
-    admitted = those_that(admitted, &mut missing, |peer| stage(|| scene.admit(peer)));
+    let built = Built { pointsman, baseline: baseline() };
+    let mut scene = caught(|| Scene::start(built, cores, replicas(&options.only)))?;
+    admitted = those_that(admitted, &mut missing, |peer| caught(|| scene.admit(peer)));
     let played = play(options, &mut scene, &admitted, &stop, raw.as_mut(), &mut missing)?;
     drop(scene);
     let verdicts = targets::judge(&played);
@@ -189,14 +175,6 @@ pub(crate) fn run(options: &TrafficOptions) -> Result<ExitCode, String> {
 /// The number of Redis's replicas that these rows need.
 fn replicas(rows: &[Row]) -> usize {
     if rows.iter().any(|row| row.needs_replicas()) { 2 } else { 0 }
-}
-
-/// The programs that are built here, or given by an option.
-fn built(options: &TrafficOptions) -> Result<Built, String> {
-    Ok(Built {
-        pointsman: build::released_or(options.program.as_deref())?,
-        baseline: baseline(options.peers().contains(&Peer::Baseline)),
-    })
 }
 
 /// The baseline proxy. Returns quickly if it is built already.
@@ -305,7 +283,7 @@ fn measure(
     in_vain: &mut u32,
 ) -> Result<Record, String> {
     let mut once = || {
-        let (values, window) = stage(|| scene.measure(row, peer, pace))?;
+        let (values, window) = caught(|| scene.measure(row, peer, pace))?;
         let window = window.unwrap_or_default();
         let share =
             |used: f64| if window.seconds > 0.0 { (used / window.seconds).max(0.0) } else { 0.0 };
@@ -335,11 +313,6 @@ fn progress(record: &Record) -> String {
     format!("{}{disturbed}", values.collect::<Vec<_>>().join("  "))
 }
 
-/// Runs code that may panic, as the harness does, and returns a panic as a message.
-fn stage<T: Send>(act: impl FnOnce() -> Result<T, String> + Send) -> Result<T, String> {
-    std::thread::scope(|scope| scope.spawn(act).join()).unwrap_or_else(|panic| Err(words(&*panic)))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -352,9 +325,7 @@ mod tests {
             only,
             peers,
             check: false,
-            raw: None,
-            program: None,
-            namespaced: false,
+            subject: Subject::default(),
         }
     }
 

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use clap::ValueEnum;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::name_of;
 use crate::peers::Peer;
+use crate::stats::rounded;
 
 /// A kind of load, in the order of the tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
@@ -195,38 +196,26 @@ pub(super) enum Measure {
 }
 
 impl Measure {
-    /// Its key in the raw data.
-    pub(super) fn key(self) -> &'static str {
+    /// Its key in the raw data, and what the tables call it.
+    fn names(self) -> (&'static str, &'static str) {
         match self {
-            Self::Rps => "requests_per_second",
-            Self::CpuRequest => "proxy_cpu_seconds_per_million_requests",
-            Self::Busy => "proxy_busy",
-            Self::P50 => "p50_us",
-            Self::P99 => "p99_us",
-            Self::P999 => "p999_us",
-            Self::Bulk => "gib_per_second",
-            Self::CpuBulk => "proxy_cpu_seconds_per_gib",
-            Self::Memory => "bytes_per_idle_pair",
-            Self::Conns => "connections_per_second",
-            Self::CpuConn => "proxy_cpu_seconds_per_10k_connections",
+            Self::Rps => ("requests_per_second", "requests/s"),
+            Self::CpuRequest => ("proxy_cpu_seconds_per_million_requests", "CPU s / million"),
+            Self::Busy => ("proxy_busy", "core used"),
+            Self::P50 => ("p50_us", "p50 µs"),
+            Self::P99 => ("p99_us", "p99 µs"),
+            Self::P999 => ("p999_us", "p99.9 µs"),
+            Self::Bulk => ("gib_per_second", "GiB/s"),
+            Self::CpuBulk => ("proxy_cpu_seconds_per_gib", "CPU s / GiB"),
+            Self::Memory => ("bytes_per_idle_pair", "bytes / pair"),
+            Self::Conns => ("connections_per_second", "connections/s"),
+            Self::CpuConn => ("proxy_cpu_seconds_per_10k_connections", "CPU s / 10,000"),
         }
     }
 
     /// What the tables call it.
     pub(super) fn title(self) -> &'static str {
-        match self {
-            Self::Rps => "requests/s",
-            Self::CpuRequest => "CPU s / million",
-            Self::Busy => "core used",
-            Self::P50 => "p50 µs",
-            Self::P99 => "p99 µs",
-            Self::P999 => "p99.9 µs",
-            Self::Bulk => "GiB/s",
-            Self::CpuBulk => "CPU s / GiB",
-            Self::Memory => "bytes / pair",
-            Self::Conns => "connections/s",
-            Self::CpuConn => "CPU s / 10,000",
-        }
+        self.names().1
     }
 }
 
@@ -256,25 +245,23 @@ impl Record {
             "row": name_of(&self.row),
             "peer": name_of(&self.peer),
             "round": self.round,
-            "foreign_cores": round(self.foreign, 3),
+            "foreign_cores": rounded(self.foreign, 3),
             "disturbed": self.disturbed,
         });
-        for (measure, value) in &self.values {
-            if let Some(object) = object.as_object_mut() {
-                object.insert(measure.key().to_owned(), round(*value, 4));
-            }
+        if let Some(object) = object.as_object_mut() {
+            let named = |(it, value): (&Measure, &f64)| {
+                (it.names().0.to_owned(), json!(rounded(*value, 4)))
+            };
+            object.extend(self.values.iter().map(named));
         }
         object.to_string()
     }
 }
 
-fn round(value: f64, digits: i32) -> Value {
-    let factor = 10_f64.powi(digits);
-    json!((value * factor).round() / factor)
-}
-
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
 
     #[test]

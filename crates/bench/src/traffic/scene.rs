@@ -23,6 +23,7 @@ use super::record::{Measure, Row};
 use super::single_request::{tell, wait_ready};
 use crate::name_of;
 use crate::peers::{self, Around, Peer, Program, Route, configuration};
+use crate::stats::number;
 
 /// Large values that each client requests at once in the row with small requests beside them.
 const BULK_PIPELINE: usize = 4;
@@ -380,9 +381,4 @@ fn certificate(cluster: &Cluster) -> Result<PathBuf, String> {
     let path = cluster.folder().join("certificate.pem");
     files::write(&path, certificate.chain + &certificate.key)?;
     Ok(path)
-}
-
-#[allow(clippy::cast_precision_loss, reason = "counts of one measurement are far below 2^53")]
-fn number(count: u64) -> f64 {
-    count as f64
 }

@@ -10,39 +10,12 @@ use super::record::{Measure, Record, Row};
 use crate::peers::Peer;
 use crate::stats::{Spread, figure, spread};
 
-/// The peer to compare with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Against {
-    Direct,
-    Stock,
-    /// The proxy that shares one server connection.
-    Sharing,
-}
-
-impl Against {
-    fn title(self) -> &'static str {
-        match self {
-            Self::Direct => "no proxy",
-            Self::Stock => "haproxy 3",
-            Self::Sharing => "twemproxy",
-        }
-    }
-
-    fn peer(self) -> Peer {
-        match self {
-            Self::Direct => Peer::Direct,
-            Self::Stock => Peer::Haproxy3,
-            Self::Sharing => Peer::Twemproxy,
-        }
-    }
-}
-
 struct Target {
     title: &'static str,
     ours: Peer,
     row: Row,
     measure: Measure,
-    against: Against,
+    against: Peer,
     /// The largest or smallest permitted ratio.
     bound: Bound,
 }
@@ -74,7 +47,7 @@ const fn target(
     title: &'static str,
     row: Row,
     measure: Measure,
-    against: Against,
+    against: Peer,
     bound: Bound,
 ) -> Target {
     Target { title, ours: Peer::Pointsman, row, measure, against, bound }
@@ -84,16 +57,16 @@ const fn shared(
     title: &'static str,
     row: Row,
     measure: Measure,
-    against: Against,
+    against: Peer,
     bound: Bound,
 ) -> Target {
     Target { ours: Peer::PointsmanShared, ..target(title, row, measure, against, bound) }
 }
 
 const TARGETS: [Target; 25] = {
-    use Against::{Direct, Sharing, Stock};
     use Bound::{Least, Most};
     use Measure::{Bulk, Conns, CpuBulk, CpuConn, CpuRequest, Memory, P50, P99, Rps};
+    use Peer::{Direct, Haproxy3 as Stock, Twemproxy as Sharing};
     use Row::{
         Connections, Fairness, First, Idle, Latency, Pipeline, Redis, Small, TlsFull, TlsGet1m,
         TlsIdle, TlsResumed, TlsSet1m, TlsSmall,
@@ -143,7 +116,7 @@ fn ratios(target: &Target, ours: Peer, records: &[Record]) -> Option<Spread> {
     let rounds = 1..=records.iter().map(|record| record.round).max()?;
     let all: Vec<(f64, bool)> = rounds
         .filter_map(|round| {
-            let (theirs, own) = (of(target.against.peer(), round)?, of(ours, round)?);
+            let (theirs, own) = (of(target.against, round)?, of(ours, round)?);
             Some((own.0 / theirs.0, own.1 || theirs.1))
         })
         .collect();

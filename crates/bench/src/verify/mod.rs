@@ -186,7 +186,7 @@ pub fn run(options: &VerifyOptions) -> Result<ExitCode, String> {
             namespaced: options.namespaced,
         });
     }
-    let stop = stop_on_signals().map_err(|error| format!("no signals: {error}"))?;
+    let stop = stop_on_signals()?;
     let mut differ = 0;
     for is_shared in modes {
         let begin = Instant::now();

@@ -13,13 +13,11 @@ mod timeline;
 
 use std::io;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use setup::{build, install};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use screen::Screen;
 use stage::Stage;
@@ -60,7 +58,7 @@ pub(crate) fn run(options: DemoOptions) -> Result<ExitCode, String> {
     let mut screen = Screen::of_this_terminal();
     install::whatever_is_missing()?;
     let program = build::pointsman()?;
-    let stop = stop_on_signals().map_err(|error| format!("signals cannot be handled: {error}"))?;
+    let stop = bench::stop_on_signals()?;
     let mut stage = Stage::set(&program);
     let shown = show(&mut screen, &stage, options, &stop);
     let followed = match shown {
@@ -75,17 +73,6 @@ pub(crate) fn run(options: DemoOptions) -> Result<ExitCode, String> {
         format!("Ended and removed, since nothing can be printed any more: {error}")
     })?;
     Ok(if followed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-/// A flag that the first SIGINT, SIGTERM or SIGHUP sets; the second one ends the process, and the
-/// kernel then ends its children.
-fn stop_on_signals() -> io::Result<Arc<AtomicBool>> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&stop))?;
-        signal_hook::flag::register(signal, Arc::clone(&stop))?;
-    }
-    Ok(stop)
 }
 
 fn show(
