@@ -63,26 +63,30 @@ pub(super) fn rounded(value: f64, digits: i32) -> f64 {
     (value * factor).round() / factor
 }
 
+/// A number with commas between thousands.
+#[must_use]
+pub fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let parts = digits.as_bytes().rchunks(3).rev();
+    parts.map(|part| String::from_utf8_lossy(part).into_owned()).collect::<Vec<_>>().join(",")
+}
+
 /// A number for people: thousands are grouped, decimals are shown only below ten.
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "figures are far below 2^53 and their size is not negative"
+)]
 pub(super) fn short(value: f64) -> String {
-    let decimals = usize::from(value.abs() < 10.0 && (value - value.round()).abs() > 0.04);
-    let text = format!("{:.decimals$}", value.abs());
-    let (whole, fraction) =
-        text.split_once('.').map_or((text.as_str(), ""), |(whole, fraction)| (whole, fraction));
-    let mut grouped = String::new();
-    for (index, digit) in whole.chars().enumerate() {
-        if index > 0 && (whole.len() - index) % 3 == 0 {
-            grouped.push(',');
-        }
-        grouped.push(digit);
-    }
-    let nothing = text.chars().all(|digit| digit == '0' || digit == '.');
-    let sign = if value < 0.0 && !nothing { "-" } else { "" };
-    if fraction.is_empty() {
-        format!("{sign}{grouped}")
+    let size = value.abs();
+    let is_broken = size < 10.0 && (size - size.round()).abs() > 0.04;
+    let text = if is_broken || !size.is_finite() {
+        format!("{size:.1}")
     } else {
-        format!("{sign}{grouped}.{fraction}")
-    }
+        grouped(size.round() as u64)
+    };
+    let sign = if value < 0.0 && text != "0" { "-" } else { "" };
+    format!("{sign}{text}")
 }
 
 /// Like [`short`], with three digits for smaller numbers.
@@ -113,6 +117,7 @@ mod tests {
             assert_eq!(short(value), text);
         }
         assert_eq!([short(-1500.0), short(-0.3), short(-0.01)], ["-1,500", "-0.3", "0"]);
+        assert_eq!(short(f64::INFINITY), "inf");
     }
 
     #[test]

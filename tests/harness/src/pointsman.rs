@@ -344,6 +344,20 @@ impl Pointsman {
         });
     }
 
+    /// Starts a process with this configuration that takes the sessions over.
+    #[must_use]
+    pub fn taken_over_by(&self, program: &Path) -> Process {
+        let log = self.process.log_path();
+        let config = log.with_file_name("pointsman.toml");
+        Process::start(&Launch {
+            name: "successor".to_owned(),
+            program: program.to_owned(),
+            args: vec!["run".into(), "--takeover".into(), "--config".into(), config.into()],
+            env: Vec::new(),
+            folder: log.with_file_name(""),
+        })
+    }
+
     /// Sends SIGTERM.
     pub fn sigterm(&self) {
         self.process.signal(Signal::TERM);

@@ -10,7 +10,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::{io, thread};
 
-use harness::{Cluster, Launch, Pointsman, Process, Signal, pause};
+use harness::{Cluster, Pointsman, Process, Signal, pause};
 use serde_json::Value;
 use setup::{files, must};
 
@@ -113,7 +113,7 @@ fn scene(program: &Path, all: &[Library], event: Event, on: bool) -> Result<Vec<
             first.process().signal(Signal::TERM);
             kept.0 = Some(second);
         }
-        Event::Takeover => kept.1 = Some(take_over(program, &first, &cluster)),
+        Event::Takeover => kept.1 = Some(first.taken_over_by(program)),
     }
     clients.into_iter().map(told).collect()
 }
@@ -123,17 +123,6 @@ fn hold(program: &Path, pointsman: &Pointsman) -> Result<(), String> {
     let mut command = Command::new(program);
     command.args(["pause", "--for", "3s", "--admin", &pointsman.admin().to_string()]);
     must(command.env("POINTSMAN_CONTROL_TOKEN", TOKEN).stdout(Stdio::null()))
-}
-
-fn take_over(program: &Path, old: &Pointsman, cluster: &Cluster) -> Process {
-    let config = old.process().log_path().with_file_name("pointsman.toml");
-    Process::start(&Launch {
-        name: "takeover".to_owned(),
-        program: program.to_owned(),
-        args: vec!["run".into(), "--takeover".into(), "--config".into(), config.into()],
-        env: Vec::new(),
-        folder: cluster.folder().to_owned(),
-    })
 }
 
 /// Leads connections to an address that may change. Established ones stay.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use harness::{
-    Cluster, Haproxy, Launch, Load, LoadBuilder, Pointsman, Process, Service, Shape, find_in_path,
+    Cluster, Haproxy, Load, LoadBuilder, Pointsman, Process, Service, Shape, find_in_path,
 };
 use setup::files;
 
@@ -259,16 +259,7 @@ impl Front {
     pub(super) fn restart(&mut self) {
         match &mut self.stands {
             Stands::Pointsman { pointsman, program, successors } => {
-                let file = pointsman.process().log_path().with_file_name("pointsman.toml");
-                let args = ["run".into(), "--takeover".into(), "--config".into(), file.into()];
-                let folder = pointsman.process().log_path().with_file_name("");
-                successors.push(Process::start(&Launch {
-                    name: "successor".to_owned(),
-                    program: program.clone(),
-                    args: args.into(),
-                    env: Vec::new(),
-                    folder,
-                }));
+                successors.push(pointsman.taken_over_by(program));
             }
             Stands::Haproxy(haproxy) => haproxy.restart(),
             Stands::Service(_) | Stands::Nothing => {}

@@ -35,6 +35,7 @@ use std::time::{Duration, Instant};
 
 use harness::{Absences, in_private_namespace, loopback_up, pause};
 
+use crate::load::private_memory;
 use crate::{caught, space, stop_on_signals, words};
 use checker::{Verdict, check};
 use client::{CLIENTS, Worker};
@@ -54,7 +55,7 @@ const STEPS: usize = 500;
 /// Readings of an object that may fail before that is a finding.
 const READINGS: usize = 20;
 /// Growth of a process that is a finding, after its first step.
-const GROWTH_KIB: u64 = 8 * 1024;
+const GROWTH: u64 = 8 << 20;
 /// After a core was away for this long, errors are no finding.
 const STALL: Micros = 500_000;
 /// After this many findings a run ends.
@@ -417,11 +418,12 @@ impl Conductor<'_> {
     }
 
     fn look_at_memory(&mut self) {
-        let measured = self.stage.each_proxy().map(|it| (it.process.pid(), it.memory()));
-        for (pid, memory) in measured.filter_map(|(pid, it)| Some((pid, it?))).collect::<Vec<_>>() {
+        let pids: Vec<u32> = self.stage.each_proxy().map(|it| it.process.pid()).collect();
+        for pid in pids {
+            let memory = private_memory(&[pid]);
             let first = *self.memory.entry(pid).or_insert(memory);
-            if memory > first + GROWTH_KIB {
-                self.find(format!("process {pid} grew from {first} to {memory} KiB"));
+            if first > 0 && memory > first + GROWTH {
+                self.find(format!("process {pid} grew from {first} to {memory} bytes"));
             }
         }
     }

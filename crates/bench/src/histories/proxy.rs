@@ -18,6 +18,7 @@ use setup::files;
 
 use super::Mode;
 use super::schedule::{Act, Fault};
+use crate::metrics;
 
 const PATIENCE: Duration = Duration::from_secs(90);
 /// The name of the socket for commands, which one process at a time holds.
@@ -99,7 +100,7 @@ impl Proxy {
                 self.clock.set(0);
             }
             _ => {
-                let reloads = || sum(self.admin, "pointsman_config_reloads_total", "");
+                let reloads = || self.sum("pointsman_config_reloads_total");
                 let before = wait_until("an answer of the proxy", PATIENCE, reloads);
                 self.process.signal(Signal::HUP);
                 wait_until("the reload", PATIENCE, || reloads().is_ok_and(|it| it > before));
@@ -125,7 +126,7 @@ impl Proxy {
 
     /// The address of the master in force.
     pub(super) fn target(&self) -> Result<String, String> {
-        let text = metrics(self.admin)?;
+        let text = metrics::get(self.admin, "/metrics")?;
         let is_set = |it: &&str| it.starts_with("pointsman_target_info") && it.ends_with(" 1");
         let line = text.lines().find(is_set).ok_or("no target")?;
         let target = line.split("target=\"").nth(1).and_then(|it| it.split('"').next());
@@ -136,7 +137,7 @@ impl Proxy {
     pub(super) fn leftovers(&self) -> Vec<String> {
         let mut found = Vec::new();
         for name in ["pointsman_sessions_open", "pointsman_sessions_waiting"] {
-            let zero = || sum(self.admin, name, "").is_ok_and(|it| it == 0);
+            let zero = || self.sum(name).is_ok_and(|it| it == 0);
             let later = || {
                 pause(PATIENCE / 900);
                 zero()
@@ -153,12 +154,8 @@ impl Proxy {
         found
     }
 
-    /// Private memory in KiB.
-    pub(super) fn memory(&self) -> Option<u64> {
-        let path = format!("/proc/{}/smaps_rollup", self.process.pid());
-        let text = std::fs::read_to_string(path).ok()?;
-        let line = text.lines().find_map(|line| line.strip_prefix("Private_Dirty:"))?;
-        line.split_whitespace().next()?.parse().ok()
+    fn sum(&self, metric: &str) -> Result<u64, String> {
+        metrics::get(self.admin, "/metrics").map(|text| metrics::sum(&text, metric))
     }
 }
 
@@ -201,24 +198,6 @@ fn configuration(
          [shutdown]\naccept_min = \"0s\"\naccept_quiet = \"0s\"\naccept_max = \"0s\"\n\
          drain_spread = \"0s\"\ndrain_timeout = \"3s\"\n"
     )
-}
-
-fn metrics(admin: SocketAddr) -> Result<String, String> {
-    match http_get(admin, "/metrics") {
-        Ok((200, text)) => Ok(text),
-        Ok((code, _)) => Err(format!("/metrics returned {code}")),
-        Err(error) => Err(format!("/metrics: {error}")),
-    }
-}
-
-/// The sum of a metric over all labels that contain `label`.
-fn sum(admin: SocketAddr, name: &str, label: &str) -> Result<u64, String> {
-    let text = metrics(admin)?;
-    let lines = text.lines().filter(|line| {
-        line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' ']))
-            && line.contains(label)
-    });
-    Ok(lines.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum())
 }
 
 fn name(number: usize) -> String {

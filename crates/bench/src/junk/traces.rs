@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use harness::{Pointsman, http_get, pause};
+use harness::{Pointsman, pause};
 
 use crate::load::private_memory;
+use crate::metrics;
 
 /// How long closed sessions may take to leave the books.
 const LEAVE: Duration = Duration::from_secs(60);
@@ -56,15 +57,10 @@ impl Traces {
     }
 
     fn read(pointsman: &Pointsman) -> Result<Self, String> {
-        let text = |path: &str| match http_get(pointsman.admin(), path) {
-            Ok((200, text)) => Ok(text),
-            Ok((code, _)) => Err(format!("{path} returned {code}")),
-            Err(error) => Err(format!("{path}: {error}")),
-        };
+        let text = |path| metrics::get(pointsman.admin(), path);
         text("/alive")?;
         text("/ready")?;
-        let log = std::fs::read_to_string(pointsman.process().log_path())
-            .map_err(|error| format!("the log: {error}"))?;
+        let log = pointsman.process().log();
         Ok(Self {
             series: series(&text("/metrics")?),
             memory: private_memory(&[pointsman.process().pid()]),

@@ -9,6 +9,7 @@ use harness::{Client, Cluster, Node, Pointsman, wait_until};
 
 use super::generator::Profile;
 use super::words;
+use crate::metrics;
 
 /// Longer than a busy machine delays anything that is going to happen.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
@@ -169,12 +170,8 @@ impl Rig {
 
     /// The sum of all series of a metric of Pointsman.
     pub(super) fn sum(&self, metric: &str) -> u64 {
-        let text = self.pointsman.get("/metrics").map(|it| it.1).unwrap_or_default();
-        let value = |line: &str| {
-            let (_, value) = line.strip_prefix(metric)?.strip_prefix('{')?.rsplit_once("} ")?;
-            value.parse::<u64>().ok()
-        };
-        text.lines().filter_map(value).sum()
+        let text = metrics::get(self.pointsman.admin(), "/metrics").unwrap_or_default();
+        metrics::sum(&text, metric)
     }
 
     /// The end of Pointsman's log.

@@ -5,11 +5,12 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
+use bench::stats::grouped;
 use harness::{Cluster, Events, Load, Node, Pointsman, Verdict};
 
 use super::explain::Names;
 use super::screen::Screen;
-use super::timeline::{Now, grouped, short};
+use super::timeline::{Now, short};
 
 const CLIENTS: usize = 8;
 /// Writes per second of all clients together: a busy application, but light for a laptop.

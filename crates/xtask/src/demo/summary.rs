@@ -4,11 +4,12 @@ use std::fmt::Write as _;
 use std::io;
 use std::time::Duration;
 
+use bench::stats::grouped;
 use harness::{Counts, Verdict};
 
 use super::screen::Screen;
 use super::stage::Stage;
-use super::timeline::{Timeline, after, grouped, short};
+use super::timeline::{Timeline, after, short};
 
 /// Stops the clients, checks every acknowledged write and prints the result. Returns whether
 /// everything went as it should.

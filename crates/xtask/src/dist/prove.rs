@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use harness::{Client, Cluster, Launch, Process, http_get, wait_until};
+use harness::{Client, Cluster, Launch, Process, wait_until};
 use serde_json::Value;
 use setup::{files, run};
 
@@ -109,10 +109,7 @@ fn started(root: &Path, is_emulated: bool) -> Result<(), String> {
 fn serves(process: &Process, listen: SocketAddr, admin: SocketAddr) {
     wait_until("the program of the image to be ready", PATIENCE, || {
         assert!(process.is_running(), "it ended: {}", process.tail());
-        match http_get(admin, "/ready") {
-            Ok((200, _)) => Ok(()),
-            other => Err(format!("{other:?}")),
-        }
+        bench::metrics::get(admin, "/ready")
     });
     let pong = Client::connect(listen).and_then(|mut client| client.cmd(&["PING"]));
     assert!(pong.as_ref().is_ok_and(|pong| pong.text() == Some("PONG")), "{pong:?}");

@@ -8,7 +8,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
-use harness::{Client, Launch, Process, http_get, wait_until};
+use bench::metrics;
+use harness::{Client, Launch, Process, wait_until};
 use setup::files;
 use tempfile::TempDir;
 
@@ -84,10 +85,7 @@ impl Stage {
     ) -> Result<(), String> {
         let conf = pointsman_toml(self.way, sentinels);
         self.launch("pointsman", program, &conf, &["run", "--config"])?;
-        wait_until("pointsman to be ready", PATIENCE, || match http_get(at(ADMIN), probe) {
-            Ok((200, _)) => Ok(()),
-            other => Err(format!("{other:?}")),
-        });
+        wait_until("pointsman to be ready", PATIENCE, || metrics::get(at(ADMIN), probe));
         Ok(())
     }
 
@@ -102,11 +100,12 @@ impl Stage {
         if self.way != Way::Shared {
             return Ok(None);
         }
-        let (_, text) = http_get(at(ADMIN), "/metrics").map_err(|error| error.to_string())?;
+        let text = metrics::get(at(ADMIN), "/metrics")?;
+        let sum = |metric| metrics::sum(&text, metric);
         Ok(Some(Sharing {
-            requests: sum(&text, "pointsman_shared_requests_total"),
-            promotions: sum(&text, "pointsman_shared_promotions_total"),
-            desyncs: sum(&text, "pointsman_shared_desyncs_total"),
+            requests: sum("pointsman_shared_requests_total"),
+            promotions: sum("pointsman_shared_promotions_total"),
+            desyncs: sum("pointsman_shared_desyncs_total"),
         }))
     }
 
@@ -170,25 +169,4 @@ fn pointsman_toml(way: Way, sentinels: &[u16]) -> String {
          [admin]\nlisten = [\"127.0.0.1:{ADMIN}\"]\n",
         way.name()
     )
-}
-
-/// The sum of all series of a metric.
-fn sum(text: &str, metric: &str) -> u64 {
-    let value = |line: &str| {
-        let (_, value) = line.strip_prefix(metric)?.strip_prefix('{')?.rsplit_once("} ")?;
-        value.parse::<u64>().ok()
-    };
-    text.lines().filter_map(value).sum()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn adds_all_series_of_a_metric() {
-        let text = "# TYPE a_total counter\na_total{service=\"x\",reason=\"one\"} 2\n\
-                    a_total{service=\"x\",reason=\"two\"} 3\na_total_more{service=\"x\"} 7\n";
-        assert_eq!((sum(text, "a_total"), sum(text, "b_total")), (5, 0));
-    }
 }

@@ -194,9 +194,15 @@ impl Load {
     /// When each acknowledged write of the journal that `verdict` found was acknowledged, in order.
     #[must_use]
     pub fn kept(&self, verdict: &Verdict) -> Vec<Instant> {
+        self.writes(verdict).into_iter().filter(|(_, lost)| !lost).map(|(at, _)| at).collect()
+    }
+
+    /// When each write of the journal was acknowledged, in order, and whether `verdict` lacks it.
+    #[must_use]
+    pub fn writes(&self, verdict: &Verdict) -> Vec<(Instant, bool)> {
+        let is_lost = |writer, number| verdict.lost.contains(&(writer, number));
         let journal = self.tally.journal();
-        let kept = journal.iter().filter(|it| !verdict.lost.contains(&(it.writer, it.number)));
-        kept.map(|it| it.at).collect()
+        journal.iter().map(|it| (it.at, is_lost(it.writer, it.number))).collect()
     }
 
     /// Time since the last acknowledged write, or since the start if there was none.
