@@ -38,6 +38,16 @@ pub(super) fn template(tools: &Tools, values: &str, more: &[&str]) -> Result<Str
     tools.helm(base.iter().chain(more))
 }
 
+/// Like [`template`], with values that are in no file.
+pub(super) fn template_with(
+    tools: &Tools,
+    values: &Value,
+    more: &[&str],
+) -> Result<String, String> {
+    let file = files::temporary_with(&values.to_string())?;
+    template(tools, &file.path().to_string_lossy(), more)
+}
+
 pub(super) fn objects(tools: &Tools, example: &Path) -> Result<Vec<Value>, String> {
     tools.documents(&template(tools, &example.to_string_lossy(), &[])?)
 }

@@ -73,9 +73,7 @@ fn play(tools: &Tools, parent: &Path, redis_ha: &Value) -> Result<usize, String>
     merged(&mut gone, &json!({"haproxy": {"replicas": 0}}));
     let cluster = before_with(tools, parent, &of_parent(redis_ha, false), "")?;
     let upgrade = |values: &Value, waits_for: &str| {
-        let file = cluster.home().join("values.yaml");
-        files::write(&file, values.to_string())?;
-        let (parent, file) = (parent.display(), file.display());
+        let (parent, file) = (parent.display(), cluster.values(values)?);
         let wait = format!("kubectl rollout status deployment/{waits_for} --timeout=30s");
         cluster.run(&format!("helm upgrade shop {parent} --values {file}\n{wait}"))
     };
@@ -84,9 +82,8 @@ fn play(tools: &Tools, parent: &Path, redis_ha: &Value) -> Result<usize, String>
     upgrade(&of_parent(redis_ha, true), "shop-redis-ha-haproxy")?;
     upgrade(&of_parent(redis_ha, false), "shop-redis-ha-haproxy")?;
     // All at once would leave clients without a ready pod.
-    let at_once = cluster.home().join("values.yaml");
-    files::write(&at_once, of_parent(&gone, true).to_string())?;
-    let command = format!("helm upgrade shop {} --values {}", parent.display(), at_once.display());
+    let at_once = cluster.values(&of_parent(&gone, true))?;
+    let command = format!("helm upgrade shop {} --values {at_once}", parent.display());
     let writes = cluster.writes();
     fails(&cluster, &command, "no ready pod is behind")?;
     Ok(writes)

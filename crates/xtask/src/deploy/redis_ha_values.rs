@@ -5,9 +5,8 @@
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use setup::files;
 
-use super::chart::template;
+use super::chart::template_with;
 use super::redis_ha_chart::facts;
 use super::tools::Tools;
 
@@ -111,8 +110,7 @@ fn rendered<'a>(
         json!({"redisHa": {"enabled": true, "release": "shop", "values": {"haproxy": haproxy}}});
     let values =
         json!({"image": {"repository": "registry.example.com/pointsman"}, "compat": compat});
-    let file = files::temporary_with(&values.to_string())?;
-    template(tools, &file.path().to_string_lossy(), &[])
+    template_with(tools, &values, &[])
 }
 
 /// Sets what is at a path, and makes the way there.

@@ -46,9 +46,7 @@ pub(super) fn before_with(
     option: &str,
 ) -> Result<Cluster, String> {
     let cluster = Cluster::start(tools)?;
-    let file = cluster.home().join("shop.yaml");
-    files::write(&file, values.to_string())?;
-    let (folder, file) = (chart.display(), file.display());
+    let (folder, file) = (chart.display(), cluster.values(values)?);
     cluster.run(&format!("helm install{option} shop {folder} --values {file}"))?;
     cluster.run("kubectl rollout status deployment/shop-redis-ha-haproxy --timeout=30s")?;
     cluster.arm();
@@ -124,14 +122,11 @@ pub(super) fn fails(cluster: &Cluster, commands: &str, part: &str) -> Result<(),
 /// go unnoticed here.
 fn owned(tools: &Tools, chart: &Chart) -> Result<(), String> {
     let cluster = before(tools, chart, "")?;
-    let values: Value = json!({
+    let file = cluster.values(&json!({
         "image": {"repository": "registry.example.com/pointsman"},
         "fullnameOverride": "shop-redis-ha-haproxy",
-    });
-    let file = cluster.home().join("collision.yaml");
-    files::write(&file, values.to_string())?;
-    let install =
-        format!("helm install shop-pointsman deploy/helm/pointsman --values {}", file.display());
+    }))?;
+    let install = format!("helm install shop-pointsman deploy/helm/pointsman --values {file}");
     fails(&cluster, &install, "invalid ownership metadata")
 }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 use setup::files;
 
-use super::chart::{example, objects, template};
+use super::chart::{example, objects, template_with};
 use super::network::{connects, has_all};
 use super::redis_ha_chart::{Chart, NAMESPACE, compare, name, version};
 use super::tools::Tools;
@@ -69,8 +69,7 @@ pub(super) fn merged(into: &mut Value, change: &Value) {
 pub(super) fn ours(tools: &Tools, values: &Value, more: &[&str]) -> Result<Vec<Value>, String> {
     let compat = json!({"redisHa": {"enabled": true, "release": "shop", "values": values}});
     let all = json!({"image": {"repository": "registry.example.com/pointsman"}, "compat": compat});
-    let file = files::temporary_with(&all.to_string())?;
-    tools.documents(&template(tools, &file.path().to_string_lossy(), more)?)
+    tools.documents(&template_with(tools, &all, more)?)
 }
 
 pub(super) fn check(tools: &Tools) -> Result<String, String> {

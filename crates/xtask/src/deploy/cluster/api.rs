@@ -184,21 +184,18 @@ impl Store {
         if content_type == "application/apply-patch+yaml" {
             let before = self.applied.insert(key, patch.clone()).unwrap_or(Value::Null);
             let mut object = present.unwrap_or(Value::Null);
-            apply(&mut object, &before, patch);
+            merge(&mut object, &before, patch);
             return self.put(place, name, object, "apply");
         }
         match present {
             None => missing(place, name),
-            Some(mut object) if content_type == "application/merge-patch+json" => {
-                merge(&mut object, patch);
-                self.put(place, name, object, "patch")
-            }
             Some(mut object)
-                if content_type == "application/strategic-merge-patch+json"
-                    // The lists of a NetworkPolicy are replaced, as by a merge patch.
-                    && (place.resource.1 == "networkpolicies" || !has_lists(patch)) =>
+                if content_type == "application/merge-patch+json"
+                    || content_type == "application/strategic-merge-patch+json"
+                        // The lists of a NetworkPolicy are replaced, as by a merge patch.
+                        && (place.resource.1 == "networkpolicies" || !has_lists(patch)) =>
             {
-                merge(&mut object, patch);
+                merge(&mut object, &Value::Null, patch);
                 self.put(place, name, object, "patch")
             }
             Some(_) => failure(415, "UnsupportedMediaType", content_type),
@@ -268,8 +265,9 @@ fn has_label(object: &Value, term: &str) -> bool {
 }
 
 /// Server-side apply with one manager: what was applied before and is not any more goes away, the
-/// rest is set. Lists are replaced.
-pub(super) fn apply(object: &mut Value, before: &Value, now: &Value) {
+/// rest is set. With nothing applied before, this is a merge patch (RFC 7396). Lists are replaced,
+/// and null stands for nothing.
+fn merge(object: &mut Value, before: &Value, now: &Value) {
     let Some(now) = now.as_object() else {
         *object = now.clone();
         return;
@@ -284,29 +282,10 @@ pub(super) fn apply(object: &mut Value, before: &Value, now: &Value) {
         }
     }
     for (key, value) in now {
-        apply(
-            object.entry(key.clone()).or_insert(Value::Null),
-            before.get(key).unwrap_or(&Value::Null),
-            value,
-        );
-    }
-}
-
-/// A merge patch (RFC 7396).
-fn merge(object: &mut Value, patch: &Value) {
-    let Some(patch) = patch.as_object() else {
-        *object = patch.clone();
-        return;
-    };
-    if !object.is_object() {
-        *object = Value::Object(Map::new());
-    }
-    let Some(object) = object.as_object_mut() else { return };
-    for (key, value) in patch {
         if value.is_null() {
             object.remove(key);
         } else {
-            merge(object.entry(key.clone()).or_insert(Value::Null), value);
+            merge(object.entry(key.clone()).or_insert(Value::Null), &before[key], value);
         }
     }
 }
@@ -331,7 +310,7 @@ mod tests {
     fn apply_removes_what_is_applied_no_more_and_keeps_the_rest() {
         let mut object = json!({"a": 1, "b": {"c": 2, "other": 3}, "list": [1, 2]});
         let before = json!({"a": 1, "b": {"c": 2}, "list": [1, 2]});
-        apply(&mut object, &before, &json!({"b": {"d": 4}, "list": [3]}));
+        merge(&mut object, &before, &json!({"b": {"d": 4}, "list": [3]}));
         assert_eq!(object, json!({"b": {"other": 3, "d": 4}, "list": [3]}));
     }
 

@@ -12,7 +12,6 @@ mod protobuf;
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -121,9 +120,11 @@ impl Cluster {
         }
     }
 
-    /// The folder for files of the commands.
-    pub(super) fn home(&self) -> &Path {
-        self.home.path()
+    /// Writes values into a file for commands; its path.
+    pub(super) fn values(&self, values: &Value) -> Result<String, String> {
+        let file = self.home.path().join("values.yaml");
+        files::write(&file, values.to_string())?;
+        Ok(file.to_string_lossy().into_owned())
     }
 }
 
