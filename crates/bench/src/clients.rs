@@ -11,7 +11,6 @@ mod libraries;
 mod maintenance;
 mod secured;
 
-use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Child, ExitCode};
@@ -24,6 +23,7 @@ use setup::{build, files, install};
 
 use self::libraries::Library;
 use self::secured::Secured;
+use crate::markdown;
 
 /// How long the clients run. Fifty processes take seconds to start on a busy machine.
 const LIFE: Duration = Duration::from_secs(22);
@@ -82,7 +82,7 @@ pub(crate) fn run(options: &ClientsOptions) -> Result<ExitCode, String> {
     idle.extend((!options.tls).then_some(libraries::REDIS_RS));
     idle.extend([libraries::REDIS_CLI, libraries::GO_REDIS]);
     let (idle, without_go) = libraries::fetch(idle)?;
-    let mut table = String::from(HEAD);
+    let mut table = markdown::table(&HEAD, &[]);
     let mut clean = true;
     let through: &[bool] = if options.tls { &[true] } else { &[false, true] };
     for kill in [false, true] {
@@ -110,8 +110,17 @@ pub(crate) fn run(options: &ClientsOptions) -> Result<ExitCode, String> {
     Ok(if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-const HEAD: &str = "| failover | through | library | answers | errors | of them not in flight | wrong replies | longest pause \
-                    | begun after |\n|---|---|---|---|---|---|---|---|---|\n";
+const HEAD: [&str; 9] = [
+    "failover",
+    "through",
+    "library",
+    "answers",
+    "errors",
+    "of them not in flight",
+    "wrong replies",
+    "longest pause",
+    "begun after",
+];
 
 fn preface(clients: u32) -> String {
     format!(
@@ -145,20 +154,17 @@ fn row(kill: bool, ours: bool, seen: &Seen) -> String {
     let text = |key: &str| {
         seen.told.get(key).map_or_else(|| "?".to_owned(), ToString::to_string).replace('"', "")
     };
-    let mut row = format!("| {} ", if kill { "SIGKILL" } else { "planned" });
-    // Writing to a String does not fail.
-    let _infallible = writeln!(
-        row,
-        "| {} | {} | {} | {} | {} | {} | {} ms | {} |",
-        if ours { "pointsman" } else { "haproxy" },
+    let row = markdown::row(&[
+        if kill { "SIGKILL" } else { "planned" }.to_owned(),
+        if ours { "pointsman" } else { "haproxy" }.to_owned(),
         text("library"),
         text("answered"),
         text("errors"),
         if kill { seen.unexplained.to_string() } else { text("errors") },
         text("wrong"),
-        text("longest_ms"),
+        format!("{} ms", text("longest_ms")),
         seen.begun(),
-    );
+    ]);
     print!("{row}");
     row
 }

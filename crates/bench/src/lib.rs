@@ -5,12 +5,14 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a person reads the progress")]
 
 mod clients;
+mod cores;
 mod failover;
 pub mod histories;
 mod instructions;
 mod junk;
 pub mod load;
 mod machine;
+mod markdown;
 pub mod metrics;
 mod paired;
 mod peers;

@@ -11,8 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use rustix::thread::{CpuSet, sched_getaffinity};
-
+use crate::cores;
 use crate::load::{Latency, Loader, Meter, Open, Reply, StallWatch, Window, Workload};
 use crate::stats::{Spread, figure, spread};
 
@@ -22,6 +21,9 @@ const CLIENTS: usize = 50;
 const PAIRS: usize = 5;
 /// The part of a core that other processes or the host may take before a pair does not count.
 const FOREIGN: f64 = 0.1;
+
+/// What happens during a window until the flag is set; how often it did.
+pub(crate) type Disturbance<'a> = dyn Fn(&AtomicBool) -> Result<u64, String> + Sync + 'a;
 
 /// The load of every window.
 #[derive(Debug)]
@@ -45,7 +47,8 @@ impl Load {
         seconds: u32,
         meter: Meter,
     ) -> Result<Self, String> {
-        let loader = Loader::start(first_core()?, IpAddr::V4(Ipv4Addr::LOCALHOST))
+        let core = *cores::allowed()?.first().ok_or("there is no core")?;
+        let loader = Loader::start(core, IpAddr::V4(Ipv4Addr::LOCALHOST))
             .map_err(|error| format!("no load: {error}"))?;
         let time = Duration::from_secs(seconds.into());
         Ok(Self { to, rate, time, meter, loader, stalls: None })
@@ -61,45 +64,29 @@ impl Load {
     }
 
     /// Measures a pair of windows. `disturb` runs during one of them until the flag is set, and
-    /// returns how often it did what it does. It comes first in odd rounds.
+    /// returns how often it did what it does. It comes first in odd rounds. During the other one
+    /// runs `control`, which takes as much of the machine and is not sent to what is measured, or
+    /// nothing.
     ///
     /// # Errors
     /// A message for people, if a request fails, or that of `disturb`.
     pub(crate) fn pair(
         &self,
         round: u32,
-        disturb: &(impl Fn(&AtomicBool) -> Result<u64, String> + Sync),
+        control: Option<&Disturbance<'_>>,
+        disturb: &Disturbance<'_>,
     ) -> Result<Pair, String> {
-        Self::ordered(round, || self.window(), || self.disturbed_window(disturb))
-    }
-
-    /// Like [`pair`](Self::pair), with `control` in place of silence: what takes as much of the
-    /// machine, and is not sent to what is measured.
-    ///
-    /// # Errors
-    /// As of `pair`.
-    pub(crate) fn compare(
-        &self,
-        round: u32,
-        control: &(impl Fn(&AtomicBool) -> Result<u64, String> + Sync),
-        disturb: &(impl Fn(&AtomicBool) -> Result<u64, String> + Sync),
-    ) -> Result<Pair, String> {
-        let quiet = || self.disturbed_window(control).map(|(measured, _)| measured);
-        Self::ordered(round, quiet, || self.disturbed_window(disturb))
-    }
-
-    fn ordered(
-        round: u32,
-        quiet: impl Fn() -> Result<Measured, String>,
-        disturbed: impl Fn() -> Result<(Measured, u64), String>,
-    ) -> Result<Pair, String> {
-        let (quiet, (disturbed, times)) = if round.is_multiple_of(2) {
-            (quiet()?, disturbed()?)
-        } else {
-            let disturbed = disturbed()?;
-            (quiet()?, disturbed)
+        let quiet = || match control {
+            Some(control) => self.disturbed_window(control).map(|(measured, _)| measured),
+            None => self.window(),
         };
-        Ok(Pair { quiet, disturbed, times })
+        if round.is_multiple_of(2) {
+            let quiet = quiet()?;
+            let (disturbed, times) = self.disturbed_window(disturb)?;
+            return Ok(Pair { quiet, disturbed, times });
+        }
+        let (disturbed, times) = self.disturbed_window(disturb)?;
+        Ok(Pair { quiet: quiet()?, disturbed, times })
     }
 
     fn window(&self) -> Result<Measured, String> {
@@ -123,10 +110,7 @@ impl Load {
         Ok(Measured { latency: latency(&replies), all, stalled, window })
     }
 
-    fn disturbed_window(
-        &self,
-        disturb: &(impl Fn(&AtomicBool) -> Result<u64, String> + Sync),
-    ) -> Result<(Measured, u64), String> {
+    fn disturbed_window(&self, disturb: &Disturbance<'_>) -> Result<(Measured, u64), String> {
         let over = AtomicBool::new(false);
         thread::scope(|scope| {
             let disturbing = scope.spawn(|| disturb(&over));
@@ -234,12 +218,4 @@ pub(crate) fn verdict(
         }
         _ => Err("too few to tell: take more rounds, or a quieter machine".to_owned()),
     }
-}
-
-fn first_core() -> Result<usize, String> {
-    let allowed = sched_getaffinity(None)
-        .map_err(|error| format!("the CPU cores cannot be read: {error}"))?;
-    (0..CpuSet::MAX_CPU)
-        .find(|core| allowed.is_set(*core))
-        .ok_or_else(|| "there is no core".to_owned())
 }

@@ -16,6 +16,7 @@ use setup::{files, must};
 
 use super::libraries::{self, Library};
 use super::{FAILOVER, told};
+use crate::markdown;
 
 const FILE: &str = "benches/CLIENTS_MAINTENANCE.md";
 const TOKEN: &str = "a-token-of-more-than-16";
@@ -77,7 +78,7 @@ fn row(event: Event, on: bool, seen: &Value) -> String {
     let mut cells = vec![format!("{event:?}"), if on { "on" } else { "off" }.to_owned()];
     cells.extend(["library", "answered", "errors", "wrong", "longest_ms", "reconnects"].map(text));
     cells.push(received.join(", "));
-    format!("| {} |\n", cells.join(" | ").replace('"', ""))
+    markdown::row(&cells).replace('"', "")
 }
 
 /// One event of a new cluster with all libraries at once; what each of them saw.

@@ -217,8 +217,8 @@ fn progress(record: &Record) -> String {
 
 fn conclude(records: &[Record], targets: &[Target]) {
     for scenario in Scenario::value_variants().iter().copied() {
-        if let Some(rows) = table::rows(records, scenario) {
-            println!("\n{}\n\n{}", scenario.title(), table::markdown(&rows));
+        if let Some(table) = table::table(records, scenario) {
+            println!("\n{}\n\n{table}", scenario.title());
         }
     }
     for target in targets {

@@ -7,8 +7,9 @@ use clap::ValueEnum as _;
 use super::contender::{CLIENTS, RATE, TIMEOUT};
 use super::record::{Measure, Record};
 use super::scenario::Scenario;
-use super::table::{cell, markdown, rows};
+use super::table::{cell, table};
 use super::targets::Target;
+use crate::markdown::list;
 
 /// What the report contains besides the runs.
 pub(super) struct About<'a> {
@@ -36,7 +37,7 @@ pub(super) fn document(records: &[Record], targets: &[Target], about: &About<'_>
         waiting(records)
     );
     for scenario in Scenario::value_variants().iter().copied() {
-        if let Some(rows) = rows(records, scenario) {
+        if let Some(table) = table(records, scenario) {
             let _ = write!(text, "\n## {}\n\n", scenario.title());
             if scenario.switches() {
                 let of: Vec<&Record> =
@@ -45,18 +46,14 @@ pub(super) fn document(records: &[Record], targets: &[Target], about: &About<'_>
                 let _ =
                     write!(text, "A majority of the sentinels had switched after {switch} ms.\n\n");
             }
-            text.push_str(&markdown(&rows));
+            text.push_str(&table);
         }
     }
     text.push_str("\n## What pointsman promises\n\n");
-    for target in targets {
-        let _ = writeln!(text, "- {}", target.line());
-    }
+    text.push_str(&list(targets.iter().map(Target::line)));
     if !failed.is_empty() {
         text.push_str("\n## Without a result\n\n");
-        for why in *failed {
-            let _ = writeln!(text, "- {why}");
-        }
+        text.push_str(&list(failed.iter().cloned()));
     }
     text.push_str(READING);
     text

@@ -1,13 +1,12 @@
 //! The tables: one per scenario, one line per contender, one column per measure; median and
 //! extremes.
 
-use std::fmt::Write as _;
-
 use clap::ValueEnum as _;
 
 use super::contender::Contender;
 use super::record::{Measure, Record};
 use super::scenario::Scenario;
+use crate::markdown;
 use crate::stats::{short, spread};
 
 /// Median and extremes of the records' values.
@@ -23,31 +22,20 @@ pub(super) fn cell(records: &[&Record], measure: Measure) -> String {
     if min != max || !few.is_empty() { format!("{median} ({min} to {max}{few})") } else { median }
 }
 
-/// The rows of one scenario's table, if it was run.
-pub(super) fn rows(records: &[Record], scenario: Scenario) -> Option<Vec<Vec<String>>> {
-    let header = Measure::COLUMNS.map(|column| column.1.to_owned());
-    let mut rows = vec![std::iter::once(String::new()).chain(header).collect()];
+/// The table of one scenario, if it was run.
+pub(super) fn table(records: &[Record], scenario: Scenario) -> Option<String> {
+    let mut rows = Vec::new();
     for contender in Contender::value_variants() {
         let is_one = |it: &&Record| it.scenario == scenario && it.contender == *contender;
         let of: Vec<&Record> = records.iter().filter(is_one).collect();
         if !of.is_empty() {
-            let cells = Measure::COLUMNS.map(|column| cell(&of, column.0));
+            let cells = Measure::COLUMNS.iter().map(|(measure, _)| cell(&of, *measure));
             rows.push(std::iter::once(contender.title().to_owned()).chain(cells).collect());
         }
     }
-    (rows.len() > 1).then_some(rows)
-}
-
-/// As Markdown.
-pub(super) fn markdown(rows: &[Vec<String>]) -> String {
-    let mut text = String::new();
-    for (index, row) in rows.iter().enumerate() {
-        let _ = writeln!(text, "| {} |", row.join(" | "));
-        if index == 0 {
-            let _ = writeln!(text, "|{}", "---|".repeat(row.len()));
-        }
-    }
-    text
+    let titles = Measure::COLUMNS.iter().map(|(_, title)| *title);
+    let heading: Vec<&str> = std::iter::once("").chain(titles).collect();
+    (!rows.is_empty()).then(|| markdown::table(&heading, &rows))
 }
 
 #[cfg(test)]
@@ -71,21 +59,13 @@ mod tests {
             record(Contender::HaproxyVotes, 7100.0, Some(40.0)),
             record(Contender::Pointsman, 0.0, None),
         ];
-        let rows = rows(&records, Scenario::Planned).expect("a table");
-        assert_eq!(rows.len(), 3, "nothing is said of contenders without a record");
-        assert_eq!(rows[1][..2], ["**Pointsman**", "0"]);
-        assert_eq!(rows[1][4], "–");
-        assert_eq!(rows[2][1], "7,000 (6,900 to 7,100)");
-        assert_eq!(rows[2][4], "30 (20 to 40, of 2 runs)");
-        assert_eq!(super::rows(&records, Scenario::Sigkill), None);
-    }
-
-    #[test]
-    fn writes_one_line_per_contender() {
-        let rows = rows(&[record(Contender::Ioredis, 0.0, None)], Scenario::Planned).expect("rows");
-        let markdown = markdown(&rows);
-        assert_eq!(markdown.lines().count(), 3);
-        assert_eq!(markdown.lines().nth(1), Some("|---|---|---|---|---|---|---|"));
-        assert!(markdown.contains("| ioredis, Sentinel | 0 | – |"), "{markdown}");
+        let text = table(&records, Scenario::Planned).expect("a table");
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 4, "nothing is said of contenders without a record");
+        assert_eq!(lines[1], "|---|---|---|---|---|---|---|");
+        assert_eq!(lines[2], "| **Pointsman** | 0 | – | – | – | – | – |");
+        let haproxy = "| haproxy 3.2, redis-ha chart | 7,000 (6,900 to 7,100) | – | – | 30 (20 to 40, of 2 runs) | – | – |";
+        assert_eq!(lines[3], haproxy);
+        assert_eq!(table(&records, Scenario::Sigkill), None);
     }
 }

@@ -119,9 +119,8 @@ impl Stage {
                         if act.fault == Fault::CutProxy {
                             those.extend(ips(self.cluster.nodes()));
                         }
-                        let cut = Cut::of_group(self.proxy(act.which).group, &those);
+                        let _cut = Cut::of_group(self.proxy(act.which).group, &those);
                         pause(act.hold);
-                        drop(cut);
                     }
                     _ => self.proxy(act.which).perform(act),
                 }
@@ -132,9 +131,7 @@ impl Stage {
                 let Some(node) = nodes.get(act.which % nodes.len().max(1)) else { return };
                 let place = format!(" ({}, {} s)", node.addr(), act.jump());
                 let number = world.timeline.begin(act.fault, None, &place);
-                node.set_clock(act.jump());
-                pause(act.hold);
-                node.set_clock(0);
+                jump(node, act);
                 world.timeline.end(number);
             }
             Part::Network => {
@@ -273,9 +270,8 @@ impl Stage {
                 replica.cont();
             }
             _ => {
-                let cut = Cut::between(&[addr.ip()], &[master.ip()]);
+                let _cut = Cut::between(&[addr.ip()], &[master.ip()]);
                 pause(act.hold);
-                drop(cut);
             }
         }
         world.timeline.end(number);
@@ -305,15 +301,10 @@ impl Stage {
                 attend(sentinel, world);
             }
             Fault::CutSentinel => {
-                let cut = Cut::between(&[PROXY], &[sentinel.addr().ip()]);
+                let _cut = Cut::between(&[PROXY], &[sentinel.addr().ip()]);
                 pause(act.hold);
-                drop(cut);
             }
-            Fault::SentinelClock => {
-                sentinel.set_clock(act.jump());
-                pause(act.hold);
-                sentinel.set_clock(0);
-            }
+            Fault::SentinelClock => jump(sentinel, act),
             _ => {
                 sentinel.stop();
                 pause(act.hold);
@@ -384,6 +375,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 fn ips(nodes: &[Node]) -> Vec<IpAddr> {
     nodes.iter().map(|node| node.addr().ip()).collect()
+}
+
+/// Lets a clock jump, and back.
+fn jump(node: &Node, act: &Act) {
+    node.set_clock(act.jump());
+    pause(act.hold);
+    node.set_clock(0);
 }
 
 fn traffic_control(words: &str) {

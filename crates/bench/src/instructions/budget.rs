@@ -4,30 +4,32 @@
 //! version: a compiler that makes the hot path three percent slower should be noticed. The message
 //! then names the compiler.
 
-use std::fmt;
+use std::collections::BTreeMap;
 
-use serde_json::{Map, Value, json};
+use serde::{Deserialize, Serialize};
 
-/// The tolerance above a budget.
+use crate::stats::rounded;
+
+/// The tolerance above and below a budget.
 const TOLERANCE: f64 = 0.03;
 
 /// The recorded budgets of all kinds of CPU.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct Budgets(Map<String, Value>);
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct Budgets(BTreeMap<String, Recorded>);
+
+/// The budgets of one kind of CPU.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Recorded {
+    budgets: BTreeMap<String, f64>,
+    /// The compiler of the latest recording.
+    compiler: String,
+}
 
 /// The result of a comparison.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Outcome {
-    /// The count was recorded as the budget.
-    Recorded,
-    /// There is no budget for this kind of CPU.
-    Unknown,
-    /// Within three percent of the budget.
-    Within { budget: f64, change: f64 },
-    /// Over three percent below the budget: worth recording.
-    Under { budget: f64, change: f64 },
-    /// Over three percent above the budget.
-    Over { budget: f64, change: f64 },
+#[derive(Debug, PartialEq)]
+pub(super) struct Outcome {
+    pub(super) is_over: bool,
+    pub(super) text: String,
 }
 
 impl Budgets {
@@ -37,44 +39,47 @@ impl Budgets {
     /// If it is not valid JSON.
     pub(super) fn read(text: &str) -> Result<Self, String> {
         if text.trim().is_empty() {
-            return Ok(Self(Map::new()));
+            return Ok(Self::default());
         }
-        serde_json::from_str(text)
-            .map(Self)
-            .map_err(|error| format!("benches/instructions.json: {error}"))
+        serde_json::from_str(text).map_err(|error| format!("benches/instructions.json: {error}"))
     }
 
     /// Compares a count with its budget.
     pub(super) fn judge(&self, case: &str, counted: f64) -> Outcome {
-        let known = self.own().and_then(|own| own.get("budgets")?.get(case)?.as_f64());
-        let Some(budget) = known.filter(|budget| *budget > 0.0) else { return Outcome::Unknown };
+        let cpu = std::env::consts::ARCH;
+        let Some(budget) = self.own().and_then(|own| own.budgets.get(case)) else {
+            return Outcome { is_over: false, text: format!("no budget for {cpu}") };
+        };
         let change = counted / budget - 1.0;
-        if change > TOLERANCE {
-            Outcome::Over { budget, change }
-        } else if change < -TOLERANCE {
-            Outcome::Under { budget, change }
-        } else {
-            Outcome::Within { budget, change }
-        }
+        let remark = match change {
+            change if change > TOLERANCE => "  OVER BUDGET",
+            change if change < -TOLERANCE => ", worth recording",
+            _ => "",
+        };
+        let text = format!("{budget:>9.1}  {:+.1} %{remark}", change * 100.0);
+        Outcome { is_over: change > TOLERANCE, text }
     }
 
     /// Records a count.
     pub(super) fn set(&mut self, case: &str, counted: f64, compiler: &str) {
-        let mut budgets =
-            self.own().and_then(|own| own.get("budgets")?.as_object().cloned()).unwrap_or_default();
-        budgets.insert(case.to_owned(), json!((counted * 10.0).round() / 10.0));
-        let own = json!({ "budgets": budgets, "compiler": compiler });
-        self.0.insert(std::env::consts::ARCH.to_owned(), own);
+        let own = self.0.entry(std::env::consts::ARCH.to_owned()).or_default();
+        own.budgets.insert(case.to_owned(), rounded(counted, 1));
+        compiler.clone_into(&mut own.compiler);
     }
 
     /// The text of the file.
-    pub(super) fn text(&self) -> String {
-        format!("{:#}\n", Value::Object(self.0.clone()))
+    ///
+    /// # Errors
+    /// A count is no number.
+    pub(super) fn text(&self) -> Result<String, String> {
+        serde_json::to_string_pretty(self)
+            .map(|text| text + "\n")
+            .map_err(|error| error.to_string())
     }
 
     /// What else may have changed.
     pub(super) fn hint(&self, compiler: &str) -> String {
-        let recorded = self.own().and_then(|own| own.get("compiler")?.as_str()).unwrap_or_default();
+        let recorded = self.own().map_or("", |own| &own.compiler);
         if recorded == compiler {
             String::new()
         } else {
@@ -82,24 +87,8 @@ impl Budgets {
         }
     }
 
-    fn own(&self) -> Option<&Value> {
+    fn own(&self) -> Option<&Recorded> {
         self.0.get(std::env::consts::ARCH)
-    }
-}
-
-impl fmt::Display for Outcome {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Recorded => write!(f, "recorded"),
-            Self::Unknown => write!(f, "no budget for {}", std::env::consts::ARCH),
-            Self::Within { budget, change } => write!(f, "{budget:>9.1}  {:+.1} %", change * 100.0),
-            Self::Under { budget, change } => {
-                write!(f, "{budget:>9.1}  {:+.1} %, worth recording", change * 100.0)
-            }
-            Self::Over { budget, change } => {
-                write!(f, "{budget:>9.1}  {:+.1} %  OVER BUDGET", change * 100.0)
-            }
-        }
     }
 }
 
@@ -110,13 +99,14 @@ mod tests {
     #[test]
     fn refuses_more_than_three_percent_above_budget() {
         let mut budgets = Budgets::read("").expect("none");
-        assert_eq!(budgets.judge("get", 400.0), Outcome::Unknown);
+        assert!(budgets.judge("get", 400.0).text.starts_with("no budget"));
         budgets.set("get", 400.0, "a compiler");
-        let budgets = Budgets::read(&budgets.text()).expect("what was written");
-        assert!(matches!(budgets.judge("get", 411.9), Outcome::Within { .. }));
-        assert!(matches!(budgets.judge("get", 412.1), Outcome::Over { .. }));
-        assert!(matches!(budgets.judge("get", 387.0), Outcome::Under { .. }));
-        assert_eq!(budgets.judge("set", 1.0), Outcome::Unknown);
+        let budgets = Budgets::read(&budgets.text().expect("numbers")).expect("what was written");
+        let of = |counted| budgets.judge("get", counted);
+        assert_eq!(of(411.9), Outcome { is_over: false, text: "    400.0  +3.0 %".to_owned() });
+        assert!(of(412.1).is_over && of(412.1).text.ends_with("OVER BUDGET"));
+        assert!(!of(387.0).is_over && of(387.0).text.ends_with("worth recording"));
+        assert!(budgets.judge("set", 1.0).text.starts_with("no budget"));
         assert_eq!(budgets.hint("a compiler"), "");
         assert!(budgets.hint("another").contains("a compiler"));
         assert!(Budgets::read("nonsense").is_err());
@@ -125,10 +115,10 @@ mod tests {
     #[test]
     fn reads_the_committed_budgets() {
         let file = crate::raw::benches().join("instructions.json");
-        let budgets =
-            Budgets::read(&std::fs::read_to_string(file).expect("it is committed")).expect("JSON");
-        let own =
-            budgets.0.get("x86_64").and_then(|own| own.get("budgets")).and_then(Value::as_object);
-        assert!(own.is_some_and(|own| own.len() == super::super::Case::ALL.len()), "{budgets:?}");
+        let text = std::fs::read_to_string(file).expect("it is committed");
+        let budgets = Budgets::read(&text).expect("JSON");
+        assert_eq!(budgets.text().expect("numbers"), text);
+        let own = budgets.0.get("x86_64").map(|own| own.budgets.len());
+        assert_eq!(own, Some(super::super::Case::ALL.len()), "{budgets:?}");
     }
 }

@@ -22,7 +22,7 @@ use setup::{build, cargo, files, install, seconds};
 
 use super::machine;
 use super::raw::benches;
-use budget::{Budgets, Outcome};
+use budget::Budgets;
 use count::Case;
 
 /// Options of `bench instructions`.
@@ -48,16 +48,18 @@ pub(crate) fn run(options: &InstructionsOptions) -> Result<ExitCode, String> {
     println!("Instructions a request (user space), budget and difference:");
     for case in Case::ALL {
         let counted = case.count(&programs)?;
-        let outcome =
-            if options.record { Outcome::Recorded } else { budgets.judge(&case.name(), counted) };
-        over += u32::from(matches!(outcome, Outcome::Over { .. }));
-        println!("  {:<17} {counted:>9.1}   {outcome}", case.name());
+        let name = case.name();
         if options.record {
-            budgets.set(&case.name(), counted, &compiler);
+            println!("  {name:<17} {counted:>9.1}   recorded");
+            budgets.set(&name, counted, &compiler);
+        } else {
+            let outcome = budgets.judge(&name, counted);
+            println!("  {name:<17} {counted:>9.1}   {}", outcome.text);
+            over += u32::from(outcome.is_over);
         }
     }
     if options.record {
-        files::write(&file, budgets.text())?;
+        files::write(&file, budgets.text()?)?;
         println!(
             "Recorded in benches/instructions.json; commit it with the change that it belongs to."
         );

@@ -21,7 +21,8 @@ use harness::{Authority, Client, Cluster, Launch, Process, Tls, find_in_path, pa
 use setup::files;
 use socket2::{Domain, Socket, Type};
 
-use super::{NAME, cores, move_to, pin, start, words};
+use super::{NAME, cores, start, words};
+use crate::cores::{move_to, pin};
 use crate::stats::spread;
 
 /// Strangers per second, and the number of their addresses.

@@ -32,9 +32,9 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use harness::{Authority, Client, Cluster, Pointsman, Tls, pause};
-use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 use setup::{build, install};
 
+use crate::cores::{self, move_to, pin};
 use crate::load::Meter;
 use crate::paired::{Load, Pair, verdict};
 use crate::priority::give_way;
@@ -128,11 +128,11 @@ pub(crate) fn run(options: &JunkOptions) -> Result<ExitCode, String> {
     let to_sink = |over: &AtomicBool| junk.send(&sinks, over, None);
     let to_pointsman = |over: &AtomicBool| junk.send(&ports, over, None);
     for round in 1..=rounds {
-        let pair = load.compare(round, &to_sink, &to_pointsman)?;
+        let pair = load.pair(round, Some(&to_sink), &to_pointsman)?;
         println!("{round:>4}/{rounds}  {}", pair.line("strangers"));
         pairs.push(pair);
         if round % SILENCE == 1 {
-            controls.push(load.pair(round, &to_sink)?);
+            controls.push(load.pair(round, None, &to_sink)?);
         }
     }
     let after = Traces::when_quiet(&pointsman)?;
@@ -222,31 +222,7 @@ impl Junk<'_> {
 
 /// The core for what is measured, and that for the generator: the same if there is only one.
 fn cores() -> Result<(usize, usize), String> {
-    let allowed = sched_getaffinity(None)
-        .map_err(|error| format!("the CPU cores cannot be read: {error}"))?;
-    let mut cores = (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core));
-    let first = cores.next().ok_or("there is no core")?;
-    Ok((first, cores.next().unwrap_or(first)))
-}
-
-/// Moves all threads of a process to a core, and those that they start.
-fn move_to(core: usize, process: u32) -> Result<(), String> {
-    let failed = |error: String| format!("core {core} for process {process}: {error}");
-    let mut cores = CpuSet::new();
-    cores.set(core);
-    let tasks = std::fs::read_dir(format!("/proc/{process}/task"));
-    for task in tasks.map_err(|error| failed(error.to_string()))?.flatten() {
-        let number = task.file_name().to_str().and_then(|name| name.parse().ok());
-        if let Some(thread) = number.and_then(Pid::from_raw) {
-            sched_setaffinity(Some(thread), &cores).map_err(|error| failed(error.to_string()))?;
-        }
-    }
-    Ok(())
-}
-
-/// Pins this thread, and all that it starts, to a core.
-fn pin(core: usize) -> Result<(), String> {
-    let mut cores = CpuSet::new();
-    cores.set(core);
-    sched_setaffinity(None, &cores).map_err(|error| format!("core {core}: {error}"))
+    let all = cores::allowed()?;
+    let first = *all.first().ok_or("there is no core")?;
+    Ok((first, all.get(1).copied().unwrap_or(first)))
 }

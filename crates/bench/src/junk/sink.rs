@@ -7,6 +7,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::thread;
 use std::time::Duration;
 
+use crate::cores::pin;
 use crate::priority::give_way;
 
 /// How long it waits for the first bytes.
@@ -21,7 +22,7 @@ pub(super) fn start(ip: IpAddr, core: usize) -> io::Result<SocketAddr> {
     let addr = listener.local_addr()?;
     thread::Builder::new().name("sink".to_owned()).spawn(move || {
         // It only measures worse elsewhere.
-        let _pinned = super::pin(core);
+        let _pinned = pin(core);
         let _low = give_way();
         let mut buffer = vec![0; 64 << 10];
         for mut stream in listener.incoming().flatten() {

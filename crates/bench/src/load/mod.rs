@@ -36,7 +36,9 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use rustix::thread::{CpuSet, sched_setaffinity, set_current_timer_slack};
+use rustix::thread::set_current_timer_slack;
+
+use crate::cores::pin;
 
 pub use alternating::{Alternating, Cost, Target};
 pub use churn::Churn;
@@ -138,9 +140,7 @@ fn serve(mut engine: Engine, inbox: &Receiver<Job>) {
 
 /// Pins the thread to a core and switches off the rounding of timers to 50 µs.
 fn settle_on(core: usize) -> io::Result<()> {
-    let mut cores = CpuSet::new();
-    cores.set(core);
-    sched_setaffinity(None, &cores)?;
+    pin(core).map_err(io::Error::other)?;
     set_current_timer_slack(NonZeroU64::new(1))?;
     Ok(())
 }

@@ -4,7 +4,8 @@ use std::fs;
 
 use harness::loopback_up;
 use rustix::process::{Resource, Rlimit, getrlimit, setpriority_process, setrlimit};
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+use crate::cores;
 
 /// The nice value of all measured processes, for root.
 const PRECEDENCE: i32 = -15;
@@ -42,15 +43,9 @@ pub(super) fn prepare(namespaced: bool) {
 /// The core for load and Redis, to which this process and all its children are pinned; and the core
 /// for the proxies.
 pub(super) fn cores() -> Result<(usize, usize), String> {
-    let allowed = sched_getaffinity(None)
-        .map_err(|error| format!("the CPU cores cannot be read: {error}"))?;
-    let mut cores = (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core));
-    let (Some(first), Some(second)) = (cores.next(), cores.next()) else {
+    let [first, second, ..] = *cores::allowed()? else {
         return Err("This needs two cores: one for the proxy, one for everything else.".to_owned());
     };
-    let mut own = CpuSet::new();
-    own.set(first);
-    sched_setaffinity(None, &own)
-        .map_err(|error| format!("core {first} cannot be chosen: {error}"))?;
+    cores::pin(first)?;
     Ok((first, second))
 }

@@ -6,6 +6,7 @@ use clap::ValueEnum as _;
 
 use super::record::{Measure, Record, Row};
 use super::targets::Verdict;
+use crate::markdown;
 use crate::peers::Peer;
 use crate::stats::{figure, spread};
 
@@ -35,19 +36,14 @@ pub(super) fn document(records: &[Record], verdicts: &[Verdict], about: &About<'
     );
     text.push_str("\n## Targets\n\nRatios of Pointsman to the other proxy within each round: median (minimum to maximum, number of rounds; if \
                    three\nwere undisturbed, only those). The baseline is what the smallest possible proxy reached in the same rounds.\n\n");
-    text.push_str(
-        "| | against | target | measured | the baseline | |\n|---|---|---|---|---|---|\n",
-    );
-    for verdict in verdicts {
+    let rows = verdicts.iter().map(|verdict| {
         let said = if verdict.met { "met" } else { "**missed**" };
-        let Verdict { title, against, bound, .. } = verdict;
-        let _ = writeln!(
-            text,
-            "| {title} | {against} | {bound} | {} | {} | {said} |",
-            verdict.measured(),
-            verdict.baseline()
-        );
-    }
+        let (title, against, bound) = (verdict.title, verdict.against, verdict.bound.as_str());
+        let (measured, baseline) = (verdict.measured(), verdict.baseline());
+        [title, against, bound, &measured, &baseline, said].map(str::to_owned).to_vec()
+    });
+    let heading = ["", "against", "target", "measured", "the baseline", ""];
+    text.push_str(&markdown::table(&heading, &rows.collect::<Vec<_>>()));
     for row in Row::value_variants().iter().copied() {
         if let Some(table) = table(records, row) {
             let _ = write!(text, "\n## {}\n\n{table}", row.title());
@@ -55,9 +51,7 @@ pub(super) fn document(records: &[Record], verdicts: &[Verdict], about: &About<'
     }
     if !missing.is_empty() {
         text.push_str("\n## Left out\n\n");
-        for why in *missing {
-            let _ = writeln!(text, "- {}", why.replace('\n', " "));
-        }
+        text.push_str(&markdown::list(missing.iter().cloned()));
     }
     text.push_str(READING);
     text
@@ -77,30 +71,24 @@ fn table(records: &[Record], row: Row) -> Option<String> {
     if peers.is_empty() {
         return None;
     }
-    let mut text = String::from("| |");
-    for measure in row.measures() {
-        let _ = write!(text, " {} | ÷ haproxy 3 |", measure.title());
-    }
-    let _ = writeln!(text, "\n|---|{}", "---|---|".repeat(row.measures().len()));
-    for peer in peers {
-        let _ = write!(text, "| {} |", peer.title());
-        for measure in row.measures() {
-            let own = of(peer, *measure);
-            let cell = own.map_or_else(
-                || "–".to_owned(),
-                |it| format!("{} ({} to {})", figure(it.median), figure(it.min), figure(it.max)),
-            );
+    let dash = || "–".to_owned();
+    let rows = peers.iter().map(|peer| {
+        let cells = row.measures().iter().flat_map(|measure| {
+            let own = of(*peer, *measure);
             let ratio =
-                own.zip(of(Peer::Haproxy3, *measure)).map(|(own, other)| own.median / other.median);
-            let _ = write!(
-                text,
-                " {cell} | {} |",
-                ratio.map_or_else(|| "–".to_owned(), |ratio| format!("{ratio:.2}"))
-            );
-        }
-        text.push('\n');
-    }
-    Some(text)
+                own.zip(of(Peer::Haproxy3, *measure)).map(|(own, it)| own.median / it.median);
+            [
+                own.map_or_else(dash, |it| {
+                    format!("{} ({} to {})", figure(it.median), figure(it.min), figure(it.max))
+                }),
+                ratio.map_or_else(dash, |ratio| format!("{ratio:.2}")),
+            ]
+        });
+        std::iter::once(peer.title().to_owned()).chain(cells).collect()
+    });
+    let heading = row.measures().iter().flat_map(|it| [it.title(), "÷ haproxy 3"]);
+    let heading: Vec<&str> = std::iter::once("").chain(heading).collect();
+    Some(markdown::table(&heading, &rows.collect::<Vec<_>>()))
 }
 
 const READING: &str = "
