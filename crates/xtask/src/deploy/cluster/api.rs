@@ -56,7 +56,7 @@ fn failure(code: u16, reason: &str, message: &str) -> Answer {
         "kind": "Status", "apiVersion": "v1", "status": "Failure",
         "reason": reason, "message": message, "code": code,
     });
-    Answer::Json(code, status.to_string())
+    Answer(code, status.to_string())
 }
 
 impl Store {
@@ -88,7 +88,7 @@ impl Store {
 
     pub(super) fn answer(&mut self, request: &Request) -> Answer {
         if let Some(found) = discovery(&request.path) {
-            return Answer::Json(200, found.to_string());
+            return Answer(200, found.to_string());
         }
         let Some(place) = place(&request.path) else {
             return failure(404, "NotFound", "the server could not find the requested resource");
@@ -99,7 +99,7 @@ impl Store {
         match (request.method.as_str(), place.name) {
             ("GET", None) => self.list(&place, request),
             ("GET", Some(name)) => match self.objects.get(&key(&place, name)) {
-                Some(object) => Answer::Json(200, self.pods.with_status(object).to_string()),
+                Some(object) => Answer(200, self.pods.with_status(object).to_string()),
                 None => missing(&place, name),
             },
             ("POST", None) => self.create(&place, body),
@@ -141,16 +141,15 @@ impl Store {
                     "annotations": {"k8s.io/initial-events-end": "true"},
                 },
             }});
-            return Answer::Events(
-                found.map(event).chain(is_first.then(|| end.to_string())).collect(),
-            );
+            let events = found.map(event).chain(is_first.then(|| end.to_string()));
+            return Answer(200, events.map(|event| event + "\n").collect());
         }
         let items: Vec<Value> = found.collect();
         let metadata = json!({"resourceVersion": self.version.to_string()});
         let kind = format!("{kind}List");
         let list =
             json!({"kind": kind, "apiVersion": version, "metadata": metadata, "items": items});
-        Answer::Json(200, list.to_string())
+        Answer(200, list.to_string())
     }
 
     fn create(&mut self, place: &Place<'_>, object: Value) -> Answer {
@@ -224,7 +223,7 @@ impl Store {
         self.objects.insert(key(place, name), object.clone());
         self.writes.push(format!("{what} {kind} {name}"));
         let code = if what == "create" { 201 } else { 200 };
-        Answer::Json(code, self.pods.with_status(&object).to_string())
+        Answer(code, self.pods.with_status(&object).to_string())
     }
 
     fn delete(&mut self, place: &Place<'_>, name: &str) -> Answer {
@@ -238,10 +237,7 @@ impl Store {
         }
         self.version += 1;
         self.writes.push(format!("delete {} {name}", place.resource.2));
-        Answer::Json(
-            200,
-            json!({"kind": "Status", "apiVersion": "v1", "status": "Success"}).to_string(),
-        )
+        Answer(200, json!({"kind": "Status", "apiVersion": "v1", "status": "Success"}).to_string())
     }
 }
 

@@ -30,7 +30,6 @@ use super::tools::Tools;
 const LONGEST_WATCH: Duration = Duration::from_secs(2);
 
 /// The cluster, with a folder for what the programs keep.
-#[derive(Debug)]
 pub(super) struct Cluster {
     state: Arc<(Mutex<State>, Condvar)>,
     _server: Server,
