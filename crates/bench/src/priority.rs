@@ -24,9 +24,5 @@ pub(crate) fn precede_others() -> Result<(), String> {
 
 fn set(policy: &str, priority: &str) -> Result<(), String> {
     let thread = gettid().to_string();
-    match Command::new("chrt").args([policy, "--pid", priority, &thread]).output() {
-        Ok(output) if output.status.success() => Ok(()),
-        Ok(output) => Err(format!("chrt: {}", String::from_utf8_lossy(&output.stderr).trim())),
-        Err(error) => Err(format!("chrt: {error}")),
-    }
+    setup::run(Command::new("chrt").args([policy, "--pid", priority, &thread])).map(drop)
 }

@@ -6,16 +6,20 @@ use std::process::Stdio;
 
 use crate::cargo;
 
-/// This program, or else a release build of pointsman.
+/// This program, or else a build with the release profile.
 ///
 /// # Errors
 /// A message for people.
 pub fn released_or(given: Option<&Path>) -> Result<PathBuf, String> {
-    match given {
-        Some(program) => std::fs::canonicalize(program)
-            .map_err(|error| format!("{}: {error}", program.display())),
-        None => released_pointsman(),
-    }
+    given_or(given, &["--release"])
+}
+
+/// This program, or else a build.
+///
+/// # Errors
+/// A message for people.
+pub fn pointsman_or(given: Option<&Path>) -> Result<PathBuf, String> {
+    given_or(given, &[])
 }
 
 /// Builds the program. Cargo's progress goes to standard error.
@@ -23,15 +27,7 @@ pub fn released_or(given: Option<&Path>) -> Result<PathBuf, String> {
 /// # Errors
 /// A message for people: cargo failed, or did not report where the program is.
 pub fn pointsman() -> Result<PathBuf, String> {
-    built(&[])
-}
-
-/// Like [`pointsman`], with the release profile.
-///
-/// # Errors
-/// Like [`pointsman`].
-pub fn released_pointsman() -> Result<PathBuf, String> {
-    built(&["--release"])
+    given_or(None, &[])
 }
 
 /// Builds examples, given as package and name, with the release profile. Returns their paths in the
@@ -54,8 +50,13 @@ pub fn tests(name: &str) -> Result<PathBuf, String> {
     made(&["test", "--no-run", "--package", "pointsman", "--test", name], name)
 }
 
-fn built(args: &[&str]) -> Result<PathBuf, String> {
-    made(&[&["build", "--package", "pointsman", "--bin", "pointsman"], args].concat(), "pointsman")
+fn given_or(given: Option<&Path>, args: &[&str]) -> Result<PathBuf, String> {
+    let build = ["build", "--package", "pointsman", "--bin", "pointsman"];
+    match given {
+        Some(program) => std::fs::canonicalize(program)
+            .map_err(|error| format!("{}: {error}", program.display())),
+        None => made(&[&build, args].concat(), "pointsman"),
+    }
 }
 
 fn made(args: &[&str], name: &str) -> Result<PathBuf, String> {

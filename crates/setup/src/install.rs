@@ -29,13 +29,9 @@ pub fn whatever_is_missing() -> Result<(), String> {
 pub fn for_tests() -> Result<(), String> {
     for_failovers_of_ours()?;
     // The cut-over from haproxy is a test.
-    if let Err(why) = install(&[HAPROXY, OPENSSL]) {
-        println!("{why}");
-    }
+    if_possible(&[HAPROXY, OPENSSL]);
     let page: &[Need] = if harness::has_axe_core() { &[BROWSER] } else { &[BROWSER, NPM] };
-    if let Err(why) = install(page) {
-        println!("{why}");
-    }
+    if_possible(page);
     if !harness::has_axe_core() {
         println!("Getting axe-core from npm, into target/page-tools");
         if let Err(why) = harness::axe_core() {
@@ -51,9 +47,7 @@ pub fn for_tests() -> Result<(), String> {
 /// Like [`whatever_is_missing`]; the tools that cut networks may stay missing.
 pub fn for_failovers_of_ours() -> Result<(), String> {
     install(&[REDIS])?;
-    if let Err(why) = install(&[NFTABLES, IPROUTE]) {
-        println!("{why}");
-    }
+    if_possible(&[NFTABLES, IPROUTE]);
     Ok(())
 }
 
@@ -81,9 +75,7 @@ pub fn for_pictures() -> Result<(), String> {
 /// Like [`whatever_is_missing`]; `ip` may stay missing.
 pub fn for_traffic() -> Result<(), String> {
     install(&[REDIS])?;
-    if let Err(why) = install(&[IPROUTE]) {
-        println!("{why}");
-    }
+    if_possible(&[IPROUTE]);
     Ok(())
 }
 
@@ -101,6 +93,12 @@ pub fn for_instructions() -> Result<(), String> {
 /// Like [`whatever_is_missing`].
 pub fn for_dist() -> Result<(), String> {
     install(&[&DIST[..], &[REDIS]].concat())
+}
+
+fn if_possible(needs: &[Need]) {
+    if let Err(why) = install(needs) {
+        println!("{why}");
+    }
 }
 
 fn install(needs: &[Need]) -> Result<(), String> {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use harness::find_in_path;
-use setup::{cargo, root};
+use setup::{cargo, must, root};
 
 /// The version of mdBook.
 const VERSION: &str = "0.5.4";
@@ -18,11 +18,7 @@ const VERSION: &str = "0.5.4";
 /// A message for people, if mdBook cannot be installed or started.
 pub(crate) fn build() -> Result<ExitCode, String> {
     let root = root();
-    let status = Command::new(mdbook(&root)?).arg("build").current_dir(&root).status();
-    let done = status.map_err(|error| format!("mdbook cannot be started: {error}"))?.success();
-    if !done {
-        return Err("The book was not built; mdbook says why above.".to_owned());
-    }
+    must(Command::new(mdbook(&root)?).arg("build").current_dir(&root))?;
     println!("Written to target/book; open target/book/index.html.");
     Ok(ExitCode::SUCCESS)
 }
@@ -38,19 +34,7 @@ fn mdbook(root: &Path) -> Result<PathBuf, String> {
         return Ok(there);
     }
     println!("Installing mdBook {VERSION} into target/docs-tools");
-    let mut install = cargo();
-    install
-        .args([
-            "install",
-            "mdbook",
-            "--locked",
-            "--version",
-            VERSION,
-            "--no-default-features",
-            "--root",
-        ])
-        .arg(&tools);
-    let done =
-        install.status().map_err(|error| format!("cargo could not be started: {error}"))?.success();
-    if done { Ok(ours) } else { Err("mdBook was not installed; cargo says why above.".to_owned()) }
+    let install = ["install", "mdbook", "--locked", "--no-default-features", "--version", VERSION];
+    must(cargo().args(install).arg("--root").arg(&tools))?;
+    Ok(ours)
 }

@@ -165,11 +165,7 @@ pub fn run(options: &VerifyOptions) -> Result<ExitCode, String> {
         return Ok(ExitCode::SUCCESS);
     }
     install::for_failovers_of_ours()?;
-    let program = match &options.program {
-        Some(program) => std::fs::canonicalize(program)
-            .map_err(|error| format!("{}: {error}", program.display()))?,
-        None => build::pointsman()?,
-    };
+    let program = build::pointsman_or(options.program.as_deref())?;
     if let Some(minutes) = options.minutes {
         return histories::run(&histories::Request {
             minutes,

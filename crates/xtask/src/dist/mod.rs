@@ -25,7 +25,7 @@ use std::process::{Command, ExitCode};
 use std::time::Instant;
 
 use clap::Args;
-use setup::{files, root, run, seconds};
+use setup::{files, must, root, run, seconds};
 
 /// Options of `cargo xtask dist`.
 #[derive(Debug, Args)]
@@ -173,14 +173,8 @@ impl Dist {
         if self.arch == "arm64" && !cfg!(target_arch = "aarch64") {
             cargo.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", "aarch64-linux-gnu-gcc");
         }
-        let status =
-            cargo.status().map_err(|error| format!("cargo could not be started: {error}"))?;
-        let program = folder.join(&self.target).join("release/pointsman");
-        if status.success() {
-            Ok(program)
-        } else {
-            Err("pointsman did not build; cargo says why above".to_owned())
-        }
+        must(&mut cargo)?;
+        Ok(folder.join(&self.target).join("release/pointsman"))
     }
 
     /// Packs `folder/what` into an archive that is the same at every time and for every user.

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
-use setup::{files, go};
+use setup::{files, go, must};
 
 use super::catalogue::Library;
 use super::outcomes::{Outcome, Outcomes};
@@ -76,8 +76,7 @@ fn adapt(place: &Path) -> Result<(), String> {
 fn build(folder: &Path) -> Result<(), String> {
     let mut command = go::command(folder)?;
     command.current_dir(source(folder)).args(["test", "-c", "-vet=off", "-o"]).arg(program(folder));
-    let status = command.status().map_err(|error| format!("{command:?}: {error}"))?;
-    if status.success() { Ok(()) } else { Err("go-redis did not build; go says why above.".into()) }
+    must(&mut command)
 }
 
 /// The command that runs the tests and writes their outcomes into a file.

@@ -95,12 +95,7 @@ pub(crate) fn run(args: &[OsString]) -> Result<ExitCode, String> {
         servers::programs(&library.server)?;
         fetch(library)?;
     }
-    let program = match &options.program {
-        Some(program) => {
-            fs::canonicalize(program).map_err(|error| format!("{}: {error}", program.display()))?
-        }
-        None => build::pointsman()?,
-    };
+    let program = build::pointsman_or(options.program.as_deref())?;
     if !options.namespaced {
         return Err(format!("no network namespace: {}", space::enter(&program)));
     }

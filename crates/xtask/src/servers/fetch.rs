@@ -42,9 +42,7 @@ pub(super) fn programs(server: &Server) -> Result<Programs, String> {
         files::write(folder.join(DONE), identity(server))?;
     }
     let [program, sentinel] = NAMES.map(|name| folder.join("bin").join(name));
-    let output = Command::new(&program).arg("--version").output();
-    let output = output.map_err(|error| format!("{}: {error}", program.display()))?;
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let said = setup::run(Command::new(&program).arg("--version"))?;
     if !said.contains(&format!(" v={} ", server.version)) {
         return Err(format!("{} reports {said:?}, not {}", program.display(), server.version));
     }

@@ -217,9 +217,8 @@ fn log_of(upgrade: &Upgrade) -> PathBuf {
 fn oldest(logs: &[PathBuf]) -> Result<String, String> {
     let written = |log: &&PathBuf| log.metadata().and_then(|it| it.modified()).ok();
     let Some(log) = logs.iter().min_by_key(written) else { return Ok(String::new()) };
-    let output = Command::new("date").args(["-u", "+%Y-%m-%d", "-r"]).arg(log).output();
-    let output = output.map_err(|error| format!("date could not be started: {error}"))?;
-    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    let date = setup::run(Command::new("date").args(["-u", "+%Y-%m-%d", "-r"]).arg(log))?;
+    Ok(date.trim().to_owned())
 }
 
 /// The servers and upgrades with these names; all of them if there is none.
