@@ -25,8 +25,8 @@ mod traffic;
 pub mod verify;
 
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use clap::{Args, Subcommand, ValueEnum};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -116,6 +116,11 @@ pub fn stop_on_signals() -> Result<Arc<AtomicBool>, String> {
             .map_err(|error| format!("signals cannot be handled: {error}"))?;
     }
     Ok(stop)
+}
+
+/// Locks even if a thread panicked: what is locked here is consistent at any time.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Runs code in a thread of its own and returns a panic as a message: the harness panics if

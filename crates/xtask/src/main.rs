@@ -125,18 +125,18 @@ fn main() -> ExitCode {
 }
 
 fn test(args: &[OsString]) -> Result<ExitCode, String> {
-    if passed_on::ask_for_help(args) {
-        print!("{}", passed_on::help::<Cli>("test"));
-        return Ok(ExitCode::SUCCESS);
-    }
-    if servers::wanted(args) {
-        return servers::run(args);
-    }
-    if libraries::wanted(args) {
-        return libraries::run(args);
+    let first = args.first().and_then(|arg| arg.to_str());
+    match first {
+        Some("--help" | "-h") => {
+            print!("{}", passed_on::help::<Cli>("test"));
+            return Ok(ExitCode::SUCCESS);
+        }
+        Some("--servers") => return servers::run(args),
+        Some("--libraries") => return libraries::run(args),
+        _ => {}
     }
     install_for_tests()?;
-    if args.first().is_some_and(|arg| arg == "--quick") {
+    if first == Some("--quick") {
         return Ok(finish(&steps::run(&steps::quick())));
     }
     let given = steps::with_separator(std::env::args_os(), "test", args);

@@ -18,11 +18,6 @@ pub(crate) fn parse<T: Parser>(args: &[OsString]) -> Result<T, ExitCode> {
     })
 }
 
-/// Whether these arguments ask for help with the command itself.
-pub(crate) fn ask_for_help(args: &[OsString]) -> bool {
-    args.first().is_some_and(|arg| arg == "--help" || arg == "-h")
-}
-
 /// The help of a subcommand of `T`, which has none by itself.
 pub(crate) fn help<T: CommandFactory>(subcommand: &str) -> String {
     let mut all = T::command();
@@ -52,8 +47,6 @@ mod tests {
     #[test]
     fn shows_help_instead_of_passing_it_on() {
         let args = |words: &[&str]| words.iter().map(OsString::from).collect::<Vec<_>>();
-        assert!(ask_for_help(&args(&["--help"])) && ask_for_help(&args(&["-h", "x"])));
-        assert!(!ask_for_help(&args(&["-p", "resp"])) && !ask_for_help(&[]));
         let help = help::<All>("test");
         assert!(help.contains("Run every test") && help.contains("cargo xtask test"), "{help}");
         assert!(parse::<Options>(&args(&["--list"])).unwrap().list);

@@ -7,7 +7,7 @@
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::{io, thread};
 
 use harness::{Cluster, Pointsman, Process, Signal, pause};
@@ -16,7 +16,7 @@ use setup::{files, must};
 
 use super::libraries::{self, Library};
 use super::{FAILOVER, told};
-use crate::markdown;
+use crate::{lock, markdown};
 
 const FILE: &str = "benches/CLIENTS_MAINTENANCE.md";
 const TOKEN: &str = "a-token-of-more-than-16";
@@ -110,7 +110,7 @@ fn scene(program: &Path, all: &[Library], event: Event, on: bool) -> Result<Vec<
         Event::Pause => hold(program, &first)?,
         Event::Drain => {
             let second = start("");
-            *target.lock().unwrap_or_else(PoisonError::into_inner) = second.addr();
+            *lock(&target) = second.addr();
             first.process().signal(Signal::TERM);
             kept.0 = Some(second);
         }
@@ -130,7 +130,7 @@ fn hold(program: &Path, pointsman: &Pointsman) -> Result<(), String> {
 fn relay(listener: TcpListener, target: Arc<Mutex<SocketAddr>>) {
     thread::spawn(move || {
         for client in listener.incoming().filter_map(Result::ok) {
-            let to = *target.lock().unwrap_or_else(PoisonError::into_inner);
+            let to = *lock(&target);
             if let Ok(server) = TcpStream::connect(to) {
                 let _lost = forward(&client, &server).and(forward(&server, &client));
             }

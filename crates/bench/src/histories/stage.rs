@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use harness::{Authority, Cluster, Cut, Node, PROXY, Tls, Value, pause, wait_until};
@@ -19,6 +19,7 @@ use super::proxy::Proxy;
 use super::schedule::{Act, Fault, Part};
 use super::timeline::RoleChange;
 use super::world::World;
+use crate::lock;
 
 const PATIENCE: Duration = Duration::from_secs(90);
 /// A sentinel that lost its files while the master is dead knows no replicas. If it wins the
@@ -367,10 +368,6 @@ impl Stage {
         }
         Ok(())
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn ips(nodes: &[Node]) -> Vec<IpAddr> {

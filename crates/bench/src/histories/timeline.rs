@@ -2,7 +2,7 @@
 //! server was a master by its own account.
 
 use std::net::SocketAddr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::Instant;
 
 use harness::{Events, Node};
@@ -10,6 +10,7 @@ use harness::{Events, Node};
 use super::operation::Micros;
 use super::schedule::Fault;
 use super::switches::Sighting;
+use crate::lock;
 
 /// Notes that are kept of an epoch.
 const NOTES: usize = 4_000;
@@ -140,8 +141,4 @@ impl Timeline {
         all.sort_by_key(|it| it.at);
         all
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

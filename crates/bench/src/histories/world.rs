@@ -3,14 +3,15 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use harness::{Client, Tls, pause};
 
 use super::operation::{KINDS, Kind, Micros, Object, Operation};
 use super::timeline::Timeline;
+use crate::lock;
 
 /// Longer than a proxy holds a request.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(12);
@@ -135,8 +136,4 @@ impl World {
     pub(super) fn take_ends(&self) -> Vec<(Micros, String)> {
         std::mem::take(&mut *lock(&self.ends))
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

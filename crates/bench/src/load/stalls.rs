@@ -10,7 +10,7 @@
 //! kinds of windows. If it differed, the load itself would be the cause.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,7 @@ use harness::pause;
 
 use super::open::Reply;
 use super::settle_on;
+use crate::lock;
 use crate::priority::precede_others;
 
 /// Time between due times.
@@ -72,8 +73,7 @@ impl StallWatch {
     /// The replies that no stall delayed, and the part that is left out. Forgets the stalls.
     #[must_use]
     pub fn undelayed(&self, replies: Vec<Reply>) -> (Vec<Reply>, f64) {
-        let stalls =
-            std::mem::take(&mut *self.found.lock().unwrap_or_else(PoisonError::into_inner));
+        let stalls = std::mem::take(&mut *lock(&self.found));
         undelayed(replies, stalls)
     }
 }
@@ -97,7 +97,7 @@ fn notice(found: &Mutex<Vec<Stall>>, over: &AtomicBool) {
         let now = Instant::now();
         if now.saturating_duration_since(due) >= LATE {
             let stall = Stall { begin: woke, end: now + AFTERMATH };
-            found.lock().unwrap_or_else(PoisonError::into_inner).push(stall);
+            lock(found).push(stall);
         }
         woke = now;
     }

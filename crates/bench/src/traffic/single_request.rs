@@ -1,10 +1,10 @@
 //! Single requests: to prepare a backend, and to find out whether a proxy answers.
 
-use std::io::{self, Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::io;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use harness::{Process, pause};
+use harness::{Client, Process, pause};
 
 use crate::load::Workload;
 
@@ -30,11 +30,9 @@ pub(super) fn wait_ready(process: &Process, at: [SocketAddr; 2]) -> Result<(), S
 
 /// Sends a request on a new connection and checks the reply.
 pub(super) fn tell(to: SocketAddr, request: &[u8], reply: &[u8]) -> io::Result<()> {
-    let mut stream = TcpStream::connect_timeout(&to, Duration::from_secs(1))?;
-    stream.set_read_timeout(Some(Duration::from_secs(2)))?;
-    stream.write_all(request)?;
-    let mut came = vec![0; reply.len()];
-    stream.read_exact(&mut came)?;
+    let mut client = Client::connect_within(to, Duration::from_secs(2))?;
+    client.send(request)?;
+    let came = client.read_exact(reply.len())?;
     if came == reply {
         Ok(())
     } else {

@@ -69,11 +69,6 @@ struct LibrariesOptions {
     names: Vec<String>,
 }
 
-/// Whether these arguments of `cargo xtask test` are for this command.
-pub(crate) fn wanted(args: &[OsString]) -> bool {
-    args.first().is_some_and(|arg| arg == "--libraries")
-}
-
 /// Runs the command.
 ///
 /// # Errors
@@ -277,12 +272,5 @@ mod tests {
         assert!(line(Way::Dedicated, &run, [0, 0], took).ends_with("2.0 s, as directly"));
         let shared = line(Way::Shared, &run, [2, 1], took);
         assert!(shared.ends_with("2.0 s, 3 differ, 1 of them not explained"), "{shared}");
-    }
-
-    #[test]
-    fn takes_only_its_own_arguments() {
-        let words = |line: &str| line.split(' ').map(OsString::from).collect::<Vec<_>>();
-        assert!(wanted(&words("--libraries redis-py")));
-        assert!(!wanted(&words("--servers --list")) && !wanted(&[]));
     }
 }

@@ -55,11 +55,6 @@ struct ServersOptions {
     names: Vec<String>,
 }
 
-/// Whether these arguments of `cargo xtask test` are for this command.
-pub(crate) fn wanted(args: &[OsString]) -> bool {
-    args.first().is_some_and(|arg| arg == "--servers")
-}
-
 /// Runs the command.
 ///
 /// # Errors
@@ -313,12 +308,5 @@ mod tests {
         assert!(summary(&results).ends_with("Failed or incomplete: 1 of 2 servers and upgrades."));
         assert_eq!(format!("{:?}", code(&results[..1])), format!("{:?}", ExitCode::SUCCESS));
         assert_eq!(format!("{:?}", code(&results)), format!("{:?}", ExitCode::FAILURE));
-    }
-
-    #[test]
-    fn takes_only_its_own_arguments() {
-        let words = |line: &str| line.split(' ').map(OsString::from).collect::<Vec<_>>();
-        assert!(wanted(&words("--servers --list")));
-        assert!(!wanted(&words("-p pointsman-proxy")) && !wanted(&[]));
     }
 }
