@@ -7,9 +7,10 @@
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
+use harness::{Value, parse};
 use rustix::event::epoll;
 
-use super::wire::{Front, Workload, answer, front};
+use super::wire::{Workload, answer};
 
 /// Marks events of the backend's connections; the lower bits are the index of the connection.
 pub(crate) const SINK: u64 = 1 << 32;
@@ -141,14 +142,12 @@ fn digest(bytes: &[u8], request: &[u8], reply: &[u8], out: &mut Vec<u8>) -> io::
         if rest.is_empty() {
             return Ok(bytes.len());
         }
-        match front(rest) {
-            Front::Partial => return Ok(bytes.len() - rest.len()),
-            Front::Command(length, words) => {
-                answer(&words, out);
-                rest = rest.get(length..).unwrap_or_default();
-            }
-            Front::Nonsense => return Err(io::ErrorKind::InvalidData.into()),
-        }
+        let Some((command, length)) = parse(rest).map_err(io::Error::other)? else {
+            return Ok(bytes.len() - rest.len());
+        };
+        let words: Vec<&str> = command.items().iter().filter_map(Value::text).collect();
+        answer(&words, out);
+        rest = rest.get(length..).unwrap_or_default();
     }
 }
 

@@ -12,8 +12,6 @@ const SMALL: usize = 64;
 pub const BIG_KEYS: [(&str, usize); 2] = [("bulk:64KiB", 64 << 10), ("bulk:1MiB", 1 << 20)];
 /// The run id of the backend.
 const RUN_ID: &str = "51a451a451a451a451a451a451a451a451a451a4";
-/// The longest command that the backend accepts.
-const LONGEST: usize = 64 << 10;
 
 /// The kind of request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,64 +97,10 @@ fn command(words: &[&[u8]]) -> Vec<u8> {
     bytes
 }
 
-/// The result of parsing the start of the received bytes.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Front {
-    /// More bytes are needed.
-    Partial,
-    /// A command and its length in bytes.
-    Command(usize, Vec<Vec<u8>>),
-    /// Not a command.
-    Nonsense,
-}
-
-/// Words of a command. A proxy that shares connections asks with one command about every command
-/// that it shares; a backend that closes the connection then is measured without sharing.
-const MOST_WORDS: usize = 1024;
-
-/// Parses one command: an array of bulk strings, or a line of words.
-pub(crate) fn front(bytes: &[u8]) -> Front {
-    let Some((line, mut at)) = line(bytes, 0) else {
-        return if bytes.len() > LONGEST { Front::Nonsense } else { Front::Partial };
-    };
-    let Some(count) = line.strip_prefix(b"*") else {
-        let words = line.split(|byte| *byte == b' ').filter(|word| !word.is_empty());
-        return Front::Command(at, words.map(<[u8]>::to_vec).collect());
-    };
-    let Some(count) = number(count).filter(|count| *count <= MOST_WORDS) else {
-        return Front::Nonsense;
-    };
-    let mut words = Vec::with_capacity(count.min(64));
-    for _ in 0..count {
-        let Some((header, body)) = self::line(bytes, at) else { return Front::Partial };
-        let length = header.strip_prefix(b"$").and_then(number).filter(|length| *length <= LONGEST);
-        let Some(length) = length else { return Front::Nonsense };
-        let Some(word) = bytes.get(body..body + length) else { return Front::Partial };
-        words.push(word.to_vec());
-        at = body + length + 2;
-        if bytes.len() < at {
-            return Front::Partial;
-        }
-    }
-    Front::Command(at, words)
-}
-
-fn line(bytes: &[u8], from: usize) -> Option<(&[u8], usize)> {
-    let rest = bytes.get(from..)?;
-    let end = rest.windows(2).position(|pair| pair == b"\r\n")?;
-    Some((rest.get(..end)?, from + end + 2))
-}
-
-fn number(digits: &[u8]) -> Option<usize> {
-    std::str::from_utf8(digits).ok()?.parse().ok()
-}
-
 /// The reply of the backend, as a master without replicas would give it.
-pub(crate) fn answer(words: &[Vec<u8>], out: &mut Vec<u8>) {
-    let word =
-        |index: usize| words.get(index).map(|word| word.to_ascii_uppercase()).unwrap_or_default();
-    match word(0).as_slice() {
-        b"" => {}
+pub(crate) fn answer(words: &[&str], out: &mut Vec<u8>) {
+    let Some((command, channels)) = words.split_first() else { return };
+    match command.to_ascii_uppercase().as_bytes() {
         b"GET" => out.extend(Workload::Small.reply()),
         b"PING" => out.extend_from_slice(b"+PONG\r\n"),
         b"ROLE" => out.extend_from_slice(b"*3\r\n$6\r\nmaster\r\n:0\r\n*0\r\n"),
@@ -164,9 +108,9 @@ pub(crate) fn answer(words: &[Vec<u8>], out: &mut Vec<u8>) {
         b"AUTH" | b"CLIENT" | b"SELECT" => out.extend_from_slice(b"+OK\r\n"),
         b"PUBLISH" => out.extend_from_slice(b":0\r\n"),
         b"SUBSCRIBE" => {
-            for (index, channel) in words.iter().skip(1).enumerate() {
+            for (index, channel) in channels.iter().enumerate() {
                 out.extend_from_slice(b"*3\r\n$9\r\nsubscribe\r\n");
-                out.extend(bulk(channel));
+                out.extend(bulk(channel.as_bytes()));
                 out.extend(format!(":{}\r\n", index + 1).into_bytes());
             }
         }
@@ -186,35 +130,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parses_only_complete_requests() {
-        let request = Workload::Small.request();
-        let words = vec![b"GET".to_vec(), small_key().to_vec()];
-        assert_eq!(front(&request), Front::Command(request.len(), words));
-        for end in 0..request.len() {
-            assert_eq!(front(&request[..end]), Front::Partial, "{end}");
-        }
-        assert_eq!(
-            front(b"PING  now\r\n*"),
-            Front::Command(11, vec![b"PING".to_vec(), b"now".to_vec()])
-        );
-        assert_eq!(front(b"*x\r\n"), Front::Nonsense);
-        let table = command(&[&b"GET"[..]; 300]);
-        assert!(matches!(front(&table), Front::Command(len, _) if len == table.len()));
-        assert_eq!(front(b"*1\r\n:1\r\n"), Front::Nonsense);
-    }
-
-    #[test]
     fn answers_sentinels_as_a_master() {
-        let ask = |words: &[&[u8]]| {
+        let ask = |words: &[&str]| {
             let mut out = Vec::new();
-            answer(&words.iter().map(|word| word.to_vec()).collect::<Vec<_>>(), &mut out);
+            answer(words, &mut out);
             String::from_utf8(out).expect("text")
         };
-        assert!(ask(&[b"role"]).contains("master"));
-        assert!(ask(&[b"INFO"]).contains("role:master\r\n") && ask(&[b"INFO"]).contains(RUN_ID));
-        assert_eq!(ask(&[b"SUBSCRIBE", b"a"]), "*3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n");
+        assert!(ask(&["role"]).contains("master"));
+        assert!(ask(&["INFO"]).contains("role:master\r\n") && ask(&["INFO"]).contains(RUN_ID));
+        assert_eq!(ask(&["SUBSCRIBE", "a"]), "*3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n");
         assert_eq!(RUN_ID.len(), 40);
-        assert!(ask(&[b"SLAVEOF", b"NO", b"ONE"]).starts_with("-ERR"));
-        assert_eq!(ask(&[b"GET", b"anything"]).into_bytes(), Workload::Small.reply());
+        assert!(ask(&["SLAVEOF", "NO", "ONE"]).starts_with("-ERR"));
+        assert_eq!(ask(&["GET", "anything"]).into_bytes(), Workload::Small.reply());
     }
 }
