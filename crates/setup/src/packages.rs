@@ -171,8 +171,8 @@ pub fn check_sum(file: &Path, expected: &str) -> Result<(), String> {
     Err(format!("{}: its SHA-256 is {found} instead of {expected}", file.display()))
 }
 
-/// The words after `pip` that download exactly the wheel `file`, whose name says for which Python and
-/// system it is made: `NAME-VERSION[-BUILD]-PYTHON-ABI-PLATFORM[.PLATFORM].whl`.
+/// The words after `pip` that download exactly the wheel `file`, whose name says for which Python
+/// and system it is made: `NAME-VERSION[-BUILD]-PYTHON-ABI-PLATFORM[.PLATFORM].whl`.
 fn pip_download(folder: &Path, file: &str) -> Option<Vec<String>> {
     let parts: Vec<&str> = file.strip_suffix(".whl")?.split('-').collect();
     let [name, version, .., python, abi, platforms] = parts.as_slice() else { return None };

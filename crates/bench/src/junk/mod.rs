@@ -48,6 +48,10 @@ const NAME: &str = "redis.junk";
 /// Between rounds that compare the sink with silence.
 const SILENCE: u32 = 10;
 
+/// The length of a window, in seconds.
+const WINDOW: u32 = 5;
+/// Requests per second of the established sessions.
+const RATE: u32 = 5000;
 /// The largest ratio of the p99 with and without junk, in the median of the pairs.
 const MOST: f64 = 1.10;
 /// The least number of strangers that shows anything.
@@ -59,24 +63,9 @@ pub(crate) struct JunkOptions {
     /// Minutes of junk; the measurement takes twice as long.
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=600))]
     minutes: u32,
-    /// Length of a window in seconds.
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=60))]
-    seconds: u32,
-    /// Requests per second of the established sessions.
-    #[arg(long, value_name = "N", default_value_t = 5000, value_parser = clap::value_parser!(u32).range(100..=50_000))]
-    rate: u32,
     /// Visits of strangers per second; every 32nd is a flood.
     #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u32).range(10..=10_000))]
     strangers: u32,
-    /// Seed of the junk.
-    #[arg(long, value_name = "S", default_value_t = 1)]
-    seed: u64,
-    /// Send junk to these ports only.
-    #[arg(long, value_name = "KIND", value_delimiter = ',')]
-    ports: Vec<Kind>,
-    /// Connections of a flood, which come at once; every 32nd stranger is one.
-    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    flood: u32,
     /// Measure how long new clients with TLS wait beside half handshakes, beside haproxy.
     #[arg(long)]
     half_handshakes: bool,
@@ -106,14 +95,10 @@ pub(crate) fn run(options: &JunkOptions) -> Result<ExitCode, String> {
         return Err(format!("{} does not answer a hello", port.addr));
     }
     let sink = sink::start(cluster.address().ip(), other).map_err(|error| error.to_string())?;
-    let ports: Vec<Port> = ports
-        .into_iter()
-        .filter(|port| options.ports.is_empty() || options.ports.contains(&port.kind))
-        .collect();
-    let sinks: Vec<Port> = ports.iter().map(|port| Port { addr: sink, ..*port }).collect();
-    let junk = Junk { options, core: other, tls: Tls::new(&authority, NAME) };
+    let sinks = ports.map(|port| Port { addr: sink, ..port });
+    let junk = Junk { rate: options.strangers, core: other, tls: Tls::new(&authority, NAME) };
     let meter = Meter::of(&pointsman, &cluster);
-    let mut load = Load::new(pointsman.addr(), options.rate, options.seconds, meter)?;
+    let mut load = Load::new(pointsman.addr(), RATE, WINDOW, meter)?;
     if let Err(error) = load.watch_stalls(&[core, other]) {
         println!("Stalls of the machine count, too. They cannot be noticed: {error}");
     }
@@ -123,7 +108,7 @@ pub(crate) fn run(options: &JunkOptions) -> Result<ExitCode, String> {
         .map_err(|error| format!("no reply through pointsman: {error}"))?;
     junk.send(&ports, &AtomicBool::new(false), Some(Duration::from_secs(3)))?;
     let before = Traces::when_quiet(&pointsman)?;
-    let rounds = (options.minutes * 60).div_ceil(options.seconds);
+    let rounds = options.minutes * 60 / WINDOW;
     let (mut pairs, mut controls) = (Vec::new(), Vec::new());
     let to_sink = |over: &AtomicBool| junk.send(&sinks, over, None);
     let to_pointsman = |over: &AtomicBool| junk.send(&ports, over, None);
@@ -181,13 +166,14 @@ fn start(program: PathBuf, cluster: &Cluster, authority: &Authority) -> (Pointsm
 }
 
 /// The generator of junk.
-struct Junk<'a> {
-    options: &'a JunkOptions,
+struct Junk {
+    /// Visits per second.
+    rate: u32,
     core: usize,
     tls: Tls,
 }
 
-impl Junk<'_> {
+impl Junk {
     /// Sends junk until `over`, or for a time; the number of strangers.
     fn send(
         &self,
@@ -195,14 +181,14 @@ impl Junk<'_> {
         over: &AtomicBool,
         time: Option<Duration>,
     ) -> Result<u64, String> {
-        let Self { options, core, ref tls } = *self;
+        let Self { rate, core, ref tls } = *self;
         // In a thread of its own, because its core is not that of the caller.
         thread::scope(|scope| {
             let sending = scope.spawn(move || {
                 pin(core)?;
                 give_way()?;
-                let mut strangers = Strangers::new(options.seed, options.flood, tls.clone());
-                let (begin, gap) = (Instant::now(), Duration::from_secs(1) / options.strangers);
+                let mut strangers = Strangers::new(tls.clone());
+                let (begin, gap) = (Instant::now(), Duration::from_secs(1) / rate);
                 let mut next = begin;
                 while !over.load(Ordering::Relaxed)
                     && time.is_none_or(|time| begin.elapsed() < time)

@@ -15,6 +15,8 @@ use super::words::{self, Kind};
 
 /// Strangers that stay at a time.
 const STAYING: usize = 200;
+/// Connections of a flood, which come at once.
+const FLOOD: u32 = 20;
 /// How long a stranger tries to connect or to send: a port that refuses is answered at once.
 const PATIENCE: Duration = Duration::from_millis(50);
 /// How long a stranger waits for an answer.
@@ -36,15 +38,13 @@ pub(super) struct Strangers {
     /// For those that complete a handshake.
     tls: Tls,
     staying: VecDeque<TcpStream>,
-    /// Connections of a flood.
-    flood: u32,
     count: u64,
 }
 
 impl Strangers {
-    pub(super) fn new(seed: u64, flood: u32, tls: Tls) -> Self {
-        let random = fastrand::Rng::with_seed(seed);
-        Self { random, tls, staying: VecDeque::new(), flood, count: 0 }
+    pub(super) fn new(tls: Tls) -> Self {
+        let random = fastrand::Rng::with_seed(1);
+        Self { random, tls, staying: VecDeque::new(), count: 0 }
     }
 
     pub(super) fn count(&self) -> u64 {
@@ -55,7 +55,7 @@ impl Strangers {
     pub(super) fn visit(&mut self, ports: &[Port]) {
         let Some(port) = self.random.choice(ports).copied() else { return };
         if self.random.u8(..) < 8 {
-            for _ in 0..self.flood {
+            for _ in 0..FLOOD {
                 self.count += 1;
                 if let Some(stream) = connect(port) {
                     leave(&stream, self.random.bool());

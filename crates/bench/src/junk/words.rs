@@ -5,7 +5,7 @@ use std::iter;
 use fastrand::Rng;
 
 /// What is spoken at a port.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Clients of Redis.
     Clients,
