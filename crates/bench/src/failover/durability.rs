@@ -8,11 +8,14 @@
 
 use std::net::IpAddr;
 use std::process::ExitCode;
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use clap::ValueEnum;
 use harness::{Cluster, Cut, Node, PROXY, pause};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
 use super::contender::{Contender, Front};
@@ -26,8 +29,6 @@ const DOWN_AFTER: Duration = Duration::from_millis(600);
 const BEFORE: Duration = Duration::from_millis(500);
 /// How long a master is cut off from its replicas before it dies.
 const CUT_OFF: Duration = Duration::from_millis(400);
-/// Writers at full speed.
-const WRITERS: usize = 16;
 /// Writes that the new master has to acknowledge.
 const AFTER: u64 = 200;
 
@@ -60,11 +61,20 @@ pub(super) struct Plan {
     pub(super) replicas: u8,
     /// Runs of each fault in each confirmed way. The others have a fifth of them.
     pub(super) runs: u32,
+    pub(super) writers: usize,
+    /// By how much replicas are late at most.
+    pub(super) delay: Duration,
+    /// The faults; all if empty.
+    pub(super) faults: Vec<Fault>,
     /// What the writers use; all [`WAYS`] if empty.
     pub(super) ways: Vec<Contender>,
 }
 
 impl Plan {
+    fn faults(&self) -> &[Fault] {
+        if self.faults.is_empty() { Fault::value_variants() } else { &self.faults }
+    }
+
     fn ways(&self) -> &[Contender] {
         if self.ways.is_empty() { &WAYS } else { &self.ways }
     }
@@ -92,14 +102,14 @@ pub(super) fn run(
 ) -> Result<ExitCode, String> {
     let (mut outcomes, mut failed) = (Vec::new(), 0);
     for run in 1..=plan.runs {
-        for fault in Fault::value_variants() {
+        for fault in plan.faults() {
             for way in plan.ways().iter().filter(|way| way.is_durable() || run % 5 == 1) {
                 if stage.stop.load(Ordering::Acquire) {
                     break;
                 }
                 let what =
                     format!("{run:>3}/{}  {:<10} {:<24}", plan.runs, name_of(fault), name_of(way));
-                match caught(|| play(stage, *way, *fault)) {
+                match caught(|| play(plan, stage, *way, *fault)) {
                     Ok(outcome) => {
                         println!("{what} {}", outcome.text());
                         if let Some(raw) = &mut raw {
@@ -123,7 +133,7 @@ pub(super) fn run(
 
 fn summarize(plan: &Plan, outcomes: &[Outcome]) {
     println!("\n{:<10} {:<24} {:>4}  {:>12}  lost", "", "", "runs", "acknowledged");
-    for fault in Fault::value_variants() {
+    for fault in plan.faults() {
         for way in plan.ways() {
             let of = || outcomes.iter().filter(|it| it.fault == *fault && it.way == *way);
             let acknowledged: u64 = of().map(|it| it.acknowledged).sum();
@@ -153,19 +163,21 @@ impl Outcome {
         let line = json!({
             "way": name_of(&self.way), "fault": name_of(&self.fault),
             "acknowledged": self.acknowledged, "lost": self.lost, "errors": self.errors,
-            "gap_ms": self.gap.as_millis(), "replicas": plan.replicas, "writers": WRITERS,
+            "gap_ms": self.gap.as_millis(), "replicas": plan.replicas, "writers": plan.writers,
+            "delay_ms": plan.delay.as_millis(),
         });
         line.to_string()
     }
 }
 
-fn play(stage: &Stage<'_>, way: Contender, fault: Fault) -> Result<Outcome, String> {
+fn play(plan: &Plan, stage: &Stage<'_>, way: Contender, fault: Fault) -> Result<Outcome, String> {
     let cluster = Cluster::builder().down_after(DOWN_AFTER).start_apart();
     let sentinels: Vec<&Node> = cluster.sentinels().iter().collect();
     let (beside, others) = sentinels.split_first().ok_or("no sentinel")?;
     let front = Front::start(way, stage.programs, &cluster)?;
     let (old, replicas) = (cluster.master(), cluster.replicas());
-    let load = front.clients(&cluster).prefix("durable").writers(WRITERS);
+    let slow = Slow::start(&replicas, plan.delay);
+    let load = front.clients(&cluster).prefix("durable").writers(plan.writers);
     let mut load = load.start();
     wait("the first writes", FAILOVER, stage, || load.counts().acknowledged > 0)?;
     pause(BEFORE);
@@ -175,6 +187,7 @@ fn play(stage: &Stage<'_>, way: Contender, fault: Fault) -> Result<Outcome, Stri
         Fault::CutOff => {
             let cut_off = Cut::between(&ips(&[old]), &ips(&replicas));
             pause(CUT_OFF);
+            drop(slow);
             old.kill();
             drop(cut_off);
         }
@@ -219,4 +232,45 @@ fn written_on(mut keys: impl FnMut() -> i64, stage: &Stage<'_>) -> Result<(), St
     wait("writes on the new master", FAILOVER, stage, || {
         keys().saturating_sub(before) > AFTER.cast_signed()
     })
+}
+
+/// Replicas that run only every now and then, so that what they confirm is late. Dropping it lets
+/// them run.
+struct Slow {
+    ends: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Slow {
+    fn start(replicas: &[&Node], delay: Duration) -> Self {
+        let ends = Arc::new(AtomicBool::new(false));
+        let pids: Vec<Pid> = replicas
+            .iter()
+            .filter_map(|node| Pid::from_raw(i32::try_from(node.pid()?).ok()?))
+            .collect();
+        let is_over = Arc::clone(&ends);
+        let signal = move |signal| {
+            // They outlive this value.
+            let _ = pids.iter().try_for_each(|pid| kill_process(*pid, signal));
+        };
+        let thread = (!delay.is_zero()).then(|| {
+            std::thread::spawn(move || {
+                while !is_over.load(Ordering::Acquire) {
+                    signal(Signal::STOP);
+                    pause(delay);
+                    signal(Signal::CONT);
+                    pause(Duration::from_millis(1));
+                }
+            })
+        });
+        Self { ends, thread }
+    }
+}
+
+impl Drop for Slow {
+    fn drop(&mut self) {
+        self.ends.store(true, Ordering::Release);
+        // A thread that panicked has printed the reason.
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
 }

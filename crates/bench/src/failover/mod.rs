@@ -19,7 +19,7 @@ mod targets;
 
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use harness::{Partition, in_private_namespace, loopback_up};
@@ -30,11 +30,14 @@ use super::stats::short;
 use super::subject::Subject;
 use super::{caught, name_of, peers, stop_on_signals};
 use contender::{Contender, Programs};
-use durability::Plan;
+use durability::{Fault, Plan};
 use record::{Measure, Record};
 use scenario::Scenario;
 use scene::Stage;
 use targets::Target;
+
+/// Writers of the measurement of durability.
+const WRITERS: usize = 16;
 
 /// Options of `bench failover`.
 #[derive(Debug, Args)]
@@ -56,6 +59,15 @@ pub(crate) struct FailoverOptions {
     /// of faults, in which a master dies with its latest writes.
     #[arg(long, value_name = "REPLICAS", conflicts_with_all = ["quick", "scenario"], value_parser = clap::value_parser!(u8).range(1..=2))]
     durability: Option<u8>,
+    /// Only this fault; may be repeated.
+    #[arg(long, value_enum, requires = "durability")]
+    fault: Vec<Fault>,
+    /// Writers at full speed.
+    #[arg(long, value_name = "N", default_value_t = WRITERS, requires = "durability")]
+    writers: usize,
+    /// Milliseconds by which replicas are late, at most.
+    #[arg(long, value_name = "MS", default_value_t = 0, requires = "durability")]
+    delay: u64,
     #[command(flatten)]
     subject: Subject,
 }
@@ -113,7 +125,10 @@ pub(crate) fn run(options: &FailoverOptions) -> Result<ExitCode, String> {
     let (sentence, mut raw) = options.subject.describe(&program, &programs.versions(), kind)?;
     let stage = Stage { programs: &programs, stop: &stop };
     if let Some(replicas) = options.durability {
-        let plan = Plan { replicas, runs: options.runs(), ways: options.contender.clone() };
+        let (runs, writers) = (options.runs(), options.writers);
+        let delay = Duration::from_millis(options.delay);
+        let (faults, ways) = (options.fault.clone(), options.contender.clone());
+        let plan = Plan { replicas, runs, writers, delay, faults, ways };
         return durability::run(&plan, &stage, raw);
     }
     let (admitted, mut failed) = admit(&options.contenders());
@@ -229,6 +244,9 @@ mod tests {
             scenario: Vec::new(),
             contender: Vec::new(),
             durability: None,
+            fault: Vec::new(),
+            writers: WRITERS,
+            delay: 0,
             subject: Subject::default(),
         }
     }
