@@ -89,6 +89,9 @@ pub(super) fn play(
             stop_and_start(replica);
             wait("a restarted replica", SETTLE, stage, || follows(&cluster, replica))?;
         }
+        // A replica that reports its link up is sent nothing before its first acknowledgement, up
+        // to a second later. Sentinel would promote it nevertheless.
+        cluster.wait_in_sync();
     }
     let cause = Instant::now();
     let cut = scenario.begin(&cluster, &parties);
