@@ -250,8 +250,12 @@ impl Oracle {
         let it = &self.proxies[pid];
         let resumed =
             cluster.proxies[pid].observed.unproven_since.filter(|at| wrong && executed > *at);
-        let newer =
-            cluster.redis.iter().filter(|it| it.pid != node).filter_map(|it| it.promoted_at).max();
+        // What no sentinel knows is not what one has selected.
+        let others = cluster
+            .redis
+            .iter()
+            .filter(|it| it.pid != node && cluster.is_known(cluster.net.addr(it.pid)));
+        let newer = others.filter_map(|it| it.promoted_at).max();
         let after = newer.is_some_and(|at| at <= executed && at > it.opened_at);
         let observed = &cluster.proxies[pid].observed;
         // The order to promote follows the selection within 70 ms. On a slow network it may arrive
@@ -488,7 +492,8 @@ impl Oracle {
         since(&mut it.wrong_since, superseded && naming >= majority && credible, now);
         since(&mut it.heard_since, naming >= majority, now);
         since(&mut it.overruled_since, overruled, now);
-        since(&mut it.most_since, heard >= majority && !leading, now);
+        // If most name a replica, a client that asks them is not served either.
+        since(&mut it.most_since, right.is_some() && heard >= majority && !leading, now);
         // A client that asks any sentinel is served. A voter that is lost with its machine never
         // answers again, but may have led the failover, unless its peers saw it down before.
         let all = served
@@ -752,6 +757,14 @@ impl Cluster {
         let mut pairs =
             self.sentinels.iter().flat_map(|one| self.sentinels.iter().map(move |two| (one, two)));
         pairs.any(|(one, two)| one.current_master() != two.current_master() && sees_down(one, two))
+    }
+
+    /// Whether any sentinel names this node, or lists it as a replica.
+    fn is_known(&self, addr: Addr) -> bool {
+        let knows = |it: &Sentinel| {
+            it.current_master() == addr || it.replicas.iter().any(|it| it.addr == addr)
+        };
+        self.sentinels.iter().any(knows)
     }
 
     /// Whether a sentinel has ordered a promotion, and its failover is not over.
