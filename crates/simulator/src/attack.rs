@@ -67,12 +67,8 @@ impl Cluster {
 
     /// Whether most of the configured sentinels that a proxy reaches list the process at `addr`.
     pub(crate) fn is_listed(&self, proxy: Pid, addr: Addr) -> bool {
-        let heard: Vec<_> =
-            self.sentinels.iter().filter(|it| self.can_hear(proxy, it.pid)).collect();
-        let lists = heard.iter().filter(|it| {
-            let known = it.peers.iter().chain(&it.replicas).chain([&it.master]);
-            it.plot.is_some() || known.into_iter().any(|it| it.addr == addr)
-        });
-        lists.count() * 2 > heard.len()
+        let heard = || self.sentinels.iter().filter(|it| self.can_hear(proxy, it.pid));
+        let lists = heard().filter(|it| it.plot.is_some() || it.knows(addr));
+        lists.count() * 2 > heard().count()
     }
 }

@@ -251,10 +251,9 @@ impl Oracle {
         let resumed =
             cluster.proxies[pid].observed.unproven_since.filter(|at| wrong && executed > *at);
         // What no sentinel knows is not what one has selected.
-        let others = cluster
-            .redis
-            .iter()
-            .filter(|it| it.pid != node && cluster.is_known(cluster.net.addr(it.pid)));
+        let is_known = |addr: Addr| cluster.sentinels.iter().any(|it| it.knows(addr));
+        let others = cluster.redis.iter().filter(|it| it.pid != node);
+        let others = others.filter(|it| is_known(cluster.net.addr(it.pid)));
         let newer = others.filter_map(|it| it.promoted_at).max();
         let after = newer.is_some_and(|at| at <= executed && at > it.opened_at);
         let observed = &cluster.proxies[pid].observed;
@@ -757,14 +756,6 @@ impl Cluster {
         let mut pairs =
             self.sentinels.iter().flat_map(|one| self.sentinels.iter().map(move |two| (one, two)));
         pairs.any(|(one, two)| one.current_master() != two.current_master() && sees_down(one, two))
-    }
-
-    /// Whether any sentinel names this node, or lists it as a replica.
-    fn is_known(&self, addr: Addr) -> bool {
-        let knows = |it: &Sentinel| {
-            it.current_master() == addr || it.replicas.iter().any(|it| it.addr == addr)
-        };
-        self.sentinels.iter().any(knows)
     }
 
     /// Whether a sentinel has ordered a promotion, and its failover is not over.

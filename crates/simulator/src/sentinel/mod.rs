@@ -250,6 +250,11 @@ impl Sentinel {
         self.instances().find(|it| it.cc == Some(connection))
     }
 
+    /// Whether an instance that it knows has this address.
+    pub(crate) fn knows(&self, addr: Addr) -> bool {
+        self.peers.iter().chain(&self.replicas).chain([&self.master]).any(|it| it.addr == addr)
+    }
+
     /// The address that clients are given: the promoted replica's once its promotion was observed.
     pub(crate) fn current_master(&self) -> Addr {
         let promoted =
