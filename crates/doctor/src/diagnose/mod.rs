@@ -97,7 +97,7 @@ pub struct Context {
     pub verify: Verify,
     /// A password is configured for the sentinels.
     pub sentinels_need_login: bool,
-    /// The same for Redis.
+    /// A password is configured for the Redis nodes.
     pub nodes_need_login: bool,
     /// How many replicas must confirm each write; 0 for none.
     pub durability_replicas: usize,

@@ -4,8 +4,8 @@
 //! they publish on a Redis node, as any client with `PUBLISH` can; their servers claim to be the
 //! master or a replica. Insiders are configured sentinels that begin to lie to proxies. All of them
 //! draw their claims from one conspiracy: any address, epoch, peers and replicas, announced by
-//! polls and by events. An undivided conspiracy that holds one claim is also what a second cluster
-//! of the same name does that has met ours at a reused address.
+//! polls and by events. An undivided conspiracy with one lasting claim also stands for a second
+//! cluster with our master's name, whose sentinels have met ours at a reused address.
 //!
 //! Deliberately absent: an outsider that replicates from the master. Then it has the data, whatever
 //! a proxy does.
