@@ -151,7 +151,7 @@ pub(crate) fn options_of(
 pub(crate) struct ServiceRoute {
     pub(crate) target: Arc<TargetReader>,
     pub(crate) discovery: DiscoveryHandle,
-    /// The master's commands that the built-in table lacks.
+    /// What the master says of its commands.
     pub(crate) commands: ServerCommands,
 }
 

@@ -20,7 +20,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::time::Duration;
 
-use resp::{Class, Direction, Ledger, NAME_WITHIN, SessionState, may_write};
+use resp::{Class, Direction, Ledger, NAME_WITHIN, ServerCommands, SessionState, may_write};
 
 use crate::options::{Durability, OnTimeout};
 
@@ -146,6 +146,7 @@ pub(crate) struct Confirmations {
     is_patient: bool,
     /// The next `WAIT` follows a blocking command.
     after_blocking: bool,
+    commands: ServerCommands,
     ledger: Ledger,
     /// The beginning of the incomplete request, until its effect is known.
     beginning: Vec<u8>,
@@ -179,13 +180,20 @@ pub(crate) struct Confirmations {
 
 impl Confirmations {
     /// Follows a connection on which nothing is in flight. `ledger` has its state; `patience` is
-    /// how long the server waits while replicas may still have to connect.
-    pub(crate) fn new(rule: Durability, patience: Duration, ledger: Ledger) -> Self {
+    /// how long the server waits while replicas may still have to connect; `commands` are those
+    /// that the server has beyond the built-in table.
+    pub(crate) fn new(
+        rule: Durability,
+        patience: Duration,
+        commands: ServerCommands,
+        ledger: Ledger,
+    ) -> Self {
         Self {
             requests: [rule.timeout, patience.max(rule.timeout)].map(|it| requests(rule, it)),
             is_patient: true,
             after_blocking: false,
             rule,
+            commands,
             ledger,
             beginning: Vec::new(),
             may_write: None,
@@ -338,12 +346,12 @@ impl Confirmations {
             return;
         }
         if self.beginning.is_empty() {
-            self.may_write = may_write(rest);
+            self.may_write = may_write(rest, &self.commands);
         }
         if self.may_write.is_none() {
             let room = NAME_WITHIN.saturating_sub(self.beginning.len()).min(rest.len());
             self.beginning.extend_from_slice(rest.get(..room).unwrap_or_default());
-            self.may_write = may_write(&self.beginning);
+            self.may_write = may_write(&self.beginning, &self.commands);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use resp::Ledger;
+use resp::{CommandInfo, Ledger, ServerCommands};
 
 use crate::durability::confirmations::{Confirmations, Fault};
 use crate::options::{Durability, OnTimeout};
@@ -15,18 +15,22 @@ const AFTER_BLOCKING: &str = "*3 WAIT 0 1 *3 SPUBLISH pointsman:durability 1 ";
 const NOT_CONFIRMED: &str =
     "-NOREPLICAS The write is not confirmed by enough replicas, its outcome is unknown";
 
-fn confirmations(on_timeout: OnTimeout) -> Confirmations {
+/// Follows a new connection to a server whose replicas may still have to connect.
+fn patient(on_timeout: OnTimeout, commands: &ServerCommands, resp3: bool) -> Confirmations {
     let rule = Durability { replicas: 1, timeout: Duration::from_millis(250), on_timeout };
-    let mut it = Confirmations::new(rule, Duration::from_secs(10), Ledger::of_protocol(true));
+    let ledger = Ledger::of_protocol(resp3);
+    Confirmations::new(rule, Duration::from_secs(10), commands.clone(), ledger)
+}
+
+fn confirmations(on_timeout: OnTimeout) -> Confirmations {
+    let mut it = patient(on_timeout, &ServerCommands::default(), true);
     it.end_patience();
     it
 }
 
 #[test]
 fn waits_longer_while_replicas_have_to_connect() {
-    let (replicas, timeout) = (1, Duration::from_millis(250));
-    let rule = Durability { replicas, timeout, on_timeout: OnTimeout::Error };
-    let mut it = Confirmations::new(rule, Duration::from_secs(10), Ledger::of_protocol(true));
+    let mut it = patient(OnTimeout::Error, &ServerCommands::default(), true);
     assert_eq!(requests(&mut it, &["SET k v"]), "*3 SET k v *3 WAIT 1 10000 ");
     // What was begun stays as it is.
     let bytes = request("SET k v");
@@ -336,9 +340,8 @@ fn confirms_every_blocking_command_of_a_run() {
 /// A message of a subscription is no answer to `WAIT`.
 #[test]
 fn takes_no_message_for_an_answer() {
-    let (replicas, timeout) = (1, Duration::from_millis(250));
-    let rule = Durability { replicas, timeout, on_timeout: OnTimeout::Error };
-    let mut it = Confirmations::new(rule, timeout, Ledger::of_protocol(false));
+    let mut it = patient(OnTimeout::Error, &ServerCommands::default(), false);
+    it.end_patience();
     requests(&mut it, &["SUBSCRIBE c"]);
     receive(&mut it, "*3\r\n+subscribe\r\n+c\r\n:1\r\n");
     requests(&mut it, &["SET k v"]);
@@ -358,4 +361,25 @@ fn follows_deeply_nested_replies() {
     let nested = "*1\r\n".repeat(1_000) + ":1\r\n";
     assert_eq!(receive(&mut it, &nested), "");
     assert_eq!(receive(&mut it, ":1\r\n+v\r\n"), shown(nested.as_bytes()) + "+v ");
+}
+
+/// A command of a module or of a later release: the server's word counts, and without it the
+/// command may write.
+#[test]
+fn asks_the_server_which_unknown_commands_read() {
+    let commands = ServerCommands::default();
+    let mut it = patient(OnTimeout::Error, &commands, true);
+    it.end_patience();
+    let waited = format!("*2 JSON.GET k {WAIT}");
+    assert_eq!(requests(&mut it, &["JSON.GET k"]), waited);
+    assert_eq!(receive(&mut it, "+v\r\n:1\r\n"), "+v ");
+    let info = |name: &str, flags: &[&str]| CommandInfo {
+        name: name.to_owned(),
+        has_keys: true,
+        flags: flags.iter().map(|&flag| flag.to_owned()).collect(),
+    };
+    commands.store(&[info("json.get", &["readonly", "module"]), info("json.set", &["write"])]);
+    assert_eq!(requests(&mut it, &["JSON.GET k"]), "*2 JSON.GET k ");
+    assert_eq!(receive(&mut it, "+v\r\n"), "+v ");
+    assert_eq!(requests(&mut it, &["JSON.SET k v"]), format!("*3 JSON.SET k v {WAIT}"));
 }

@@ -58,12 +58,14 @@ impl<S: ByteStream> ConfirmedStream<S> {
         context: &Arc<WorkerContext>,
         target: &Arc<Target>,
     ) -> Self {
-        let patience = context.shared.service.options.peek().hold_timeout;
+        let options = context.shared.service.options.peek();
+        let patience = options.hold_timeout;
+        let commands = options.stateless_commands.server().cloned().unwrap_or_default();
         Self {
             stream,
             context: Arc::clone(context),
             target: Arc::clone(target),
-            confirmations: Box::new(Confirmations::new(rule, patience, ledger)),
+            confirmations: Box::new(Confirmations::new(rule, patience, commands, ledger)),
             patience,
             is_write_held: false,
             unwritten: 0,

@@ -1,11 +1,14 @@
-//! Which requests may write: all but those that are listed here.
+//! Which requests may write: all but those that are listed here, and those of which the server says
+//! that they only read.
 //!
 //! The list is that of the commands to which Redis gives no flag `write`, without those that run
 //! scripts or execute a transaction. A command with subcommands is listed if none of them writes.
-//! A name that is not listed counts as a write, which costs time and loses nothing.
+//! The server is asked about all others: those of modules and of later releases are among them.
+//! What it does not call a read counts as a write, which costs time and loses nothing.
 
 use crate::commands::ordinary::{SLOTS, contains, key, table};
 use crate::commands::request_words::first_word;
+use crate::commands::server_commands::ServerCommands;
 
 /// Names of commands that write nothing.
 const READ_ONLY: &str = "\
@@ -27,19 +30,25 @@ static TABLE: [u64; SLOTS] = table([0; SLOTS], READ_ONLY.as_bytes());
 /// Maximum bytes of a request up to the end of its name, if that is listed.
 pub const NAME_WITHIN: usize = 64;
 
-/// Whether a request that begins with these bytes may write; `None` if more bytes are needed, of
-/// which [`NAME_WITHIN`] are always enough.
+/// Whether a request that begins with these bytes may write, for a server that says this of its
+/// `commands`. `None` if more bytes are needed, of which [`NAME_WITHIN`] are always enough.
 #[must_use]
-pub fn may_write(beginning: &[u8]) -> Option<bool> {
+pub fn may_write(beginning: &[u8], commands: &ServerCommands) -> Option<bool> {
     let Some(name) = first_word(beginning) else {
         return (beginning.len() >= NAME_WITHIN).then_some(true);
     };
-    Some(!contains(&TABLE, key(name)))
+    Some(!is_listed(name) && !commands.reads(name))
+}
+
+/// Whether the command writes nothing, whatever the server says.
+pub(crate) fn is_listed(name: &[u8]) -> bool {
+    contains(&TABLE, key(name))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::commands::server_commands::CommandInfo;
     use crate::commands::table::special_names;
 
     /// The table identifies long names by a part of them only.
@@ -50,12 +59,19 @@ mod tests {
         for name in names.chain(special_names().map(|(name, _)| name)) {
             let first = name.split(' ').next().unwrap_or_default();
             let request = format!("*1\r\n${}\r\n{first}\r\n", first.len());
-            assert_eq!(may_write(request.as_bytes()), Some(!is_listed(first)), "{first}");
+            assert_eq!(
+                may_write(request.as_bytes(), &ServerCommands::default()),
+                Some(!is_listed(first)),
+                "{first}"
+            );
         }
     }
 
     #[test]
     fn knows_reads_by_name_and_takes_all_else_for_writes() {
+        let commands = ServerCommands::default();
+        let flags = vec!["readonly".to_owned()];
+        commands.store(&[CommandInfo { name: "newread".into(), has_keys: true, flags }]);
         for (request, expected) in [
             (&b"*2\r\n$3\r\nGET\r\n"[..], Some(false)),
             (b"*2\r\n$3\r\nget\r\n$1\r\nk\r\n", Some(false)),
@@ -63,6 +79,7 @@ mod tests {
             (b"*1\r\n$4\r\nEXEC\r\n", Some(true)),
             (b"*3\r\n$4\r\neval\r\n", Some(true)),
             (b"*3\r\n$8\r\nNEWWRITE\r\n", Some(true)),
+            (b"*2\r\n$7\r\nNewRead\r\n$1\r\nk\r\n", Some(false)),
             (b"get k\r\n", Some(false)),
             (b"incr k\r\n", Some(true)),
             (b"PING\r\n", Some(false)),
@@ -71,7 +88,7 @@ mod tests {
             (b"ge", None),
             (&[b'x'; NAME_WITHIN], Some(true)),
         ] {
-            assert_eq!(may_write(request), expected, "{}", request.escape_ascii());
+            assert_eq!(may_write(request, &commands), expected, "{}", request.escape_ascii());
         }
     }
 }

@@ -31,7 +31,7 @@ pub struct DiscoveryConfig {
     pub settings: DiscoverySettings,
     /// Where the target is published.
     pub target_writer: TargetWriter,
-    /// Where the master's commands are stored that the built-in table lacks.
+    /// Where is stored what the master says of its commands.
     pub commands: ServerCommands,
     /// The replicas for readers, if configured.
     pub replicas: Option<Replicas>,

@@ -104,7 +104,7 @@ pub(crate) struct ProberFactory {
     pub(crate) own: OwnAddresses,
     /// Resolves host names.
     pub(crate) resolver: Resolver,
-    /// Where the master's commands are stored that the built-in table lacks.
+    /// Where is stored what the master says of its commands.
     pub(crate) commands: ServerCommands,
 }
 

@@ -68,9 +68,8 @@ impl ProberSet {
         }
     }
 
-    /// The master has answered a probe: asks it about the commands that the built-in table lacks,
-    /// unless its process has been asked. With less than full verification nothing but its probe is
-    /// sent to a node.
+    /// The master has answered a probe: asks it about its commands, unless its process has been
+    /// asked. With less than full verification nothing but its probe is sent to a node.
     pub(crate) fn ask_commands(
         &mut self,
         service: &Arc<str>,

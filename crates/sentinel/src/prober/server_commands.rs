@@ -1,10 +1,11 @@
-//! Asks a master about commands that the built-in table lacks.
+//! Asks a master about commands of which it may know more than the built-in table.
 //!
 //! A server that is newer than this program has commands that the table does not know, and a
 //! session that uses one would be pinned although the command leaves nothing on its connection.
-//! The names come from `COMMAND LIST`, and what they do from `COMMAND INFO`, once per process of a
-//! master. A server that refuses one of the two, or has no `LIST` (before Redis 7), leaves the
-//! built-in table alone.
+//! Where writes are confirmed, so would be every command that is not known to read only. The names
+//! come from `COMMAND LIST`, and what they do from `COMMAND INFO`, once per process of a master. A
+//! server that refuses one of the two, or has no `LIST` (before Redis 7), leaves the built-in table
+//! alone.
 //!
 //! The question follows an answer of the master to a probe, and is repeated after the next one if
 //! it fails. So it goes to an address at which the committed process has just answered, and ends
@@ -16,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::BytesMut;
-use resp::{CommandInfo, is_unlisted};
+use resp::{CommandInfo, is_questionable, is_unlisted};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::NodeAddr;
@@ -109,9 +110,10 @@ impl CommandsQuestion {
 /// Stores what the server says, for the ledgers of the service.
 fn store(service: &str, node: &NodeAddr, factory: &ProberFactory, commands: &[CommandInfo]) {
     let carried = factory.commands.store(commands);
-    if !commands.is_empty() {
+    let unlisted = commands.iter().filter(|it| is_unlisted(&it.name));
+    let pinning = unlisted.filter(|it| !it.is_stateless()).count();
+    if !carried.is_empty() || pinning > 0 {
         let names = carried.join(" ");
-        let pinning = commands.iter().filter(|it| !it.is_stateless()).count();
         tracing::info!(
             service, target = %node, stateless = %names, pinning,
             "the server has commands that the built-in table lacks"
@@ -119,7 +121,7 @@ fn store(service: &str, node: &NodeAddr, factory: &ProberFactory, commands: &[Co
     }
 }
 
-/// The server's commands that are not in the table.
+/// What the server says of its questionable commands.
 async fn ask(
     addr: SocketAddr,
     login: &ServerLogin,
@@ -139,7 +141,7 @@ async fn ask(
     {
         return Err(line.into());
     }
-    let names = unlisted(&answer(connection.next().await?)?);
+    let names = questionable(&answer(connection.next().await?)?);
     if names.is_empty() {
         return Ok(Vec::new());
     }
@@ -163,9 +165,9 @@ fn answer(reply: Reply) -> Result<Vec<Reply>, NotRead> {
     }
 }
 
-/// The names among these that are not in the table.
-fn unlisted(names: &[Reply]) -> Vec<String> {
-    let names = names.iter().filter_map(Reply::text).filter(|name| is_unlisted(name));
+/// The names among these about which the server has to be asked.
+fn questionable(names: &[Reply]) -> Vec<String> {
+    let names = names.iter().filter_map(Reply::text).filter(|name| is_questionable(name));
     names.take(MAX_NAMES).map(str::to_owned).collect()
 }
 

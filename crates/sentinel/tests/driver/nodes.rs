@@ -269,6 +269,7 @@ async fn carries_commands_that_the_new_master_calls_harmless() {
     let container = ("part".to_owned(), wire::command_entry("part", &[], inside.to_vec()));
     cluster.nodes[0].script().commands = [
         later("get", &["readonly"]),
+        later("json.get", &["readonly", "module"]),
         later("zfetch", &["write", "fast"]),
         later("bzfetch", &["write", "blocking"]),
         container,
@@ -281,6 +282,8 @@ async fn carries_commands_that_the_new_master_calls_harmless() {
     driver.wait_for_target(cluster.addr(0)).await;
     until("the answer", || pin_after(&commands, &["ZFETCH", "k"]).is_none()).await;
     assert_eq!(pin_after(&commands, &["part", "GET", "k"]), None);
+    let writes = |name| resp::may_write(&wire::words(&[name, "k"]), &commands);
+    assert_eq!((writes("JSON.GET"), writes("ZFETCH")), (Some(false), Some(true)));
     for pinning in [&["BZFETCH", "k"][..], &["PART", "WAIT", "k"], &["PART"], &["OTHER", "k"]] {
         assert_eq!(pin_after(&commands, pinning), Some(Pin::UnknownCommand), "{pinning:?}");
     }
