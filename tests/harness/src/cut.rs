@@ -93,7 +93,8 @@ impl Drop for Cut {
     }
 }
 
-fn set(addresses: &[IpAddr]) -> String {
+/// The addresses as `nft` writes a set.
+pub(crate) fn set(addresses: &[IpAddr]) -> String {
     let all: Vec<String> = addresses.iter().map(ToString::to_string).collect();
     format!("{{ {} }}", all.join(", "))
 }

@@ -8,14 +8,11 @@
 
 use std::net::IpAddr;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
-use std::time::Duration;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
-use harness::{Cluster, Cut, Node, PROXY, pause};
-use rustix::process::{Pid, Signal, kill_process};
+use harness::{Cluster, Cut, Node, PROXY, SlowLink, pause};
 use serde_json::json;
 
 use super::contender::{Contender, Front};
@@ -62,7 +59,7 @@ pub(super) struct Plan {
     /// Runs of each fault in each confirmed way. The others have a fifth of them.
     pub(super) runs: u32,
     pub(super) writers: usize,
-    /// By how much replicas are late at most.
+    /// By how much the network between a master and its replicas delays each direction.
     pub(super) delay: Duration,
     /// The faults; all if empty.
     pub(super) faults: Vec<Fault>,
@@ -174,20 +171,19 @@ fn play(plan: &Plan, stage: &Stage<'_>, way: Contender, fault: Fault) -> Result<
     let cluster = Cluster::builder().down_after(DOWN_AFTER).start_apart();
     let sentinels: Vec<&Node> = cluster.sentinels().iter().collect();
     let (beside, others) = sentinels.split_first().ok_or("no sentinel")?;
-    let front = Front::start(way, stage.programs, &cluster)?;
     let (old, replicas) = (cluster.master(), cluster.replicas());
-    let slow = Slow::start(&replicas, plan.delay);
+    let ips = |nodes: &[&Node]| nodes.iter().map(|it| it.addr().ip()).collect::<Vec<IpAddr>>();
+    let _slow = slow_replication(&cluster, plan.delay, stage)?;
+    let front = Front::start(way, stage.programs, &cluster)?;
     let load = front.clients(&cluster).prefix("durable").writers(plan.writers);
     let mut load = load.start();
     wait("the first writes", FAILOVER, stage, || load.counts().acknowledged > 0)?;
     pause(BEFORE);
-    let ips = |nodes: &[&Node]| nodes.iter().map(|it| it.addr().ip()).collect::<Vec<IpAddr>>();
     let mut cut = None;
     match fault {
         Fault::CutOff => {
             let cut_off = Cut::between(&ips(&[old]), &ips(&replicas));
             pause(CUT_OFF);
-            drop(slow);
             old.kill();
             drop(cut_off);
         }
@@ -226,51 +222,34 @@ fn play(plan: &Plan, stage: &Stage<'_>, way: Contender, fault: Fault) -> Result<
     Ok(Outcome { way, fault, acknowledged, lost: verdict.missing, errors, gap })
 }
 
+/// Makes replication slow, for as long as the value exists: nodes dial nobody but their masters.
+fn slow_replication(
+    cluster: &Cluster,
+    delay: Duration,
+    stage: &Stage<'_>,
+) -> Result<Option<SlowLink>, String> {
+    if delay.is_zero() {
+        return Ok(None);
+    }
+    let nodes: Vec<IpAddr> = cluster.nodes().iter().map(|it| it.addr().ip()).collect();
+    let slow = SlowLink::from(&nodes, delay);
+    let mut master = cluster.master().client();
+    let mut ask = |words: &[&str]| master.cmd(words).ok().and_then(|it| it.int());
+    ask(&["CLIENT", "KILL", "TYPE", "replica"]);
+    let number = cluster.replicas().len().to_string();
+    wait("slow replicas", FAILOVER, stage, || {
+        let began = Instant::now();
+        ask(&["INCR", "slow"]);
+        let confirmed = ask(&["WAIT", &number, "1000"]);
+        confirmed.map(|it| it.to_string()).as_ref() == Some(&number) && began.elapsed() >= 2 * delay
+    })?;
+    Ok(Some(slow))
+}
+
 /// Waits until this many keys were added.
 fn written_on(mut keys: impl FnMut() -> i64, stage: &Stage<'_>) -> Result<(), String> {
     let before = keys();
     wait("writes on the new master", FAILOVER, stage, || {
         keys().saturating_sub(before) > AFTER.cast_signed()
     })
-}
-
-/// Replicas that run only every now and then, so that what they confirm is late. Dropping it lets
-/// them run.
-struct Slow {
-    ends: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Slow {
-    fn start(replicas: &[&Node], delay: Duration) -> Self {
-        let ends = Arc::new(AtomicBool::new(false));
-        let pids: Vec<Pid> = replicas
-            .iter()
-            .filter_map(|node| Pid::from_raw(i32::try_from(node.pid()?).ok()?))
-            .collect();
-        let is_over = Arc::clone(&ends);
-        let signal = move |signal| {
-            // They outlive this value.
-            let _ = pids.iter().try_for_each(|pid| kill_process(*pid, signal));
-        };
-        let thread = (!delay.is_zero()).then(|| {
-            std::thread::spawn(move || {
-                while !is_over.load(Ordering::Acquire) {
-                    signal(Signal::STOP);
-                    pause(delay);
-                    signal(Signal::CONT);
-                    pause(Duration::from_millis(1));
-                }
-            })
-        });
-        Self { ends, thread }
-    }
-}
-
-impl Drop for Slow {
-    fn drop(&mut self) {
-        self.ends.store(true, Ordering::Release);
-        // A thread that panicked has printed the reason.
-        let _ = self.thread.take().map(JoinHandle::join);
-    }
 }

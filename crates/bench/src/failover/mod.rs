@@ -65,7 +65,7 @@ pub(crate) struct FailoverOptions {
     /// Writers at full speed.
     #[arg(long, value_name = "N", default_value_t = WRITERS, requires = "durability")]
     writers: usize,
-    /// Milliseconds by which replicas are late, at most.
+    /// Milliseconds by which the network delays each direction between a master and its replicas.
     #[arg(long, value_name = "MS", default_value_t = 0, requires = "durability")]
     delay: u64,
     #[command(flatten)]
