@@ -264,30 +264,48 @@ fn restores_when_the_proxy_is_terminated() {
     assert!(stderr(&done).contains("the process is stopping"), "{}", stderr(&done));
 }
 
+/// The order ends as a failure that names the command, whether the sentinels consider that replica
+/// down in time to promote the other one or not. When it answers, the doctor names it.
 #[test]
-fn restores_a_replica_that_hangs_when_it_answers_again() {
+fn reports_how_to_restore_a_replica_that_hangs() {
     let cluster = Cluster::builder().start();
     let pointsman = controlled(&cluster);
     let (replica, rival) = (cluster.replicas()[0], cluster.replicas()[1]);
-    let mut order = begin_switch_to(&pointsman, replica.addr());
+    let order = begin_switch_to(&pointsman, replica.addr());
     wait_changed(rival);
     rival.stop();
-    order.kill().expect("it is interrupted");
-    order.wait().expect("it is gone");
-    wait_until("the status to show what is left", PATIENCE, || {
-        let (_, status) = pointsman.get("/status").expect("status");
+    let done = order.wait_with_output().expect("the order ends");
+    let shown = stdout(&done) + &stderr(&done);
+    assert!(!done.status.success(), "{shown}");
+    let remedy = format!("-p {} CONFIG SET replica-priority 100", rival.addr().port());
+    let step = shown.lines().find(|it| it.contains("s  restore ") && it.contains(&remedy));
+    let step = step.unwrap_or_else(|| panic!("{shown}"));
+    assert!(step.contains("is not restored") && step.contains("may still change it"), "{step}");
+    if cluster.master().addr() == replica.addr() {
+        assert!(stderr(&done).contains(&remedy), "{shown}");
+    }
+    assert_eq!(changed(&pointsman), Some(0.0), "nothing is tried any more");
+    wait_until("the log to name it", PATIENCE, || {
         let log = pointsman.process().log();
-        if status.contains("CONFIG SET replica-priority 100")
-            && log.contains("replica-priority is not restored yet")
-        {
-            Ok(())
-        } else {
-            Err(status)
-        }
+        let is_named = log.contains("replica-priority is not restored") && log.contains(&remedy);
+        if is_named { Ok(()) } else { Err(log) }
     });
+
     rival.cont();
-    wait_restored(&cluster);
-    wait_until("the metric to show it", PATIENCE, || changed(&pointsman) == Some(0.0));
+    assert_eq!(priority(rival), Some(RAISED));
+    wait_until("the doctor to name it", PATIENCE, || {
+        let seen = doctor(&cluster);
+        if seen.contains("priority-raised") && seen.contains(&remedy) { Ok(()) } else { Err(seen) }
+    });
+    wait_settled(&cluster);
+    let replicas = cluster.replicas();
+    let next = replicas.iter().find(|it| it.addr() != rival.addr()).expect("another replica");
+    let refused = switch_to(&pointsman, next.addr());
+    assert!(stderr(&refused).contains(&remedy), "{}{}", stdout(&refused), stderr(&refused));
+    set_priority(rival, 100);
+    let done = switch_to(&pointsman, next.addr());
+    assert!(done.status.success(), "{}{}", stdout(&done), stderr(&done));
+    assert_eq!(priorities(&cluster), vec![Some(100); 3]);
 }
 
 #[test]

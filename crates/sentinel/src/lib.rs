@@ -76,8 +76,8 @@ pub use replicas::eligibility::{Lag, ReplicaState};
 pub use replicas::publisher::Replicas;
 pub use replicas::snapshot::{ReplicaPoolSnapshot, ReplicaSnapshot};
 pub use switchover::{
-    PriorityChange, SwitchoverError, SwitchoverLimits, SwitchoverOptions, SwitchoverOutcome,
-    SwitchoverStep, former_priority, switchover,
+    PriorityChange, SwitchoverError, SwitchoverOptions, SwitchoverOutcome, SwitchoverStep,
+    former_priority, switchover,
 };
 pub use ticker::Ticker;
 pub use types::{

@@ -25,8 +25,8 @@ pub(super) fn diagnose(found: &mut Findings, case: &Case<'_>) {
         let what = format!("its replica-priority is {value}: a switchover --to raised it");
         let command = command(node, former);
         let remedy = format!(
-            "wait until that has ended; if none is running, it was killed before it restored the \
-             value: {command}"
+            "wait until that has ended; if none is running, it ended without restoring the value: \
+             {command}"
         );
         found.add(Warning, "priority-raised", node, what, remedy);
     }

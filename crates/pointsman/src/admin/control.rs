@@ -264,7 +264,7 @@ impl Handler for CommandHandler {
                 };
                 let requested = to.as_ref().map(ToString::to_string);
                 let parameters = json!({ "to": requested, "pause_clients": pause_clients });
-                let plan = SwitchoverOptions { pause_clients, to, ..SwitchoverOptions::default() };
+                let plan = SwitchoverOptions { pause_clients, to };
                 self.control.switch_over(name, handle, plan, logged("switchover", parameters))
             }
         }

@@ -35,8 +35,12 @@ impl Operations {
         self.state().clone()
     }
 
-    pub(crate) fn set_changed_priorities(&self, changes: Vec<PriorityChange>) {
-        self.state().changed_priorities = changes;
+    pub(crate) fn add_changed_priority(&self, change: PriorityChange) {
+        self.state().changed_priorities.push(change);
+    }
+
+    pub(crate) fn remove_changed_priority(&self, change: &PriorityChange) {
+        self.state().changed_priorities.retain(|it| it != change);
     }
 
     /// The process stops. From now on no operation may begin, and those that can be revoked end.

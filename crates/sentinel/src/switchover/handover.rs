@@ -65,11 +65,6 @@ impl Handover {
         self.read_at = None;
     }
 
-    /// When [`is_due`](Self::is_due) is to be called.
-    pub(super) fn next_due(&self) -> Option<Instant> {
-        self.read_at
-    }
-
     /// Whether the master is to be read now; a read that is due counts as sent.
     pub(super) fn is_due(&mut self, now: Instant) -> bool {
         let due = self.read_at.is_some_and(|at| now >= at);
@@ -119,7 +114,6 @@ mod tests {
     fn judges_only_after_the_selection() {
         let start = Instant::now();
         let mut handover = Handover::default();
-        assert_eq!(handover.next_due(), None);
         assert!(!handover.is_due(start + MS(60_000)));
         handover.select(start);
         assert!(!handover.is_due(start + MS(999)) && handover.is_due(start + MS(1000)));
@@ -147,6 +141,6 @@ mod tests {
         let mut handover = Handover::default();
         handover.select(start);
         handover.promote();
-        assert_eq!(handover.next_due(), None);
+        assert!(!handover.is_due(start + MS(60_000)));
     }
 }

@@ -20,8 +20,6 @@ pub(super) const CHANNELS: &[&str] = &[
     "+try-failover",
     "+selected-slave",
     "+promoted-slave",
-    "+failover-end",
-    "+failover-end-for-timeout",
     "-failover-abort-not-elected",
     "-failover-abort-no-good-slave",
     "-failover-abort-slave-timeout",
@@ -37,10 +35,8 @@ pub(super) enum LeaderEvent {
     /// This replica will be promoted.
     Selected(NodeAddr),
     /// The promotion was observed. From here on the failover completes, if necessary by
-    /// `+failover-end-for-timeout`.
+    /// `+failover-end-for-timeout`, which is no abort.
     Promoted(NodeAddr),
-    /// The failover is complete, even if some replicas were not reconfigured in time.
-    Ended,
     /// The failover was aborted, with nothing promoted as far as this sentinel knows. Holds the
     /// event's name.
     Aborted(Box<str>),
@@ -63,7 +59,6 @@ pub(super) fn read_event(channel: &str, payload: &str, master: &str) -> Option<L
         "+try-failover" => LeaderEvent::Begun,
         "+selected-slave" => LeaderEvent::Selected(node()?),
         "+promoted-slave" => LeaderEvent::Promoted(node()?),
-        "+failover-end" | "+failover-end-for-timeout" => LeaderEvent::Ended,
         _ if channel.starts_with("-failover-abort") => LeaderEvent::Aborted(channel.into()),
         _ => return None,
     })
@@ -169,10 +164,9 @@ mod tests {
     }
 
     #[test]
-    fn reads_end_by_timeout_as_completion() {
+    fn reads_no_end_by_timeout_as_abort() {
         let on = |channel: &str| read_event(channel, "master mymaster 10.0.0.2 1", "mymaster");
-        assert_eq!(on("+failover-end-for-timeout"), Some(LeaderEvent::Ended));
-        assert_eq!(on("+failover-end"), Some(LeaderEvent::Ended));
+        assert_eq!((on("+failover-end-for-timeout"), on("+failover-end")), (None, None));
         for channel in CHANNELS.iter().chain(OPTIONAL_CHANNELS).filter(|it| it.starts_with('-')) {
             assert_eq!(on(channel), Some(LeaderEvent::Aborted((*channel).into())));
         }

@@ -5,40 +5,36 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-use super::SwitchoverLimits;
-use super::command_connection::CommandConnection;
+use super::command_connection::{CommandConnection, CommandError};
 use super::error::SwitchoverError;
 use super::leader::{self, LeaderView, read_event, read_view};
 use super::participants::Participants;
-use super::steps::{FailoverKind, FailoverReply, Input};
+use super::state_machine::{BEGIN, FailoverKind, FailoverReply, Input, LeaderCommand};
 use crate::NodeAddr;
 use crate::discovery::handle::ConnectionSettings;
-use crate::link::auth::Denied;
-use crate::link::connection::{ConnectionError, RespConnection};
+use crate::link::connection::RespConnection;
 use crate::link::links::describe;
-use crate::link::poll::{SENTINEL_AUTH, has_flag, read_tilt};
+use crate::link::login::Login;
+use crate::link::poll::{has_flag, read_tilt};
 use crate::link::reply::Reply;
 use crate::link::subscription;
 use crate::net::resolve::Lookup;
 
+/// Timeout for a subscription, and for the address of a sentinel.
+const TIMEOUT: Duration = Duration::from_millis(500);
 /// Timeout for the other sentinels, since traffic is held while they are asked.
 const OTHERS_TIMEOUT: Duration = Duration::from_millis(100);
-
-/// Commands for the leader.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum LeaderCommand {
-    StartFailover(FailoverKind),
-    View,
-}
 
 /// The sentinel that starts the failover.
 #[derive(Debug)]
 pub(super) struct FailoverLeader {
     pub(super) addr: NodeAddr,
+    /// Sentinel's name of the master.
+    name: Arc<str>,
     pub(super) view: LeaderView,
-    pub(super) connection: CommandConnection,
+    connection: CommandConnection,
     /// The sentinels that do not start the failover.
-    pub(super) others: Vec<(NodeAddr, CommandConnection)>,
+    others: Vec<Self>,
     /// `None` if its ACL does not allow SUBSCRIBE: its answers say the same, later.
     pub(super) events: Option<RespConnection>,
 }
@@ -50,17 +46,15 @@ impl FailoverLeader {
     pub(super) async fn choose(
         access: &ConnectionSettings,
         participants: &Participants,
-        limits: SwitchoverLimits,
     ) -> Result<Self, SwitchoverError> {
         let mut problem = String::from("no sentinel is reachable");
-        let (mut chosen, mut others): (Option<Self>, Vec<(NodeAddr, CommandConnection)>) =
-            (None, Vec::new());
+        let (mut chosen, mut others) = (None, Vec::new());
         for sentinel in &participants.sentinels {
-            match Self::open(access, sentinel, limits).await {
+            match Self::open(access, sentinel).await {
                 Ok(leader) if leader.view.failing_over => {
                     return Err(SwitchoverError::FailingOver(leader.addr));
                 }
-                Ok(leader) if chosen.is_some() => others.push((leader.addr, leader.connection)),
+                Ok(leader) if chosen.is_some() => others.push(leader),
                 Ok(leader) if leader.view.master != participants.master => {
                     problem = format!("{sentinel}: it names {} as the master", leader.view.master);
                 }
@@ -74,29 +68,61 @@ impl FailoverLeader {
         chosen.map(|leader| Self { others, ..leader }).ok_or(SwitchoverError::Refused(problem))
     }
 
-    async fn open(
-        access: &ConnectionSettings,
-        sentinel: &NodeAddr,
-        limits: SwitchoverLimits,
-    ) -> Result<Self, String> {
-        let login = access.sentinel_auth.load_full();
+    async fn open(access: &ConnectionSettings, sentinel: &NodeAddr) -> Result<Self, String> {
+        let login = Login::clone(&access.sentinel_auth.load());
         let mut lookup = Lookup::new(&access.resolver, &sentinel.host, sentinel.port);
-        let addr = lookup.address(limits.timeout).await.map_err(|error| error.to_string())?;
+        let addr = lookup.address(TIMEOUT).await.map_err(|error| error.to_string())?;
         login.transport().set_name(addr, &sentinel.host);
-        // A sentinel does not answer while it writes its configuration to a slow disk.
-        let mut connection =
-            CommandConnection::open(addr, &login, SENTINEL_AUTH, limits.timeout * 2).await?;
+        let mut connection = CommandConnection::to_sentinel(addr, login);
         if read_tilt(&connection.ask(&["INFO", "sentinel"]).await?) {
             return Err("it is in TILT".to_owned());
         }
-        let view = view(&mut connection, &access.master_name).await?;
-        let events = subscribe(
-            CommandConnection::open(addr, &login, SENTINEL_AUTH, limits.timeout).await?,
-            limits.timeout,
-        )
-        .await?;
-        let connection = patient(connection, limits);
-        Ok(Self { addr: sentinel.clone(), view, connection, others: Vec::new(), events })
+        let name = Arc::clone(&access.master_name);
+        let view = view(&mut connection, &name).await?;
+        let events = subscribe(&mut connection).await?;
+        let connection = patient(connection);
+        Ok(Self { addr: sentinel.clone(), name, view, connection, others: Vec::new(), events })
+    }
+
+    /// Asks it again.
+    pub(super) async fn look(&mut self) -> Result<LeaderView, String> {
+        view(&mut self.connection, &self.name).await
+    }
+
+    pub(super) async fn serve(
+        mut self,
+        mut commands: mpsc::Receiver<LeaderCommand>,
+        out: mpsc::Sender<Input>,
+    ) {
+        while let Some(command) = commands.recv().await {
+            let input = match command {
+                LeaderCommand::StartFailover(kind) => {
+                    Input::FailoverReply(match self.begun_elsewhere().await {
+                        Some(other) => FailoverReply::Refused(SwitchoverError::FailingOver(other)),
+                        None => order(&mut self.connection, &self.name, kind).await,
+                    })
+                }
+                LeaderCommand::View => {
+                    self.look().await.map_or_else(Input::LeaderLost, Input::View)
+                }
+            };
+            let _ = out.send(input).await;
+        }
+    }
+
+    /// The sentinel that has started a failover since it was first asked. One that does not answer
+    /// in time counts as not having started one.
+    async fn begun_elsewhere(&mut self) -> Option<NodeAddr> {
+        let asking = async {
+            for it in &mut self.others {
+                let reply = it.connection.ask(&["SENTINEL", "MASTER", &self.name]).await;
+                if reply.is_ok_and(|reply| has_flag(&reply, "failover_in_progress")) {
+                    return Some(it.addr.clone());
+                }
+            }
+            None
+        };
+        tokio::time::timeout(OTHERS_TIMEOUT, asking).await.ok().flatten()
     }
 }
 
@@ -104,44 +130,28 @@ impl FailoverLeader {
 /// begins, and a busy disk takes more than a second for that. It is lost only when its connection
 /// ends, or when the failover should have begun. Before that, traffic would flow to a master that
 /// is about to be superseded.
-fn patient(connection: CommandConnection, limits: SwitchoverLimits) -> CommandConnection {
-    connection.with_timeout(limits.begin)
+fn patient(connection: CommandConnection) -> CommandConnection {
+    connection.with_timeout(BEGIN)
 }
 
-pub(super) async fn view(
-    connection: &mut CommandConnection,
-    name: &str,
-) -> Result<LeaderView, String> {
-    let master = connection.ask(&["SENTINEL", "MASTER", name]).await?;
-    let replicas = connection.ask(&["SENTINEL", "REPLICAS", name]).await?;
-    for (reply, command, rule) in [
-        (&master, "SENTINEL MASTER", "+sentinel|master"),
-        (&replicas, "SENTINEL REPLICAS", "+sentinel|replicas"),
-    ] {
-        if let Some(denied) =
-            reply.error().and_then(|line| Denied::read(line, command, rule, SENTINEL_AUTH))
-        {
-            return Err(denied.to_string());
-        }
-    }
+async fn view(connection: &mut CommandConnection, name: &str) -> Result<LeaderView, String> {
+    let (command, rule) = ("SENTINEL MASTER", "+sentinel|master");
+    let master = connection.run(&["SENTINEL", "MASTER", name], command, rule).await?;
+    let (command, rule) = ("SENTINEL REPLICAS", "+sentinel|replicas");
+    let replicas = connection.run(&["SENTINEL", "REPLICAS", name], command, rule).await?;
     read_view(&master, &replicas)
         .ok_or_else(|| "SENTINEL MASTER and REPLICAS returned no usable view".to_owned())
 }
 
 /// Subscribes on a dedicated connection. `None` if the sentinel refuses.
-async fn subscribe(
-    connection: CommandConnection,
-    timeout: Duration,
-) -> Result<Option<RespConnection>, String> {
-    let Some(mut connection) = connection.into_connection() else { return Ok(None) };
-    let subscribing = async {
-        let granted = subscription::subscribe(&mut connection, leader::CHANNELS).await?;
-        Ok(granted.then_some(connection))
+async fn subscribe(to: &mut CommandConnection) -> Result<Option<RespConnection>, String> {
+    let mut connection = to.connect().await?;
+    let subscribing = subscription::subscribe(&mut connection, leader::CHANNELS);
+    let Ok(granted) = tokio::time::timeout(TIMEOUT, subscribing).await else {
+        return Err(format!("no answer to SUBSCRIBE within {} ms", TIMEOUT.as_millis()));
     };
-    match tokio::time::timeout(timeout, subscribing).await {
-        Ok(done) => done.map_err(|error: ConnectionError| describe(&error)),
-        Err(_) => Err(format!("no answer to SUBSCRIBE within {} ms", timeout.as_millis())),
-    }
+    let granted = granted.map_err(|error| describe(&error))?;
+    Ok(granted.then_some(connection))
 }
 
 /// Forwards events. When the connection ends, the answers to polls still show the progress.
@@ -158,55 +168,10 @@ pub(super) async fn listen(
         else {
             continue;
         };
-        if let Some(event) = read_event(channel, payload, &name)
-            && out.send(Input::Event(event)).await.is_err()
-        {
-            return;
+        if let Some(event) = read_event(channel, payload, &name) {
+            let _ = out.send(Input::Event(event)).await;
         }
     }
-}
-
-pub(super) async fn answer(
-    mut connection: CommandConnection,
-    mut others: Vec<(NodeAddr, CommandConnection)>,
-    name: Arc<str>,
-    mut asked: mpsc::Receiver<LeaderCommand>,
-    out: mpsc::Sender<Input>,
-) {
-    while let Some(question) = asked.recv().await {
-        let input = match question {
-            LeaderCommand::StartFailover(kind) => {
-                Input::FailoverReply(match begun_elsewhere(&mut others, &name).await {
-                    Some(other) => FailoverReply::Refused(SwitchoverError::FailingOver(other)),
-                    None => order(&mut connection, &name, kind).await,
-                })
-            }
-            LeaderCommand::View => {
-                view(&mut connection, &name).await.map_or_else(Input::LeaderLost, Input::View)
-            }
-        };
-        if out.send(input).await.is_err() {
-            return;
-        }
-    }
-}
-
-/// The sentinel that has started a failover since it was first asked. One that does not answer in
-/// time counts as not having started one.
-async fn begun_elsewhere(
-    others: &mut [(NodeAddr, CommandConnection)],
-    name: &str,
-) -> Option<NodeAddr> {
-    let asking = async {
-        for (sentinel, connection) in others {
-            let reply = connection.ask(&["SENTINEL", "MASTER", name]).await;
-            if reply.is_ok_and(|reply| has_flag(&reply, "failover_in_progress")) {
-                return Some(sentinel.clone());
-            }
-        }
-        None
-    };
-    tokio::time::timeout(OTHERS_TIMEOUT, asking).await.ok().flatten()
 }
 
 /// The sentinel or the master does not support coordinated failovers.
@@ -223,33 +188,26 @@ fn lacks_coordination(reply: &Reply) -> bool {
 async fn order(
     connection: &mut CommandConnection,
     name: &str,
-    kind: FailoverKind,
+    mut kind: FailoverKind,
 ) -> FailoverReply {
     let plain = ["SENTINEL", "FAILOVER", name];
-    let (reply, kind) = match kind {
-        FailoverKind::Plain => (connection.ask(&plain).await, kind),
+    let mut reply = match kind {
+        FailoverKind::Plain => connection.ask(&plain).await,
         FailoverKind::Coordinated => {
-            match connection.ask(&["SENTINEL", "FAILOVER", name, "COORDINATED"]).await {
-                Ok(reply) if lacks_coordination(&reply) => {
-                    (connection.ask(&plain).await, FailoverKind::Plain)
-                }
-                reply => (reply, kind),
-            }
+            connection.ask(&["SENTINEL", "FAILOVER", name, "COORDINATED"]).await
         }
     };
-    match reply {
-        Ok(reply) => match reply.error() {
-            None => FailoverReply::Accepted(kind),
-            Some(line) => {
-                let denied =
-                    Denied::read(line, "SENTINEL FAILOVER", "+sentinel|failover", SENTINEL_AUTH);
-                let line = line.chars().take(120).collect();
-                FailoverReply::Refused(SwitchoverError::Refused(
-                    denied.map_or(line, |denied| denied.to_string()),
-                ))
-            }
-        },
-        Err(problem) => FailoverReply::Unknown(problem),
+    if kind == FailoverKind::Coordinated && reply.as_ref().is_ok_and(lacks_coordination) {
+        kind = FailoverKind::Plain;
+        reply = connection.ask(&plain).await;
+    }
+    let (command, rule) = ("SENTINEL FAILOVER", "+sentinel|failover");
+    match reply.and_then(|reply| connection.accepted(reply, command, rule)) {
+        Ok(_) => FailoverReply::Accepted(kind),
+        Err(CommandError::NotExecuted(problem)) => {
+            FailoverReply::Refused(SwitchoverError::Refused(problem))
+        }
+        Err(CommandError::Unanswered(problem)) => FailoverReply::Unknown(problem),
     }
 }
 
@@ -259,7 +217,7 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
-    use crate::link::login::{Access, Login};
+    use crate::link::login::Access;
 
     /// A sentinel that accepts a failover after it has saved its state for so long.
     async fn order_with_delay(delay: Duration) -> FailoverReply {
@@ -275,10 +233,8 @@ mod tests {
             }
         });
         let login = Login::new(Access { credentials: None, tls: None }, None);
-        let limits = SwitchoverLimits::default();
-        let connection =
-            CommandConnection::open(addr, &login, SENTINEL_AUTH, limits.timeout * 2).await.unwrap();
-        order(&mut patient(connection, limits), "mymaster", FailoverKind::Plain).await
+        let connection = CommandConnection::to_sentinel(addr, login);
+        order(&mut patient(connection), "mymaster", FailoverKind::Plain).await
     }
 
     #[tokio::test]

@@ -22,7 +22,7 @@
 //! dropped. `state_machine` decides; this module and `tasks` act.
 //!
 //! With `to` a named replica is promoted: `preference` makes it Sentinel's first choice before
-//! traffic is held, and undoes that when a replica is selected.
+//! traffic is held, and undoes that when a replica is selected, or at the end.
 
 mod catch_up;
 mod command_connection;
@@ -33,61 +33,37 @@ mod leader;
 mod leader_task;
 mod participants;
 mod pausing;
-mod phase;
 mod preference;
 mod state_machine;
-mod steps;
 mod tasks;
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
 pub use self::error::SwitchoverError;
-use self::leader_task::{FailoverLeader, LeaderCommand};
+use self::leader_task::FailoverLeader;
 use self::participants::{Participants, select_participants};
-pub use self::preference::PriorityChange;
-pub use self::preference::former_priority;
-use self::preference::{Preference, Reporter, requested_replica};
-use self::state_machine::SwitchoverMachine;
-use self::steps::{Action, DiscoveryState, Input};
-use self::tasks::{MasterCommand, ReplicationNodes, ServerTasks};
+use self::preference::Preference;
+pub use self::preference::{PriorityChange, former_priority};
+use self::state_machine::{Action, DiscoveryState, Input, SwitchoverMachine};
+use self::tasks::{ReplicationNodes, ServerTasks};
+use crate::NodeAddr;
 use crate::clock;
 use crate::discovery::handle::DiscoveryHandle;
-use crate::{NodeAddr, Pause};
 
 /// Interval of reading the discovery snapshot.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
-/// Interval of checks before the start, while a node has not answered yet.
+/// Interval of checks before the start, while a node has not answered yet, and how long that is
+/// waited for.
 const RETRY_INTERVAL: Duration = Duration::from_millis(5);
-
-/// Time limits of the parts of a switchover.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SwitchoverLimits {
-    /// For the replicas to catch up while the gate is closed.
-    pub catch_up: Duration,
-    /// From the failover command to the selection of a replica.
-    pub begin: Duration,
-    /// From the failover command to the verified new master.
-    pub follow: Duration,
-    /// For one command.
-    pub timeout: Duration,
-}
-
-impl Default for SwitchoverLimits {
-    fn default() -> Self {
-        let (catch_up, begin, follow) =
-            (Duration::from_secs(2), Duration::from_secs(2), Duration::from_secs(10));
-        Self { catch_up, begin, follow, timeout: Duration::from_millis(500) }
-    }
-}
+const RETRY_FOR: Duration = Duration::from_millis(500);
+/// How long a report is waited for that has to precede what it reports.
+const REPORT_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Options of a switchover.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SwitchoverOptions {
-    /// Time limits of its parts.
-    pub limits: SwitchoverLimits,
     /// Also pause the master's clients that do not pass through this proxy.
     pub pause_clients: bool,
     /// The replica to promote, as sentinels announce it or as it is dialled; `None` leaves the
@@ -122,14 +98,8 @@ pub struct SwitchoverOutcome {
     pub sentinel: Duration,
 }
 
-/// Keeps the gate closed until it is dropped; a commit opens the gate, too.
+/// Opens the gate at the end; a commit opens it, too.
 struct HeldGate<'a>(&'a DiscoveryHandle);
-
-impl HeldGate<'_> {
-    fn shut(&self, since: Instant, until: Instant) {
-        self.0.pause(Pause { since, until, ends_with_commit: true });
-    }
-}
 
 impl Drop for HeldGate<'_> {
     fn drop(&mut self) {
@@ -143,6 +113,32 @@ struct ExclusiveSwitchover<'a>(&'a DiscoveryHandle);
 impl Drop for ExclusiveSwitchover<'_> {
     fn drop(&mut self) {
         self.0.end_switchover();
+    }
+}
+
+/// Reports steps to the one that requested the switchover.
+#[derive(Debug, Clone)]
+struct Reporter {
+    steps: mpsc::Sender<SwitchoverStep>,
+    start: Instant,
+}
+
+impl Reporter {
+    /// Never blocks: the switchover must not depend on how fast its steps are read.
+    fn report(&self, step: &'static str, text: String) {
+        let after = clock::since(self.start);
+        // A receiver that was dropped is detected before the failover is started.
+        let _ = self.steps.try_send(SwitchoverStep { after, step, text });
+    }
+
+    /// Waits until every report was taken, or its reader is too slow or gone.
+    async fn taken(&self) {
+        let taken = async {
+            while self.steps.capacity() < self.steps.max_capacity() && !self.steps.is_closed() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        let _in_time = tokio::time::timeout(REPORT_TIMEOUT, taken).await;
     }
 }
 
@@ -162,17 +158,27 @@ pub async fn switchover(
     }
     let _exclusive = ExclusiveSwitchover(handle);
     let reporter = Reporter { steps, start: clock::now() };
-    let run = Run { handle, options, reporter, is_abort_reported: AtomicBool::new(false) };
-    let result = run.run().await.map_err(|reason| match reason {
+    let run = Run { handle, pause_clients: options.pause_clients, reporter };
+    let mut preference = None;
+    let result = match &options.to {
+        None => run.switch(None).await,
+        Some(to) => run.switch_to(to, &mut preference).await,
+    };
+    let result = result.map_err(|reason| match reason {
         SwitchoverError::Abandoned => refusal(handle).unwrap_or(SwitchoverError::Abandoned),
         reason => reason,
     });
-    if let Err(reason) = &result
-        && !run.is_abort_reported.load(Ordering::Relaxed)
-    {
-        run.report("abort", reason.to_string());
+    if let Err(reason) = &result {
+        run.reporter.report("abort", reason.to_string());
     }
-    result
+    let Some(preference) = preference else { return result };
+    let left = preference.settled().await;
+    match result {
+        Ok(SwitchoverOutcome { to, .. }) if !left.is_empty() => {
+            Err(SwitchoverError::node(&to, format!("is the master, but {}", left.join("; "))))
+        }
+        result => result,
+    }
 }
 
 /// Why no command may run now, if so.
@@ -184,108 +190,66 @@ fn refusal(handle: &DiscoveryHandle) -> Option<SwitchoverError> {
     operations.is_stopping().then_some(SwitchoverError::ServiceRemoved)
 }
 
+/// The servers that take part, connected and checked.
+struct Prepared {
+    participants: Participants,
+    nodes: ReplicationNodes,
+    leader: FailoverLeader,
+}
+
 struct Run<'a> {
     handle: &'a DiscoveryHandle,
-    options: SwitchoverOptions,
+    pause_clients: bool,
     reporter: Reporter,
-    /// The state machine has reported the end already.
-    is_abort_reported: AtomicBool,
 }
 
 impl Run<'_> {
-    fn report(&self, step: &'static str, text: String) {
-        self.reporter.report(step, text);
-    }
-
-    async fn run(&self) -> Result<SwitchoverOutcome, SwitchoverError> {
-        self.check_permitted()?;
-        let Some(to) = &self.options.to else {
-            let (participants, nodes, leader) = self.prepare().await?;
-            return self.carry_out(participants, nodes, leader, None).await;
-        };
-        let mut preference = self.prefer(to).await?;
-        let result = self.switch_to_preferred(&mut preference).await;
-        let requested = preference.requested().clone();
-        let left = preference.settled().await;
-        let outcome = result?;
-        if outcome.to != requested {
-            return Err(SwitchoverError::OtherReplica { requested, to: outcome.to });
-        }
-        if left.is_empty() {
-            return Ok(outcome);
-        }
-        let nodes: Vec<String> = left
-            .iter()
-            .map(|(it, problem)| {
-                format!(
-                    "replica-priority of {} is not restored ({problem}): {}",
-                    it.node,
-                    it.remedy()
-                )
-            })
-            .collect();
-        Err(SwitchoverError::NotRestored { to: outcome.to, nodes: nodes.join("; ") })
-    }
-
-    fn check_permitted(&self) -> Result<(), SwitchoverError> {
-        if let Some(reason) = refusal(self.handle) {
-            return Err(reason);
-        }
-        Ok(())
-    }
-
-    /// Starts to give the requested replica the lowest priority.
-    async fn prefer(&self, to: &NodeAddr) -> Result<Preference, SwitchoverError> {
-        let (participants, _nodes, leader) = self.prepare().await?;
-        let node = requested_replica(&self.handle.snapshot(), &participants, to)?;
-        let (timeout, reporter) = (self.options.limits.timeout, self.reporter.clone());
-        let (leader, connection) = (leader.addr, leader.connection);
-        let participants = &participants;
-        Preference::start(self.handle, participants, leader, connection, node, timeout, reporter)
-            .await
-    }
-
-    /// The switchover, once the leader reports the requested replica as its first choice. What
-    /// was checked before that is checked again.
-    async fn switch_to_preferred(
+    /// A switchover to `to`. `preference` is set before a priority is changed.
+    async fn switch_to(
         &self,
-        preference: &mut Preference,
+        to: &NodeAddr,
+        preference: &mut Option<Preference>,
     ) -> Result<SwitchoverOutcome, SwitchoverError> {
+        let prepared = self.prepare().await?;
+        let (participants, leader) = (&prepared.participants, &prepared.leader.addr);
+        let planned = Preference::plan(self.handle, participants, leader, to, &self.reporter);
+        let preference = preference.insert(planned.await?);
+        preference.raise().await?;
         tokio::select! {
             biased;
-            established = preference.established() => established?,
+            reported = preference.reported(prepared) => reported?,
             () = self.reporter.steps.closed() => return Err(SwitchoverError::Abandoned),
-            () = self.handle.operations().stopped() => {
-                return Err(refusal(self.handle).unwrap_or(SwitchoverError::Abandoned));
-            }
+            () = self.handle.operations().stopped() => return Err(SwitchoverError::Abandoned),
         }
-        let (participants, nodes, leader) = self.prepare().await?;
-        preference.check(&leader.addr, &leader.view)?;
-        self.carry_out(participants, nodes, leader, Some(preference)).await
+        let requested = preference.requested.clone();
+        let outcome = self.switch(Some(preference)).await?;
+        if outcome.to != requested {
+            let problem = format!("became the master, not {requested}; traffic flows to it");
+            return Err(SwitchoverError::node(&outcome.to, problem));
+        }
+        Ok(outcome)
     }
 
     /// Connects to every server that takes part, and checks whatever can be checked before traffic
     /// is held.
-    async fn prepare(
-        &self,
-    ) -> Result<(Participants, ReplicationNodes, FailoverLeader), SwitchoverError> {
-        let (access, limits) = (self.handle.connection_settings(), self.options.limits);
+    async fn prepare(&self) -> Result<Prepared, SwitchoverError> {
+        if let Some(reason) = refusal(self.handle) {
+            return Err(reason);
+        }
+        let access = self.handle.connection_settings();
         let participants = self.participants().await?;
-        let mut nodes = ReplicationNodes::open(access, &participants, limits).await?;
-        let (master, replicas) = nodes.look().await?;
-        let leader = FailoverLeader::choose(access, &participants, limits).await?;
-        self.report(
-            "check",
-            format!(
-                "{} is the master at offset {}, with {} replicas; sentinel {} can start the \
-                 failover",
-                participants.master,
-                master.offset,
-                replicas.len(),
-                leader.addr
-            ),
+        let mut nodes = ReplicationNodes::new(&participants, &access.auth);
+        let reading = nodes.look().await?;
+        let leader = FailoverLeader::choose(access, &participants).await?;
+        let text = format!(
+            "{} is the master at offset {}, with {} replicas; sentinel {} can start the failover",
+            participants.master,
+            reading.master.offset,
+            reading.replicas.len(),
+            leader.addr
         );
-        Ok((participants, nodes, leader))
+        self.reporter.report("check", text);
+        Ok(Prepared { participants, nodes, leader })
     }
 
     /// The nodes and sentinels that take part. Retries briefly while a node has not answered.
@@ -293,9 +257,7 @@ impl Run<'_> {
         let since = clock::now();
         loop {
             match select_participants(&self.handle.snapshot()) {
-                Err(SwitchoverError::Node { .. })
-                    if clock::since(since) < self.options.limits.timeout =>
-                {
+                Err(SwitchoverError::Node { .. }) if clock::since(since) < RETRY_FOR => {
                     tokio::time::sleep(RETRY_INTERVAL).await;
                 }
                 decided => return decided,
@@ -303,46 +265,55 @@ impl Run<'_> {
         }
     }
 
-    async fn carry_out(
+    /// The switchover; with a preference, once the leader reports it. What was checked before that
+    /// is checked again.
+    async fn switch(
         &self,
-        participants: Participants,
-        nodes: ReplicationNodes,
-        leader: FailoverLeader,
-        preference: Option<&Preference>,
+        mut preference: Option<&mut Preference>,
     ) -> Result<SwitchoverOutcome, SwitchoverError> {
-        let (access, limits) = (self.handle.connection_settings(), self.options.limits);
-        let (leader, down_after, mut tasks) = {
-            let (addr, down_after) = (leader.addr.clone(), leader.view.down_after);
-            (addr, down_after, ServerTasks::start(access, nodes, leader, limits))
-        };
-        let down_after = self.options.pause_clients.then(|| down_after.unwrap_or_default());
-        let (mut machine, mut actions) =
-            SwitchoverMachine::begin(clock::now(), participants, leader, limits, down_after)?;
-        let gate = HeldGate(self.handle);
+        let Prepared { participants, nodes, leader } = self.prepare().await?;
+        if let Some(preference) = &preference {
+            preference.check(&leader)?;
+        }
+        let down_after = leader.view.down_after.unwrap_or_default();
+        let down_after = self.pause_clients.then_some(down_after);
+        let addr = leader.addr.clone();
+        let access = self.handle.connection_settings();
+        let mut tasks = ServerTasks::start(access, &participants, nodes, leader);
+        let mut machine = SwitchoverMachine::begin(clock::now(), participants, addr, down_after)?;
+        let _gate = HeldGate(self.handle);
+        let mut actions = machine.step(clock::now(), Input::Tick);
         loop {
             for action in actions {
-                if let (Action::Selected(_), Some(preference)) = (&action, preference) {
-                    preference.restore();
-                }
-                if let Some(done) = self.perform(action, &gate, &tasks) {
-                    return done;
+                match action {
+                    Action::Hold(pause) => {
+                        self.handle.pause(pause);
+                    }
+                    Action::Release => {
+                        self.handle.resume();
+                    }
+                    // Each channel has capacity for all commands that can be pending.
+                    Action::ReadOffsets => drop(tasks.look.try_send(())),
+                    Action::Master(command) => drop(tasks.master.try_send(command)),
+                    Action::Leader(command) => drop(tasks.leader.try_send(command)),
+                    Action::ReportStep(step, text) => self.reporter.report(step, text),
+                    Action::Selected => preference.iter_mut().for_each(|it| it.restore()),
+                    Action::Done(result) => return result,
                 }
             }
-            let now = clock::now();
-            let wake_at = machine
-                .next_deadline()
-                .map_or(now + POLL_INTERVAL, |at| at.min(now + POLL_INTERVAL));
             let first = tokio::select! {
                 biased;
                 input = tasks.inputs.recv() => input,
-                () = tokio::time::sleep_until(wake_at.into()) => None,
+                () = tokio::time::sleep(POLL_INTERVAL) => None,
             };
             // After a stop of this process many inputs may be queued. The leader's events precede
             // the commit that they led to, and everything received precedes the deadlines that
             // passed meanwhile.
             let waiting = std::iter::from_fn(|| tasks.inputs.try_recv().ok());
             let mut inputs: Vec<Input> = first.into_iter().chain(waiting).collect();
-            inputs.push(Input::Discovery(self.discovery()));
+            let seen = self.handle.snapshot();
+            let (holding, master) = (seen.holding, seen.master.clone());
+            inputs.push(Input::Discovery(DiscoveryState { holding, master }));
             let is_revoked =
                 self.reporter.steps.is_closed() || self.handle.operations().is_stopping();
             inputs.extend(is_revoked.then_some(Input::Abandoned));
@@ -350,45 +321,5 @@ impl Run<'_> {
             let now = clock::now();
             actions = inputs.into_iter().flat_map(|input| machine.step(now, input)).collect();
         }
-    }
-
-    /// The state shown by discovery, once it has processed the latest command.
-    fn discovery(&self) -> DiscoveryState {
-        let seen = self.handle.snapshot();
-        let master = seen.master.as_ref().map(|it| (it.addr.clone(), it.generation, it.epoch));
-        DiscoveryState { holding: seen.holding, master }
-    }
-
-    /// Executes an action. Each task's channel has capacity for all commands that can be pending.
-    fn perform(
-        &self,
-        action: Action,
-        gate: &HeldGate<'_>,
-        tasks: &ServerTasks,
-    ) -> Option<Result<SwitchoverOutcome, SwitchoverError>> {
-        match action {
-            Action::Hold { since, until } => gate.shut(since, until),
-            Action::Release => {
-                self.handle.resume();
-            }
-            Action::Pause(span) => drop(tasks.master.try_send(MasterCommand::Pause(span))),
-            Action::Unpause => drop(tasks.master.try_send(MasterCommand::Unpause)),
-            Action::ReadHandover => drop(tasks.master.try_send(MasterCommand::ReadHandover)),
-            Action::EndHandover => drop(tasks.master.try_send(MasterCommand::EndHandover)),
-            Action::ReadOffsets => drop(tasks.look.try_send(())),
-            Action::StartFailover(kind) => {
-                let _ = tasks.leader.try_send(LeaderCommand::StartFailover(kind));
-            }
-            Action::PollLeader => drop(tasks.leader.try_send(LeaderCommand::View)),
-            Action::ReportStep(step, text) => {
-                if step == "abort" {
-                    self.is_abort_reported.store(true, Ordering::Relaxed);
-                }
-                self.report(step, text);
-            }
-            Action::Selected(_) => {}
-            Action::Done(result) => return Some(result),
-        }
-        None
     }
 }

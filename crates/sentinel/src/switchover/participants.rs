@@ -34,7 +34,11 @@ pub(super) fn select_participants(
     let mut sentinels: Vec<&SentinelSnapshot> = seen.sentinels.iter().filter(agree).collect();
     let (members, majority) = seen.quorum;
     if sentinels.len() < majority.max(1) {
-        return Err(SwitchoverError::NoMajority { agree: sentinels.len(), members, majority });
+        return Err(SwitchoverError::Refused(format!(
+            "only {} of {members} sentinels are reachable and name the current master; {majority} \
+             are required",
+            sentinels.len()
+        )));
     }
     // In TILT a sentinel still learns and repeats the right master, but would not execute a
     // failover command for half a minute.
@@ -75,7 +79,7 @@ fn eligible(
         if node.listed_healthy > 0 {
             let problem =
                 format!("{problem}, and a sentinel that considers it up might promote it");
-            return Err(SwitchoverError::Node { node: node.addr.clone(), problem });
+            return Err(SwitchoverError::node(&node.addr, problem));
         }
     }
     if replicas.is_empty() { Err(SwitchoverError::NoReplica) } else { Ok(replicas) }
@@ -228,9 +232,7 @@ mod tests {
         assert!(matches!(ports(&[7, 8, 9]), Err(SwitchoverError::Refused(_))));
         let mut cut_off = seen(&[]);
         cut_off.sentinels.truncate(1);
-        assert_eq!(
-            select_participants(&cut_off),
-            Err(SwitchoverError::NoMajority { agree: 1, members: 3, majority: 2 })
-        );
+        let refused = select_participants(&cut_off).unwrap_err().to_string();
+        assert!(refused.contains("only 1 of 3 sentinels") && refused.contains("2 are required"));
     }
 }

@@ -50,7 +50,11 @@ impl PauseSchedule {
     pub(super) fn within(down_after: Duration) -> Result<Self, SwitchoverError> {
         let budget = down_after * 3 / 4;
         if budget < PROMOTION + SPAN / 2 {
-            return Err(SwitchoverError::TooLong(down_after));
+            return Err(SwitchoverError::NotPaused(format!(
+                "down-after-milliseconds is {} ms, and the sentinels get no answer to PING during \
+                 a pause that is long enough",
+                down_after.as_millis()
+            )));
         }
         Ok(Self { budget, stopped: false, first: None, due: None, asked: None, until: None })
     }
@@ -74,11 +78,6 @@ impl PauseSchedule {
     /// Whether the clients are certainly paused at `now`.
     pub(super) fn holds_at(&self, now: Instant) -> bool {
         self.until.is_some_and(|until| now < until)
-    }
-
-    /// When [`due`](Self::due) is to be called.
-    pub(super) fn next_due(&self) -> Option<Instant> {
-        self.due.filter(|_| self.asked.is_none())
     }
 
     /// The action that is due; a returned pause counts as sent.
@@ -160,10 +159,10 @@ mod tests {
 
     #[test]
     fn refuses_when_promotion_does_not_fit() {
-        assert_eq!(
+        assert!(matches!(
             PauseSchedule::within(MS(1000)).unwrap_err(),
-            SwitchoverError::TooLong(MS(1000))
-        );
+            SwitchoverError::NotPaused(why) if why.contains("is 1000 ms")
+        ));
         assert!(PauseSchedule::within(MS(0)).is_err());
         let start = Instant::now();
         let mut pausing = PauseSchedule::within(MS(2000)).unwrap();
@@ -187,6 +186,6 @@ mod tests {
         );
         assert_eq!(pausing.due(start + MS(400)), Due::Pause(SPAN));
         assert!(pausing.answered(start + MS(410), Err("NOPERM".to_owned())).is_err());
-        assert_eq!((pausing.next_due(), pausing.due(start + MS(900))), (None, Due::Nothing));
+        assert_eq!(pausing.due(start + MS(900)), Due::Nothing);
     }
 }

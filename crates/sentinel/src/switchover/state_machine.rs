@@ -20,17 +20,26 @@
 
 use std::time::{Duration, Instant};
 
-use super::catch_up::{CatchUp, CatchUpStatus, ReplicationOffsets};
+use super::SwitchoverOutcome;
+use super::catch_up::{CatchUp, CatchUpStatus, ReplicationReading};
 use super::error::SwitchoverError;
 use super::failover::{Failover, FailoverUpdate};
 use super::handover::{Handover, HandoverState};
 use super::leader::{LeaderEvent, LeaderView};
 use super::participants::Participants;
 use super::pausing::{self, PauseSchedule};
-use super::phase::SwitchoverPhase;
-use super::steps::{Action, DiscoveryState, FailoverKind, FailoverReply, Input};
-use super::{SwitchoverLimits, SwitchoverOutcome};
-use crate::NodeAddr;
+use crate::{MasterSnapshot, NodeAddr, Pause};
+
+/// For the replicas to catch up while the gate is closed.
+const CATCH_UP: Duration = Duration::from_secs(2);
+/// From the failover command to the selection of a replica.
+pub(super) const BEGIN: Duration = Duration::from_secs(2);
+/// From the failover command to the verified new master.
+const FOLLOW: Duration = Duration::from_secs(10);
+/// For discovery to close the gate.
+const CLOSE: Duration = Duration::from_millis(500);
+/// For commands that are not answered.
+const UNANSWERED: Duration = Duration::from_secs(4);
 
 /// Interval of reading the offsets.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
@@ -47,14 +56,159 @@ const EVENT_DELAY: Duration = Duration::from_millis(500);
 /// How long to wait for a commit after the leader was lost; traffic is not held meanwhile.
 const COMMIT_WITHOUT_LEADER: Duration = Duration::from_secs(5);
 
+/// The state shown by discovery.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct DiscoveryState {
+    /// The gate is closed.
+    pub(super) holding: bool,
+    pub(super) master: Option<MasterSnapshot>,
+}
+
+/// How a failover is ordered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum FailoverKind {
+    /// The replica is promoted while the master accepts writes.
+    Plain,
+    /// The master stops accepting writes and hands over, where sentinel and master support that.
+    Coordinated,
+}
+
+/// The reply to the failover command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum FailoverReply {
+    /// It may be another kind than the requested one.
+    Accepted(FailoverKind),
+    Refused(SwitchoverError),
+    /// No reply arrived: the command may have been accepted.
+    Unknown(String),
+}
+
+/// An input of the state machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Input {
+    Tick,
+    Discovery(DiscoveryState),
+    OffsetsRead(Result<ReplicationReading, SwitchoverError>),
+    /// The answer to a `CLIENT PAUSE`.
+    Paused(Result<(), String>),
+    /// What may have paused the master's clients is revoked, or ends by itself; otherwise with a
+    /// text for operators.
+    Unpaused(Result<(), String>),
+    /// What the master reports about the handover; `None` without an answer.
+    HandoverRead(Option<HandoverState>),
+    FailoverReply(FailoverReply),
+    Event(LeaderEvent),
+    View(LeaderView),
+    LeaderLost(String),
+    /// The requester disconnected.
+    Abandoned,
+}
+
+/// A command for the master: about its other clients, or about a handover.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum MasterCommand {
+    /// Pause its clients for this long.
+    Pause(Duration),
+    Unpause,
+    /// Read whether it carries out the handover.
+    ReadHandover,
+    /// Let it accept writes again after a handover that failed.
+    EndHandover,
+}
+
+/// A command for the leader.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LeaderCommand {
+    /// `SENTINEL FAILOVER`.
+    StartFailover(FailoverKind),
+    /// Poll it about the failover.
+    View,
+}
+
+/// An action to execute. Each request is answered by one input, and repeated only after that.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Action {
+    /// Keep the gate closed.
+    Hold(Pause),
+    /// Open the gate, as far as this switchover closed it.
+    Release,
+    /// Read the offsets of all nodes.
+    ReadOffsets,
+    Master(MasterCommand),
+    Leader(LeaderCommand),
+    ReportStep(&'static str, String),
+    /// The leader has selected a replica: priorities have no effect on the failover any more.
+    Selected,
+    /// It is over, with this result.
+    Done(Result<SwitchoverOutcome, SwitchoverError>),
+}
+
+/// The phases in their order.
+#[derive(Debug)]
+enum Phase {
+    /// The gate is being closed.
+    ClosingGate,
+    /// Waiting for requests that were sent before to be executed.
+    Settling {
+        until: Instant,
+    },
+    /// The first `CLIENT PAUSE` is pending.
+    Pausing,
+    /// `look_at` is `None` while the offsets are being read.
+    CatchUp {
+        catch_up: CatchUp,
+        look_at: Option<Instant>,
+    },
+    StartingFailover,
+    /// `ask_at` is `None` while a poll of the leader is pending.
+    Following {
+        ask_at: Option<Instant>,
+    },
+    /// The leader was lost after it had selected a replica.
+    LeaderLost {
+        until: Instant,
+        problem: String,
+    },
+    /// The new master is in force; other clients stay paused for a while.
+    Lingering {
+        until: Instant,
+        outcome: SwitchoverOutcome,
+    },
+    /// Only the pause has to be revoked.
+    Ending(Result<SwitchoverOutcome, SwitchoverError>),
+    Over,
+}
+
+impl Phase {
+    /// Nothing has been changed yet.
+    fn is_revocable(&self) -> bool {
+        matches!(
+            self,
+            Self::ClosingGate | Self::Settling { .. } | Self::Pausing | Self::CatchUp { .. }
+        )
+    }
+
+    /// The failover command was sent, and its result is unknown.
+    fn is_after_failover_command(&self) -> bool {
+        matches!(self, Self::StartingFailover | Self::Following { .. } | Self::LeaderLost { .. })
+    }
+
+    /// The master's other clients are kept paused, if they are paused at all.
+    fn keeps_clients_paused(&self) -> bool {
+        matches!(self, Self::CatchUp { .. } | Self::Lingering { .. })
+            || self.is_after_failover_command()
+    }
+}
+
 /// The state machine. See the module's header.
 #[derive(Debug)]
 pub(super) struct SwitchoverMachine {
     participants: Participants,
     leader: NodeAddr,
-    limits: SwitchoverLimits,
     start: Instant,
-    phase: SwitchoverPhase,
+    phase: Phase,
+    /// When the failover command was sent, from then on.
+    ordered_at: Instant,
     pausing: Option<PauseSchedule>,
     failover: Failover,
     /// Of a coordinated failover, from its command on.
@@ -65,43 +219,35 @@ pub(super) struct SwitchoverMachine {
 }
 
 impl SwitchoverMachine {
-    /// Starts by closing the gate. `down_after` is given if the master's other clients are to be
-    /// paused.
+    /// The first step closes the gate. `down_after` is given if the master's other clients are to
+    /// be paused.
     pub(super) fn begin(
         now: Instant,
         participants: Participants,
         leader: NodeAddr,
-        limits: SwitchoverLimits,
         down_after: Option<Duration>,
-    ) -> Result<(Self, Vec<Action>), SwitchoverError> {
+    ) -> Result<Self, SwitchoverError> {
         let pausing = down_after.map(PauseSchedule::within).transpose()?;
         let failover = Failover::of(participants.master.clone(), participants.epoch);
-        let machine = Self {
+        let mut machine = Self {
             participants,
             leader,
-            limits,
             start: now,
-            phase: SwitchoverPhase::ClosingGate,
+            phase: Phase::ClosingGate,
+            ordered_at: now,
             pausing,
             failover,
             handover: None,
             unattributed_since: None,
             actions: Vec::new(),
         };
-        let hold = machine.hold();
-        Ok((machine, vec![hold]))
+        machine.hold();
+        Ok(machine)
     }
 
-    /// Neither a selection nor a new master has been observed.
-    fn has_not_begun(&self) -> bool {
-        !self.failover.is_selected() && self.unattributed_since.is_none()
-    }
-
-    fn hold(&self) -> Action {
-        Action::Hold {
-            since: self.start,
-            until: self.start + self.limits.catch_up + self.limits.follow,
-        }
+    fn hold(&mut self) {
+        let until = self.start + CATCH_UP + FOLLOW;
+        self.actions.push(Action::Hold(Pause { since: self.start, until, ends_with_commit: true }));
     }
 
     /// Processes one input and returns the actions, in order.
@@ -109,12 +255,11 @@ impl SwitchoverMachine {
         match input {
             Input::Tick => self.check_deadlines(now),
             Input::Discovery(discovery) => self.on_discovery(now, &discovery),
-            Input::OffsetsRead(on_offsets) => self.on_offsets(now, on_offsets),
+            Input::OffsetsRead(read) => self.on_offsets(now, read),
             Input::Paused(answer) => self.on_paused(now, answer),
-            Input::Unpaused => self.on_unpaused(),
+            Input::Unpaused(result) => self.on_unpaused(result),
             Input::FailoverReply(answer) => self.on_failover_reply(now, answer),
             Input::HandoverRead(state) => self.on_handover(now, state),
-            Input::HandoverEnded(result) => self.on_handover_ended(result),
             Input::Event(event) => self.event(now, event),
             Input::View(view) => self.view(now, view),
             Input::LeaderLost(problem) => self.leader_lost(now, problem),
@@ -127,126 +272,82 @@ impl SwitchoverMachine {
         std::mem::take(&mut self.actions)
     }
 
-    /// When an [`Input::Tick`] is due.
-    pub(super) fn next_deadline(&self) -> Option<Instant> {
-        let phase = match &self.phase {
-            SwitchoverPhase::ClosingGate => Some(self.start + self.limits.timeout),
-            SwitchoverPhase::Settling { until }
-            | SwitchoverPhase::Lingering { until, .. }
-            | SwitchoverPhase::LeaderLost { until, .. } => Some(*until),
-            SwitchoverPhase::CatchUp { look_at, .. } => *look_at,
-            SwitchoverPhase::Following { since, ask_at } => {
-                let begin = self.has_not_begun().then(|| *since + self.limits.begin);
-                let handover = self.handover.as_ref().and_then(Handover::next_due);
-                let follow = Some(*since + self.limits.follow);
-                [begin, *ask_at, handover, follow].into_iter().flatten().min()
-            }
-            SwitchoverPhase::Pausing
-            | SwitchoverPhase::StartingFailover { .. }
-            | SwitchoverPhase::Ending(_) => Some(self.last_deadline()),
-            SwitchoverPhase::Over => None,
-        };
-        let renewal = self
-            .pausing
-            .as_ref()
-            .filter(|_| self.phase.keeps_clients_paused())
-            .and_then(PauseSchedule::next_due);
-        phase.into_iter().chain(renewal).min()
+    fn report(&mut self, step: &'static str, text: impl Into<String>) {
+        self.actions.push(Action::ReportStep(step, text.into()));
     }
 
-    /// The switchover ends by then even if a task does not answer: the gate opens by itself
-    /// earlier, and the pause ends by itself.
-    fn last_deadline(&self) -> Instant {
-        self.start
-            + self.limits.catch_up
-            + self.limits.follow
-            + COMMIT_WITHOUT_LEADER
-            + LINGER
-            + self.limits.timeout * 8
+    fn report_no_longer_paused(&mut self, why: &str) {
+        let text = format!("clients that bypass this proxy are no longer paused: {why}");
+        self.report("pause", text);
     }
 
-    fn report(&mut self, step: &'static str, text: String) {
-        self.actions.push(Action::ReportStep(step, text));
+    fn command_master(&mut self, command: MasterCommand) {
+        self.actions.push(Action::Master(command));
     }
 
     /// Opens the gate, unpauses the clients, and completes once that is done.
     fn end(&mut self, result: Result<SwitchoverOutcome, SwitchoverError>) {
-        if matches!(self.phase, SwitchoverPhase::Ending(_) | SwitchoverPhase::Over) {
+        if matches!(self.phase, Phase::Ending(_) | Phase::Over) {
             return;
         }
         self.actions.push(Action::Release);
-        if let Err(reason) = &result {
-            self.report("abort", reason.to_string());
-        }
         // After another failover the old master is superseded: nobody is to write to it any more.
-        let stays =
-            matches!(&result, Err(it) if !matches!(it, SwitchoverError::OtherFailover { .. }));
+        let stays = matches!(&result, Err(it) if !matches!(it, SwitchoverError::OtherFailover(_)));
+        self.phase = Phase::Ending(result);
         if self.pausing.as_ref().is_some_and(PauseSchedule::was_tried) {
-            self.actions.push(Action::Unpause);
-            self.phase = SwitchoverPhase::Ending(result);
+            self.command_master(MasterCommand::Unpause);
         } else if stays && self.handover.as_ref().is_some_and(Handover::was_selected) {
-            self.actions.push(Action::EndHandover);
-            self.phase = SwitchoverPhase::Ending(result);
+            self.command_master(MasterCommand::EndHandover);
         } else {
-            self.phase = SwitchoverPhase::Over;
-            self.actions.push(Action::Done(result));
+            self.on_unpaused(Ok(()));
         }
     }
 
-    fn on_unpaused(&mut self) {
-        if let SwitchoverPhase::Ending(result) = &self.phase {
+    fn on_unpaused(&mut self, unpaused: Result<(), String>) {
+        if let Err(problem) = unpaused {
+            self.report("pause", problem);
+        }
+        if let Phase::Ending(result) = &self.phase {
             self.actions.push(Action::Done(result.clone()));
-            self.phase = SwitchoverPhase::Over;
+            self.phase = Phase::Over;
         }
     }
 
     fn on_handover(&mut self, now: Instant, state: Option<HandoverState>) {
-        let SwitchoverPhase::Following { .. } = self.phase else { return };
+        let Phase::Following { .. } = self.phase else { return };
         if self.handover.as_mut().is_some_and(|it| it.read(now, state)) {
             let (master, sentinel) = (self.participants.master.clone(), self.leader.clone());
             self.end(Err(SwitchoverError::NotCarriedOut { master, sentinel }));
         }
     }
 
-    fn on_handover_ended(&mut self, result: Result<(), String>) {
-        if let Err(problem) = result {
-            self.report("pause", problem);
-        }
-        self.on_unpaused();
-    }
-
     fn on_discovery(&mut self, now: Instant, discovery: &DiscoveryState) {
-        let newer = discovery
-            .master
-            .as_ref()
-            .filter(|(_, generation, _)| *generation > self.participants.generation);
-        match &self.phase {
-            _ if self.phase.is_revocable() && (newer.is_some() || discovery.master.is_none()) => {
+        let is_newer = |it: &&MasterSnapshot| it.generation > self.participants.generation;
+        let newer = discovery.master.as_ref().filter(is_newer);
+        match (&self.phase, newer) {
+            (phase, _)
+                if phase.is_revocable() && (newer.is_some() || discovery.master.is_none()) =>
+            {
                 self.end(Err(SwitchoverError::Unsettled));
             }
-            SwitchoverPhase::ClosingGate if discovery.holding => {
-                self.report("hold", "traffic is held; requests in flight are answered".to_owned());
+            (Phase::ClosingGate, _) if discovery.holding => {
+                self.report("hold", "traffic is held; requests in flight are answered");
                 if self.pausing.is_some() {
                     // A request of ours that is still in flight would be paused, too, and get no
                     // reply.
-                    self.phase = SwitchoverPhase::Settling { until: now + SETTLE_TIME };
+                    self.phase = Phase::Settling { until: now + SETTLE_TIME };
                 } else {
-                    self.catch_up(now, now + self.limits.catch_up);
+                    self.catch_up(now, now + CATCH_UP);
                 }
             }
-            SwitchoverPhase::StartingFailover { since }
-            | SwitchoverPhase::Following { since, .. }
-            | SwitchoverPhase::LeaderLost { since, .. } => {
-                if let Some((to, generation, epoch)) = newer {
-                    let (since, to) = (*since, to.clone());
-                    self.committed(now, since, to, *generation, *epoch);
-                } else if matches!(self.phase, SwitchoverPhase::LeaderLost { .. })
-                    && !discovery.holding
-                {
-                    // Traffic flows to the old master again, and must not be paused there.
-                    let stopped = self.pausing.as_mut().is_some_and(PauseSchedule::stop);
-                    self.actions.extend(stopped.then_some(Action::Unpause));
-                }
+            (phase, Some(master)) if phase.is_after_failover_command() => {
+                self.committed(now, master);
+            }
+            (Phase::LeaderLost { .. }, None)
+                if !discovery.holding && self.pausing.as_mut().is_some_and(PauseSchedule::stop) =>
+            {
+                // Traffic flows to the old master again, and must not be paused there.
+                self.command_master(MasterCommand::Unpause);
             }
             _ => {}
         }
@@ -254,43 +355,31 @@ impl SwitchoverMachine {
 
     fn catch_up(&mut self, now: Instant, until: Instant) {
         let catch_up = CatchUp::new(until, SETTLE_TIME, self.pausing.is_some());
-        self.phase = SwitchoverPhase::CatchUp { catch_up, look_at: Some(now) };
+        self.phase = Phase::CatchUp { catch_up, look_at: Some(now) };
     }
 
     fn on_paused(&mut self, now: Instant, answer: Result<(), String>) {
         let Some(pausing) = &mut self.pausing else { return };
-        let first = matches!(self.phase, SwitchoverPhase::Pausing);
-        match (pausing.answered(now, answer), first) {
-            (Ok(()), true) => {
-                let until = pausing.order_by(now + self.limits.catch_up);
-                self.report("pause", "clients that bypass this proxy are paused".to_owned());
+        match pausing.answered(now, answer) {
+            Ok(()) if matches!(self.phase, Phase::Pausing) => {
+                let until = pausing.order_by(now + CATCH_UP);
+                self.report("pause", "clients that bypass this proxy are paused");
                 self.catch_up(now, until);
             }
-            (Ok(()), false) => {}
-            (Err(problem), _) if self.phase.is_revocable() => {
+            Err(problem) if self.phase.is_revocable() => {
                 self.end(Err(SwitchoverError::NotPaused(problem)));
             }
-            (Err(problem), _) if self.phase.keeps_clients_paused() => {
-                self.report(
-                    "pause",
-                    format!("clients that bypass this proxy are no longer paused: {problem}"),
-                );
+            Err(problem) if self.phase.keeps_clients_paused() => {
+                self.report_no_longer_paused(&problem);
             }
-            (Err(_), _) => {}
+            _ => {}
         }
     }
 
-    fn on_offsets(
-        &mut self,
-        now: Instant,
-        on_offsets: Result<
-            (ReplicationOffsets, Vec<(NodeAddr, ReplicationOffsets)>),
-            SwitchoverError,
-        >,
-    ) {
-        let SwitchoverPhase::CatchUp { catch_up, look_at } = &mut self.phase else { return };
-        let status = match on_offsets {
-            Ok((master, replicas)) => catch_up.evaluate(now, master, &replicas),
+    fn on_offsets(&mut self, now: Instant, read: Result<ReplicationReading, SwitchoverError>) {
+        let Phase::CatchUp { catch_up, look_at } = &mut self.phase else { return };
+        let status = match read {
+            Ok(it) => catch_up.evaluate(now, it.master, &it.replicas),
             Err(reason) => CatchUpStatus::Abort(reason),
         };
         match status {
@@ -308,23 +397,20 @@ impl SwitchoverMachine {
                     "catch-up",
                     format!("every replica has the master's first {offset} bytes"),
                 );
-                self.phase = SwitchoverPhase::StartingFailover { since: now };
-                let kind = self.kind();
-                self.handover = (kind == FailoverKind::Coordinated).then_some(Handover::default());
-                self.actions.push(Action::StartFailover(kind));
+                (self.phase, self.ordered_at) = (Phase::StartingFailover, now);
+                // With paused clients the failover is a plain one: nothing is written that a
+                // handover would have to wait for, and a `PUBLISH` of the sentinel that waits at
+                // the paused master would keep its `FAILOVER` waiting, too.
+                let is_plain = self.pausing.is_some();
+                let kind = if is_plain { FailoverKind::Plain } else { FailoverKind::Coordinated };
+                self.handover = (!is_plain).then(Handover::default);
+                self.actions.push(Action::Leader(LeaderCommand::StartFailover(kind)));
             }
         }
     }
 
-    /// With paused clients the failover is a plain one: nothing is written that a handover would
-    /// have to wait for, and a `PUBLISH` of the sentinel that waits at the paused master would keep
-    /// its `FAILOVER` waiting, too.
-    fn kind(&self) -> FailoverKind {
-        if self.pausing.is_some() { FailoverKind::Plain } else { FailoverKind::Coordinated }
-    }
-
     fn on_failover_reply(&mut self, now: Instant, answer: FailoverReply) {
-        let SwitchoverPhase::StartingFailover { since } = self.phase else { return };
+        let Phase::StartingFailover = self.phase else { return };
         match answer {
             FailoverReply::Accepted(kind) => {
                 let how = match kind {
@@ -335,11 +421,11 @@ impl SwitchoverMachine {
                 if kind == FailoverKind::Plain {
                     self.handover = None;
                 }
-                self.phase = SwitchoverPhase::Following { since, ask_at: Some(now) };
+                self.phase = Phase::Following { ask_at: Some(now) };
             }
             FailoverReply::Refused(reason) => self.end(Err(reason)),
             FailoverReply::Unknown(problem) => {
-                self.phase = SwitchoverPhase::Following { since, ask_at: None };
+                self.phase = Phase::Following { ask_at: None };
                 self.leader_lost(now, problem);
             }
         }
@@ -355,7 +441,7 @@ impl SwitchoverMachine {
 
     /// The same information as the events, in case one is lost.
     fn view(&mut self, now: Instant, view: LeaderView) {
-        if let SwitchoverPhase::Following { ask_at, .. } = &mut self.phase {
+        if let Phase::Following { ask_at } = &mut self.phase {
             *ask_at = Some(now + LEADER_POLL_INTERVAL);
             let update = self.failover.view(view);
             self.update(now, update);
@@ -367,7 +453,7 @@ impl SwitchoverMachine {
             FailoverUpdate::Nothing => {}
             FailoverUpdate::Selected(node) => {
                 self.report("select", format!("{node} is to be promoted"));
-                self.actions.push(Action::Selected(node));
+                self.actions.push(Action::Selected);
                 if let Some(handover) = &mut self.handover {
                     handover.select(now);
                 }
@@ -380,49 +466,42 @@ impl SwitchoverMachine {
             }
             FailoverUpdate::Aborted(event) => {
                 let sentinel = self.leader.clone();
-                self.end(Err(SwitchoverError::Aborted { sentinel, event }));
+                self.end(Err(SwitchoverError::Aborted(sentinel, event)));
             }
         }
     }
 
     fn leader_lost(&mut self, now: Instant, problem: String) {
-        let SwitchoverPhase::Following { since, .. } = self.phase else { return };
+        let Phase::Following { .. } = self.phase else { return };
         if self.failover.is_selected() {
             // The discovery machine holds as long as the promotion may still come.
             self.actions.push(Action::Release);
-            self.phase =
-                SwitchoverPhase::LeaderLost { since, until: now + COMMIT_WITHOUT_LEADER, problem };
+            self.phase = Phase::LeaderLost { until: now + COMMIT_WITHOUT_LEADER, problem };
         } else {
             let sentinel = self.leader.clone();
-            self.end(Err(SwitchoverError::LeaderLost { sentinel, problem }));
+            self.end(Err(SwitchoverError::LeaderLost(sentinel, problem)));
         }
     }
 
-    fn committed(
-        &mut self,
-        now: Instant,
-        ordered_at: Instant,
-        to: NodeAddr,
-        generation: u64,
-        epoch: u64,
-    ) {
+    fn committed(&mut self, now: Instant, master: &MasterSnapshot) {
+        let MasterSnapshot { addr: to, generation, epoch, .. } = master.clone();
         if to == self.participants.master {
             // The old master was verified anew, which opened the gate.
             self.participants.generation = generation;
-            if !matches!(self.phase, SwitchoverPhase::LeaderLost { .. }) {
-                self.actions.push(self.hold());
+            if !matches!(self.phase, Phase::LeaderLost { .. }) {
+                self.hold();
             }
             return;
         }
         if !self.failover.led_to(&to, epoch) {
             let since = *self.unattributed_since.get_or_insert(now);
             if self.failover.is_selected() || now >= since + EVENT_DELAY {
-                self.end(Err(SwitchoverError::OtherFailover { to }));
+                self.end(Err(SwitchoverError::OtherFailover(to)));
             }
             return;
         }
         let held = now.saturating_duration_since(self.start);
-        let sentinel = now.saturating_duration_since(ordered_at);
+        let sentinel = now.saturating_duration_since(self.ordered_at);
         self.report(
             "commit",
             format!(
@@ -441,7 +520,7 @@ impl SwitchoverMachine {
         };
         if self.pausing.as_ref().is_some_and(PauseSchedule::was_tried) {
             self.actions.push(Action::Release);
-            self.phase = SwitchoverPhase::Lingering { until: now + LINGER, outcome };
+            self.phase = Phase::Lingering { until: now + LINGER, outcome };
         } else {
             self.end(Ok(outcome));
         }
@@ -449,33 +528,30 @@ impl SwitchoverMachine {
 
     /// Ends phases whose time limit has passed.
     fn check_deadlines(&mut self, now: Instant) {
-        let limits = self.limits;
-        if now >= self.last_deadline() {
+        // The switchover ends by then even if a task does not answer: the gate opens by itself
+        // earlier, and the pause ends by itself.
+        if now >= self.start + CATCH_UP + FOLLOW + COMMIT_WITHOUT_LEADER + LINGER + UNANSWERED {
             self.end(Err(SwitchoverError::NoCommit));
-            self.on_unpaused();
+            self.on_unpaused(Ok(()));
             return;
         }
+        let has_begun = self.failover.is_selected() || self.unattributed_since.is_some();
         match &self.phase {
-            SwitchoverPhase::ClosingGate if now >= self.start + limits.timeout => {
+            Phase::ClosingGate if now >= self.start + CLOSE => {
                 self.end(Err(SwitchoverError::Unsettled));
             }
-            SwitchoverPhase::Settling { until } if now >= *until => {
-                self.phase = SwitchoverPhase::Pausing;
-            }
-            SwitchoverPhase::Following { since, .. } if now >= *since + limits.follow => {
+            Phase::Settling { until } if now >= *until => self.phase = Phase::Pausing,
+            Phase::Following { .. } if now >= self.ordered_at + FOLLOW => {
                 self.end(Err(SwitchoverError::NoCommit));
             }
-            SwitchoverPhase::Following { since, .. }
-                if self.has_not_begun() && now >= *since + limits.begin =>
-            {
-                let reason = SwitchoverError::NotBegun(self.leader.clone(), limits.begin);
-                self.end(Err(reason));
+            Phase::Following { .. } if !has_begun && now >= self.ordered_at + BEGIN => {
+                self.end(Err(SwitchoverError::NotBegun(self.leader.clone(), BEGIN)));
             }
-            SwitchoverPhase::LeaderLost { until, problem, .. } if now >= *until => {
+            Phase::LeaderLost { until, problem } if now >= *until => {
                 let (sentinel, problem) = (self.leader.clone(), problem.clone());
-                self.end(Err(SwitchoverError::LeaderLost { sentinel, problem }));
+                self.end(Err(SwitchoverError::LeaderLost(sentinel, problem)));
             }
-            SwitchoverPhase::Lingering { until, outcome } if now >= *until => {
+            Phase::Lingering { until, outcome } if now >= *until => {
                 let outcome = outcome.clone();
                 self.end(Ok(outcome));
             }
@@ -486,34 +562,28 @@ impl SwitchoverMachine {
     /// Sends the requests that are due.
     fn ask(&mut self, now: Instant) {
         match &mut self.phase {
-            SwitchoverPhase::CatchUp { look_at, .. } if look_at.is_some_and(|at| now >= at) => {
+            Phase::CatchUp { look_at, .. } if look_at.is_some_and(|at| now >= at) => {
                 *look_at = None;
                 self.actions.push(Action::ReadOffsets);
             }
-            SwitchoverPhase::Following { ask_at, .. } if ask_at.is_some_and(|at| now >= at) => {
+            Phase::Following { ask_at } if ask_at.is_some_and(|at| now >= at) => {
                 *ask_at = None;
-                self.actions.push(Action::PollLeader);
+                self.actions.push(Action::Leader(LeaderCommand::View));
             }
             _ => {}
         }
-        if matches!(self.phase, SwitchoverPhase::Following { .. })
+        if matches!(self.phase, Phase::Following { .. })
             && self.handover.as_mut().is_some_and(|it| it.is_due(now))
         {
-            self.actions.push(Action::ReadHandover);
+            self.command_master(MasterCommand::ReadHandover);
         }
-        let wanted =
-            self.phase.keeps_clients_paused() || matches!(self.phase, SwitchoverPhase::Pausing);
+        let wanted = self.phase.keeps_clients_paused() || matches!(self.phase, Phase::Pausing);
         let Some(pausing) = self.pausing.as_mut().filter(|_| wanted) else { return };
         match pausing.due(now) {
             pausing::Due::Nothing => {}
-            pausing::Due::Pause(span) => self.actions.push(Action::Pause(span)),
-            pausing::Due::Over => {
-                let why = "otherwise the sentinels would consider the master down";
-                self.report(
-                    "pause",
-                    format!("clients that bypass this proxy are no longer paused: {why}"),
-                );
-            }
+            pausing::Due::Pause(span) => self.command_master(MasterCommand::Pause(span)),
+            pausing::Due::Over => self
+                .report_no_longer_paused("otherwise the sentinels would consider the master down"),
         }
     }
 }

@@ -7,175 +7,203 @@
 //! seconds later. The values are restored at the selection, 50 ms or more before the promotion,
 //! because the CONFIG REWRITE that ends each change of a role would make them permanent.
 //!
-//! `plan` decides which values to change; `keeper` sets and restores them.
+//! How to restore them by hand is printed before the first one is changed. They are restored for a
+//! few seconds, however the switchover ends; one that could not be restored then is reported with
+//! its command, and the doctor finds it. `plan` decides which values to change; `nodes` changes
+//! them.
 
-mod choice;
-mod keeper;
 mod nodes;
 mod plan;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use tokio::sync::mpsc;
+use tokio::runtime::Handle;
+use tokio::task::JoinSet;
+use tracing::{error, info};
 
-use self::choice::first_choice;
-use self::keeper::{ChangedNode, PriorityKeeper};
-use self::nodes::{NodeAccess, OpenReplica};
-pub use self::plan::PriorityChange;
-pub use self::plan::former_priority;
-use super::SwitchoverStep;
-use super::command_connection::CommandConnection;
+use self::nodes::Replica;
+pub use self::plan::{PriorityChange, former_priority};
+use self::plan::{first_choice, is_established};
 use super::error::SwitchoverError;
-use super::leader::LeaderView;
+use super::leader_task::FailoverLeader;
 use super::participants::Participants;
+use super::{Prepared, Reporter};
 use crate::NodeAddr;
 use crate::clock;
 use crate::discovery::handle::DiscoveryHandle;
+use crate::discovery::operations::Operations;
 
-/// How long a report of the changes is waited for, so that it precedes them.
-const REPORT_TIMEOUT: Duration = Duration::from_millis(500);
-
-/// Reports steps to the one that requested the switchover.
-#[derive(Debug, Clone)]
-pub(super) struct Reporter {
-    pub(super) steps: mpsc::Sender<SwitchoverStep>,
-    pub(super) start: Instant,
-}
-
-impl Reporter {
-    /// Never blocks: the switchover must not depend on how fast its steps are read.
-    pub(super) fn report(&self, step: &'static str, text: String) {
-        let after = clock::since(self.start);
-        // A receiver that was dropped is detected before the failover is started.
-        let _ = self.steps.try_send(SwitchoverStep { after, step, text });
-    }
-
-    /// Waits until every report was taken, or its reader is too slow or gone.
-    async fn taken(&self) {
-        let taken = async {
-            while self.steps.capacity() < self.steps.max_capacity() && !self.steps.is_closed() {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-        };
-        let _in_time = tokio::time::timeout(REPORT_TIMEOUT, taken).await;
-    }
-}
-
-/// What the keeper reports.
-#[derive(Debug)]
-pub(super) enum Event {
-    Established,
-    Failed(SwitchoverError),
-    Settled(Vec<(PriorityChange, String)>),
-}
+/// Interval of polling the leader.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
+/// Interval of reporting that the leader does not report the priorities yet.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
+/// A sentinel sends INFO every ten seconds, at its next tick, and may have missed one reply.
+const REPORT_PATIENCE: Duration = Duration::from_secs(25);
 
 /// The temporary priorities of one switchover. Dropping it restores them.
 #[derive(Debug)]
 pub(super) struct Preference {
-    requested: NodeAddr,
+    /// The replica to promote, as sentinels announce it.
+    pub(super) requested: NodeAddr,
+    /// Its priority, which is not changed.
     wanted: u64,
-    orders: mpsc::Sender<()>,
-    events: mpsc::Receiver<Event>,
+    /// The name of the service, in logs.
+    name: Arc<str>,
+    operations: Operations,
+    reporter: Reporter,
+    replicas: Vec<Replica>,
+    /// Each returns what is left for an operator to do.
+    restoring: JoinSet<Option<String>>,
 }
 
 impl Preference {
-    /// Reads the priorities of the replicas, reports which ones change, and starts to change them.
-    pub(super) async fn start(
+    /// Reads the priorities of the replicas, and reports which ones are to be changed.
+    pub(super) async fn plan(
         handle: &DiscoveryHandle,
         participants: &Participants,
-        leader: NodeAddr,
-        connection: CommandConnection,
-        requested: NodeAddr,
-        timeout: Duration,
-        reporter: Reporter,
+        leader: &NodeAddr,
+        to: &NodeAddr,
+        reporter: &Reporter,
     ) -> Result<Self, SwitchoverError> {
         let settings = handle.connection_settings();
-        let access = NodeAccess { login: settings.auth.clone(), timeout };
+        let requested = requested_replica(&handle.snapshot(), participants, to)?;
         let mut replicas = Vec::with_capacity(participants.replicas.len());
         for (node, dialled) in &participants.replicas {
-            replicas.push(OpenReplica::open(&access, node.clone(), *dialled).await?);
+            replicas.push(Replica::open(&settings.auth, node, *dialled).await?);
         }
-        let candidates: Vec<_> = replicas.iter().map(|it| it.candidate.clone()).collect();
-        let (changes, wanted) = plan::plan(&requested, &candidates)?;
-        announce(&reporter, &changes, &leader);
+        let mut changes: Vec<_> = replicas.iter_mut().map(|it| &mut it.change).collect();
+        let wanted = plan::plan(&requested, &mut changes)?;
+        replicas.retain(|it| it.change.from != it.change.to);
+        announce(reporter, &replicas, leader);
         reporter.taken().await;
-        let mut nodes = Vec::with_capacity(changes.len());
-        for it in replicas {
-            let change = changes.iter().find(|change| change.node == it.candidate.node);
-            let Some(change) = change.cloned() else { continue };
-            nodes.push(ChangedNode::new(change, it.connection, it.role));
-        }
-        let (orders, ordered) = mpsc::channel(1);
-        let (out, events) = mpsc::channel(4);
-        let keeper = PriorityKeeper {
-            name: Arc::clone(&settings.name),
-            master_name: Arc::clone(&settings.master_name),
-            master: participants.master.clone(),
-            sentinel: leader,
-            requested: requested.clone(),
+        Ok(Self {
+            requested,
             wanted,
-            access,
+            name: Arc::clone(&settings.name),
             operations: handle.operations().clone(),
-            nodes,
-            events: out,
-            reporter: Some(reporter),
-        };
-        tokio::spawn(keeper.run(connection, ordered));
-        Ok(Self { requested, wanted, orders, events })
+            reporter: reporter.clone(),
+            replicas,
+            restoring: JoinSet::new(),
+        })
     }
 
-    /// The replica to promote, as sentinels announce it.
-    pub(super) fn requested(&self) -> &NodeAddr {
-        &self.requested
+    /// Raises the priorities one after another, without regard to an interruption: each takes half
+    /// a second at most.
+    pub(super) async fn raise(&mut self) -> Result<(), SwitchoverError> {
+        for it in &mut self.replicas {
+            let PriorityChange { node, from, to, .. } = &it.change;
+            info!(service = &*self.name, %node, from, to, "changing replica-priority");
+            self.operations.add_changed_priority(it.change.clone());
+            if let Err(reason) = it.raise().await {
+                if !it.is_raised {
+                    self.operations.remove_changed_priority(&it.change);
+                }
+                return Err(reason);
+            }
+        }
+        Ok(())
     }
 
     /// Waits until the leader reports the requested replica as its first choice.
-    pub(super) async fn established(&mut self) -> Result<(), SwitchoverError> {
-        match self.events.recv().await {
-            Some(Event::Established) => Ok(()),
-            Some(Event::Failed(reason)) => Err(reason),
-            Some(Event::Settled(_)) | None => Err(SwitchoverError::Unsettled),
+    pub(super) async fn reported(&mut self, prepared: Prepared) -> Result<(), SwitchoverError> {
+        let Self { requested, wanted, reporter, .. } = self;
+        let Prepared { participants, mut leader, .. } = prepared;
+        let sentinel = leader.addr.clone();
+        let since = clock::now();
+        let mut report_at = since + PROGRESS_INTERVAL;
+        loop {
+            let seen = leader.look().await;
+            let seen = seen.map_err(|problem| SwitchoverError::node(&sentinel, problem))?;
+            let judged = is_established(&seen, &sentinel, &participants.master, requested, *wanted);
+            let Err(problem) = judged? else { break };
+            let now = clock::now();
+            if now >= since + REPORT_PATIENCE {
+                let problem = format!(
+                    "it does not report {requested} as the first choice after {} s: {problem}",
+                    REPORT_PATIENCE.as_secs()
+                );
+                return Err(SwitchoverError::node(&sentinel, problem));
+            }
+            if now >= report_at {
+                report_at = now + PROGRESS_INTERVAL;
+                reporter.report("prefer", format!("waiting for sentinel {sentinel}: {problem}"));
+            }
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
+        let text = format!(
+            "sentinel {sentinel} reports {requested} as its first choice, with priority {wanted}"
+        );
+        reporter.report("prefer", text);
+        Ok(())
     }
 
     /// Whether the sentinel that starts the failover would promote the requested replica.
-    pub(super) fn check(
-        &self,
-        leader: &NodeAddr,
-        view: &LeaderView,
-    ) -> Result<(), SwitchoverError> {
-        first_choice(view, &self.requested, self.wanted)
-            .map_err(|problem| SwitchoverError::Refused(format!("{leader}: {problem}")))
+    pub(super) fn check(&self, leader: &FailoverLeader) -> Result<(), SwitchoverError> {
+        first_choice(&leader.view, &self.requested, self.wanted)
+            .map_err(|problem| SwitchoverError::Refused(format!("{}: {problem}", leader.addr)))
     }
 
-    /// Starts to restore the priorities, without waiting for it.
-    pub(super) fn restore(&self) {
-        let _ = self.orders.try_send(());
-    }
-
-    /// Restores the priorities, or reports which ones are left. Bounded.
-    pub(super) async fn settled(mut self) -> Vec<(PriorityChange, String)> {
-        self.restore();
-        while let Some(event) = self.events.recv().await {
-            if let Event::Settled(left) = event {
-                return left;
-            }
+    /// Starts to restore the priorities that were raised, all at once.
+    pub(super) fn restore(&mut self) {
+        for mut it in std::mem::take(&mut self.replicas).into_iter().filter(|it| it.is_raised) {
+            let (name, operations) = (Arc::clone(&self.name), self.operations.clone());
+            let reporter = self.reporter.clone();
+            self.restoring.spawn(async move {
+                let restored = it.restore().await;
+                operations.remove_changed_priority(&it.change);
+                let (service, node, remedy) = (&*name, &it.change.node, it.change.remedy());
+                match restored {
+                    Ok(text) => {
+                        info!(service, step = "restore", "{text}");
+                        reporter.report("restore", text);
+                        None
+                    }
+                    Err(problem) => {
+                        error!(service, %node, problem, remedy, "replica-priority is not restored");
+                        let text = format!(
+                            "replica-priority of {node} is not restored ({problem}), and a command \
+                             without an answer may still change it: {remedy}"
+                        );
+                        reporter.report("restore", text.clone());
+                        Some(text)
+                    }
+                }
+            });
         }
-        Vec::new()
+    }
+
+    /// Restores the priorities, and returns what is left after a few seconds.
+    pub(super) async fn settled(mut self) -> Vec<String> {
+        self.restore();
+        let mut left = Vec::new();
+        while let Some(restored) = self.restoring.join_next().await {
+            left.extend(restored.ok().flatten());
+        }
+        left
+    }
+}
+
+impl Drop for Preference {
+    fn drop(&mut self) {
+        if Handle::try_current().is_ok() {
+            self.restore();
+        }
+        self.restoring.detach_all();
     }
 }
 
 /// Reports the changes and how to undo them before they are made: an operator can do so if this
 /// process is killed.
-fn announce(reporter: &Reporter, changes: &[PriorityChange], leader: &NodeAddr) {
-    let text = if changes.is_empty() {
+fn announce(reporter: &Reporter, replicas: &[Replica], leader: &NodeAddr) {
+    let changes = || replicas.iter().map(|it| &it.change);
+    let text = if replicas.is_empty() {
         "no priority has to be changed".to_owned()
     } else {
-        let change = |it: &PriorityChange| format!("{} from {} to {}", it.node, it.from, it.to);
-        let list: Vec<String> = changes.iter().map(change).collect();
-        let remedies: Vec<String> = changes.iter().map(PriorityChange::remedy).collect();
+        let list = changes().map(|it| format!("{} from {} to {}", it.node, it.from, it.to));
+        let list: Vec<String> = list.collect();
+        let remedies: Vec<String> = changes().map(PriorityChange::remedy).collect();
         format!(
             "replica-priority changes until a replica is selected: {}; to restore it by hand: {}",
             list.join(", "),
@@ -189,23 +217,26 @@ fn announce(reporter: &Reporter, changes: &[PriorityChange], leader: &NodeAddr) 
 }
 
 /// Whether the requested replica can be promoted, from what is known before anything is asked.
-pub(super) fn requested_replica(
+fn requested_replica(
     seen: &crate::DiscoverySnapshot,
     participants: &Participants,
     to: &NodeAddr,
 ) -> Result<NodeAddr, SwitchoverError> {
     let is_it = |addr: &NodeAddr, dialled: SocketAddr| addr == to || NodeAddr::from(dialled) == *to;
     if is_it(&participants.master, participants.dialled) {
-        return Err(SwitchoverError::AlreadyMaster(to.clone()));
+        return Err(SwitchoverError::node(to, "it is the master already"));
     }
     let found = participants.replicas.iter().find(|(addr, dialled)| is_it(addr, *dialled));
     let node = found.map_or(to, |(addr, _)| addr);
     let listed = seen.nodes.iter().find(|it| it.addr == *node).map_or(0, |it| it.listed_healthy);
     let (members, majority) = seen.quorum;
     if listed < majority {
-        return Err(SwitchoverError::NotListed { node: node.clone(), listed, members, majority });
+        let problem = format!(
+            "it is listed as a healthy replica by {listed} of {members} sentinels; {majority} are \
+             required"
+        );
+        return Err(SwitchoverError::node(node, problem));
     }
-    let problem = || "it does not report that it follows the master".to_owned();
-    let refused = || SwitchoverError::NotPromotable { node: to.clone(), problem: problem() };
-    found.map(|(addr, _)| addr.clone()).ok_or_else(refused)
+    let problem = "it does not report that it follows the master";
+    found.map(|(addr, _)| addr.clone()).ok_or_else(|| SwitchoverError::node(to, problem))
 }

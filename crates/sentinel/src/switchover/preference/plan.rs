@@ -1,4 +1,5 @@
-//! Which priorities to change so that Sentinel promotes the requested replica.
+//! Which priorities to change so that Sentinel promotes the requested replica, and whether it
+//! would.
 //!
 //! Sentinel promotes the replica with the lowest priority above 0
 //! (`redis:src/sentinel.c:compareSlavesForPromotion`). The requested one keeps its priority; those
@@ -9,9 +10,11 @@
 //! that raise the same replica at once set and restore the same values.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use crate::NodeAddr;
 use crate::switchover::error::SwitchoverError;
+use crate::switchover::leader::LeaderView;
 
 /// Added to a priority for a while. Servers accept up to 2,147,483,647; nobody uses such values.
 const RAISE: u64 = 1_000_000_000;
@@ -22,7 +25,19 @@ pub fn former_priority(value: u64) -> Option<u64> {
     value.checked_sub(RAISE)
 }
 
-/// A temporary change of a node's `replica-priority`.
+/// Fails if another process has raised this priority, or ended without restoring it.
+pub(super) fn refuse_raised(node: &NodeAddr, value: u64) -> Result<(), SwitchoverError> {
+    let Some(former) = former_priority(value) else { return Ok(()) };
+    let problem = format!(
+        "its replica-priority is {value}: another process is switching over to a named replica, \
+         or ended without restoring it; repeat it when that is done, or, if nobody is doing that: \
+         redis-cli -h {} -p {} CONFIG SET replica-priority {former}",
+        node.host, node.port
+    );
+    Err(SwitchoverError::node(node, problem))
+}
+
+/// A temporary change of a node's `replica-priority`; none if both values are the same.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PriorityChange {
     /// The node.
@@ -44,46 +59,78 @@ impl PriorityChange {
     }
 }
 
-/// A replica with its `replica-priority`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Candidate {
-    pub(super) node: NodeAddr,
-    pub(super) dialled: SocketAddr,
-    pub(super) priority: u64,
-}
-
-/// The changes that make `requested` the first choice, and its priority.
+/// Sets the values that make `requested` the first choice, and returns its own.
 pub(super) fn plan(
     requested: &NodeAddr,
-    candidates: &[Candidate],
-) -> Result<(Vec<PriorityChange>, u64), SwitchoverError> {
-    let refuse = |problem: &str| SwitchoverError::NotPromotable {
-        node: requested.clone(),
-        problem: problem.to_owned(),
-    };
-    for it in candidates {
-        if let Some(former) = former_priority(it.priority) {
-            let (node, value) = (it.node.clone(), it.priority);
-            return Err(SwitchoverError::PrioritiesInUse { node, value, former });
+    replicas: &mut [&mut PriorityChange],
+) -> Result<u64, SwitchoverError> {
+    for it in &*replicas {
+        refuse_raised(&it.node, it.from)?;
+    }
+    let own = replicas.iter().find(|it| it.node == *requested).map(|it| it.from);
+    let own =
+        own.ok_or_else(|| SwitchoverError::node(requested, "it does not follow the master"))?;
+    if own == 0 {
+        let problem = "its replica-priority is 0, so that it is never promoted";
+        return Err(SwitchoverError::node(requested, problem));
+    }
+    for it in replicas {
+        if it.node != *requested && (1..=own).contains(&it.from) {
+            it.to = it.from + RAISE;
         }
     }
-    let own = candidates
-        .iter()
-        .find(|it| it.node == *requested)
-        .ok_or_else(|| refuse("it does not follow the master"))?;
-    if own.priority == 0 {
-        return Err(refuse("its replica-priority is 0, so that it is never promoted"));
+    Ok(own)
+}
+
+/// Whether the leader would promote the requested replica, or why not yet. Fails where waiting is
+/// in vain.
+pub(super) fn is_established(
+    view: &LeaderView,
+    leader: &NodeAddr,
+    master: &NodeAddr,
+    requested: &NodeAddr,
+    wanted: u64,
+) -> Result<Result<(), String>, SwitchoverError> {
+    if view.failing_over {
+        return Err(SwitchoverError::FailingOver(leader.clone()));
     }
-    let rivals = candidates
-        .iter()
-        .filter(|it| it.node != *requested && (1..=own.priority).contains(&it.priority));
-    let raised = rivals.map(|it| PriorityChange {
-        node: it.node.clone(),
-        dialled: it.dialled,
-        from: it.priority,
-        to: it.priority + RAISE,
+    if view.master != *master || view.down {
+        return Err(SwitchoverError::Unsettled);
+    }
+    // Raised by another process since this one has read it.
+    if let Some(own) = view.replicas.iter().find(|it| it.addr == *requested) {
+        refuse_raised(requested, own.priority)?;
+    }
+    Ok(first_choice(view, requested, wanted))
+}
+
+/// Whether a failover by this sentinel would promote the requested replica; if not, why.
+pub(super) fn first_choice(
+    view: &LeaderView,
+    requested: &NodeAddr,
+    wanted: u64,
+) -> Result<(), String> {
+    let own = view.replicas.iter().find(|it| it.addr == *requested);
+    let own = own.ok_or_else(|| format!("it does not list {requested}"))?;
+    if let Some(unfit) = own.unfit {
+        return Err(format!("it would not promote {requested}: {unfit}"));
+    }
+    let age = |age: Option<Duration>| {
+        age.map_or(String::new(), |age| {
+            format!("; it asks every ten seconds, last {:.1} s ago", age.as_secs_f64())
+        })
+    };
+    if own.priority != wanted {
+        let (priority, age) = (own.priority, age(own.info_age));
+        return Err(format!("it reports priority {priority} for {requested}, not {wanted}{age}"));
+    }
+    let rival = view.replicas.iter().find(|it| {
+        it.addr != *requested && it.unfit.is_none() && it.priority > 0 && it.priority <= wanted
     });
-    Ok((raised.collect(), own.priority))
+    rival.map_or(Ok(()), |rival| {
+        let (node, priority, age) = (&rival.addr, rival.priority, age(rival.info_age));
+        Err(format!("it reports priority {priority} for {node}, not above {wanted}{age}"))
+    })
 }
 
 #[cfg(test)]
@@ -91,20 +138,27 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::switchover::leader::ListedReplica;
 
-    fn candidate(port: u16, priority: u64) -> Candidate {
+    fn replica(port: u16, priority: u64) -> PriorityChange {
         let dialled = SocketAddr::from(([10, 0, 0, 1], port));
-        Candidate { node: dialled.into(), dialled, priority }
+        PriorityChange { node: dialled.into(), dialled, from: priority, to: priority }
+    }
+
+    fn plan_all(requested: u16, replicas: &mut [PriorityChange]) -> Result<u64, SwitchoverError> {
+        let mut them: Vec<&mut PriorityChange> = replicas.iter_mut().collect();
+        plan(&replica(requested, 0).node, &mut them)
     }
 
     /// Port, value before, value after.
     type Changed = Vec<(u16, u64, u64)>;
 
     fn planned(priorities: &[u64]) -> Result<(Changed, u64), SwitchoverError> {
-        let candidates: Vec<Candidate> =
-            (1..).zip(priorities).map(|(port, priority)| candidate(port, *priority)).collect();
-        let (changes, own) = plan(&candidate(1, 0).node, &candidates)?;
-        Ok((changes.into_iter().map(|it| (it.node.port, it.from, it.to)).collect(), own))
+        let mut replicas: Vec<PriorityChange> =
+            (1..).zip(priorities).map(|(port, priority)| replica(port, *priority)).collect();
+        let own = plan_all(1, &mut replicas)?;
+        replicas.retain(|it| it.from != it.to);
+        Ok((replicas.into_iter().map(|it| (it.node.port, it.from, it.to)).collect(), own))
     }
 
     #[test]
@@ -133,8 +187,66 @@ mod tests {
     fn refuses_a_replica_that_is_never_promoted() {
         let refused = planned(&[0, 100]).unwrap_err().to_string();
         assert!(refused.contains("replica-priority is 0"), "{refused}");
-        let refused = plan(&candidate(9, 0).node, &[candidate(1, 100)]).unwrap_err().to_string();
+        let refused = plan_all(9, &mut [replica(1, 100)]).unwrap_err().to_string();
         assert!(refused.contains("does not follow"), "{refused}");
+    }
+
+    /// What a sentinel reports: ports and priorities.
+    fn view(priorities: &[(u16, u64)]) -> LeaderView {
+        let listed = |&(port, priority): &(u16, u64)| ListedReplica {
+            addr: replica(port, priority).node,
+            priority,
+            info_age: Some(Duration::from_secs(4)),
+            unfit: None,
+        };
+        LeaderView {
+            master: replica(1, 0).node,
+            epoch: 6,
+            failing_over: false,
+            down: false,
+            selected: None,
+            down_after: None,
+            replicas: priorities.iter().map(listed).collect(),
+        }
+    }
+
+    #[test]
+    fn waits_until_the_leader_reports_the_priorities() {
+        let node = replica(2, 1).node;
+        // The leader's INFO is older than the change.
+        let problem = first_choice(&view(&[(2, 100), (3, 1)]), &node, 1).unwrap_err();
+        assert!(problem.contains("reports priority 100"), "{problem}");
+        assert!(problem.contains("4.0 s ago"), "{problem}");
+        let problem = first_choice(&view(&[(2, 1), (3, 1)]), &node, 1).unwrap_err();
+        assert!(problem.contains("priority 1 for 10.0.0.1:3, not above 1"), "{problem}");
+        assert_eq!(first_choice(&view(&[(2, 1), (3, 1_000_000_001)]), &node, 1), Ok(()));
+    }
+
+    #[test]
+    fn fails_at_once_when_waiting_is_in_vain() {
+        let (node, leader) = (|port| replica(port, 0).node, replica(9, 0).node);
+        let judge = |view: &LeaderView| is_established(view, &leader, &node(1), &node(2), 1);
+        let refused = judge(&view(&[(2, 1_000_000_100), (3, 2)])).unwrap_err().to_string();
+        assert!(refused.contains("-p 2 CONFIG SET replica-priority 100"), "{refused}");
+        let failing = LeaderView { failing_over: true, ..view(&[]) };
+        assert_eq!(judge(&failing), Err(SwitchoverError::FailingOver(node(9))));
+        let other = LeaderView { master: node(2), ..view(&[]) };
+        assert_eq!(judge(&other), Err(SwitchoverError::Unsettled));
+        let waiting = judge(&view(&[(2, 100)])).unwrap();
+        assert!(waiting.is_err());
+    }
+
+    #[test]
+    fn counts_only_replicas_that_could_be_promoted() {
+        let node = replica(2, 1).node;
+        let mut seen = view(&[(2, 1), (3, 1)]);
+        assert!(first_choice(&seen, &node, 1).is_err());
+        seen.replicas[1].unfit = Some("it considers it down");
+        assert_eq!(first_choice(&seen, &node, 1), Ok(()));
+        seen.replicas[0].unfit = Some("it considers it down");
+        assert!(first_choice(&seen, &node, 1).unwrap_err().contains("down"));
+        assert!(first_choice(&view(&[(3, 1)]), &node, 1).unwrap_err().contains("not list"));
+        assert_eq!(first_choice(&view(&[(2, 1), (3, 0)]), &node, 1), Ok(()));
     }
 
     proptest! {
