@@ -161,7 +161,7 @@ pub async fn switchover(
     let run = Run { handle, pause_clients: options.pause_clients, reporter };
     let mut preference = None;
     let result = match &options.to {
-        None => run.switch(None).await,
+        None => run.switch_to_any().await,
         Some(to) => run.switch_to(to, &mut preference).await,
     };
     let result = result.map_err(|reason| match reason {
@@ -204,25 +204,41 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
+    async fn switch_to_any(&self) -> Result<SwitchoverOutcome, SwitchoverError> {
+        let prepared = self.prepare().await?;
+        self.switch(prepared, None).await
+    }
+
     /// A switchover to `to`. `preference` is set before a priority is changed.
     async fn switch_to(
         &self,
         to: &NodeAddr,
         preference: &mut Option<Preference>,
     ) -> Result<SwitchoverOutcome, SwitchoverError> {
-        let prepared = self.prepare().await?;
+        let mut prepared = self.prepare().await?;
         let (participants, leader) = (&prepared.participants, &prepared.leader.addr);
         let planned = Preference::plan(self.handle, participants, leader, to, &self.reporter);
         let preference = preference.insert(planned.await?);
         preference.raise().await?;
-        tokio::select! {
-            biased;
-            reported = preference.reported(prepared) => reported?,
-            () = self.reporter.steps.closed() => return Err(SwitchoverError::Abandoned),
-            () = self.handle.operations().stopped() => return Err(SwitchoverError::Abandoned),
+        loop {
+            let awaited = prepared.leader.addr.clone();
+            tokio::select! {
+                biased;
+                reported = preference.reported(prepared) => reported?,
+                () = self.reporter.steps.closed() => return Err(SwitchoverError::Abandoned),
+                () = self.handle.operations().stopped() => return Err(SwitchoverError::Abandoned),
+            }
+            // What was checked before is checked again. Another sentinel may be the first to ask
+            // now, such as one that has just connected: it is waited for, too.
+            prepared = self.prepare().await?;
+            match preference.check(&prepared.leader) {
+                Err(reason) if prepared.leader.addr == awaited => return Err(reason),
+                Err(_) => {}
+                Ok(()) => break,
+            }
         }
         let requested = preference.requested.clone();
-        let outcome = self.switch(Some(preference)).await?;
+        let outcome = self.switch(prepared, Some(preference)).await?;
         if outcome.to != requested {
             let problem = format!("became the master, not {requested}; traffic flows to it");
             return Err(SwitchoverError::node(&outcome.to, problem));
@@ -265,16 +281,13 @@ impl Run<'_> {
         }
     }
 
-    /// The switchover; with a preference, once the leader reports it. What was checked before that
-    /// is checked again.
+    /// The switchover, once everything is prepared.
     async fn switch(
         &self,
+        prepared: Prepared,
         mut preference: Option<&mut Preference>,
     ) -> Result<SwitchoverOutcome, SwitchoverError> {
-        let Prepared { participants, nodes, leader } = self.prepare().await?;
-        if let Some(preference) = &preference {
-            preference.check(&leader)?;
-        }
+        let Prepared { participants, nodes, leader } = prepared;
         let down_after = leader.view.down_after.unwrap_or_default();
         let down_after = self.pause_clients.then_some(down_after);
         let addr = leader.addr.clone();
