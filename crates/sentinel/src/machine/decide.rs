@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use super::electorate::Vote;
 use super::nodes::verifies;
 use super::state::{Basis, MachineState, NoMasterReason};
 use super::vote_count::{self, Claim, VoteOutcome};
@@ -22,8 +23,11 @@ impl Machine {
         self.unify_names(now);
         let committed = self.committed.as_ref().map(|it| (&it.addr, it.epoch));
         let is_majority = |voters: &BTreeSet<&MyId>| self.may_decide(voters);
-        let mut finding =
-            vote_count::count(&self.electorate.votes(committed), &is_majority, committed);
+        let votes = self.electorate.votes(committed);
+        let mut finding = vote_count::count(&votes, &is_majority, committed);
+        if let Some(claim) = self.founders_dissent(&votes) {
+            finding = VoteOutcome::Regressed(claim);
+        }
         if let VoteOutcome::Confirmed { split, .. } = &mut finding {
             *split &= !self.awaits_other_name();
         }
@@ -97,6 +101,15 @@ impl Machine {
             self.actions.push(MachineAction::Warning(Warning::Stranger));
         }
         self.strangers = strangers;
+    }
+
+    /// What enough sentinels to start with name, if none such have ever named the master: a start
+    /// with few may have been one with a sentinel of another cluster, whose epoch says nothing.
+    fn founders_dissent(&self, votes: &[Vote]) -> Option<Claim> {
+        let committed = self.committed.as_ref().filter(|_| self.electorate.is_founding())?;
+        let may_found = |voters: &BTreeSet<&MyId>| self.electorate.may_found(voters);
+        let claim = vote_count::decided(votes, &may_found, 0)?;
+        (claim.addr != committed.addr && claim.epoch < committed.epoch).then_some(claim)
     }
 
     /// Whether enough sentinels name this node to start with it.

@@ -152,6 +152,11 @@ impl Electorate {
         self.expected = sentinels.min(MAX_VOTERS);
     }
 
+    /// Whether no master was ever named by enough sentinels to start with.
+    pub(super) fn is_founding(&self) -> bool {
+        self.founding && !self.refounding
+    }
+
     /// A majority has decided: from now on a sentinel needs a member that confirms it.
     pub(super) fn close_founding(&mut self) {
         (self.founding, self.refounding) = (false, false);

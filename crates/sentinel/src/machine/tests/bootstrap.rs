@@ -318,3 +318,42 @@ fn warns_of_configured_stranger_without_vote() {
     rig.run(1500);
     assert_eq!(rig.machine.quorum(), (4, 3));
 }
+
+/// One of the configured addresses is that of a sentinel of another cluster, whose master has the
+/// same name and a higher epoch. It was the only one that answered at the start.
+#[test]
+fn leaves_foreign_master_of_minority_start() {
+    for clustered in [true, false] {
+        let mut rig = Rig::with(rules(), 3);
+        rig.sentinels.remove(&1);
+        rig.sentinels.insert(4, stray_view('D', 7));
+        rig.nodes.insert('D', master('D', "foreign", ""));
+        for sentinel in [2, 3] {
+            rig.change(sentinel, |it| it.peers[0].1 = clustered);
+        }
+        rig.disconnects(2).disconnects(3).run(5000);
+        assert_eq!(rig.outcomes_untimed(), ["commit D@7 bootstrap_minority"]);
+        rig.mark();
+        rig.reconnects(2).reconnects(3).run(30_000);
+        let seen = rig.outcomes_untimed();
+        assert_eq!(seen, ["hold", "commit A@5 epoch_regression"], "{:?}", rig.outcomes());
+    }
+}
+
+/// The sentinel that answered at the start has seen a failover, of which the others have not heard.
+/// Its master is the one that the others adopt, not theirs.
+#[test]
+fn keeps_newer_master_of_minority_start_until_others_hear_of_it() {
+    let mut rig = Rig::new();
+    rig.promotes('B').demotes('A', 'B');
+    rig.change(1, |it| (it.addr, it.epoch) = (node('B'), 6));
+    rig.disconnects(2).disconnects(3).run(5000);
+    assert_eq!(rig.outcomes_untimed(), ["commit B@6 bootstrap_minority"]);
+    rig.mark();
+    // Theirs is a replica, and cannot be verified.
+    rig.reconnects(2).reconnects(3).run(20_000);
+    assert!(rig.outcomes().is_empty(), "{:?}", rig.outcomes());
+    rig.all_name('B', 6).run(3000);
+    assert!(rig.outcomes().is_empty(), "{:?}", rig.outcomes());
+    assert_eq!(*rig.machine.state(), MachineState::Stable);
+}
