@@ -118,6 +118,15 @@ fn refuses_files_that_are_too_large() {
     );
 }
 
+/// A supervisor that stops at this code would restart it for ever otherwise.
+#[test]
+fn exits_with_78_on_takeover_without_folder() {
+    let config = file("[[service]]\nsentinels = [\"127.0.0.1:1\"]\nlisten = [\"127.0.0.1:0\"]\n");
+    let output = pointsman(&["run", "--takeover", "--config", path(&config)], &[]);
+    assert_eq!(output.status.code(), Some(78));
+    assert!(stderr(&output).contains("process.state_dir"), "{}", stderr(&output));
+}
+
 #[test]
 fn exits_with_64_on_invalid_command_line() {
     for args in

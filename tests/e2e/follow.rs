@@ -267,21 +267,19 @@ fn refuses_to_follow_without_control() {
     refused(&follow(&pointsman, cluster.master().addr(), &[]), "control = true");
 }
 
-#[test]
-fn refuses_takeover_while_override_is_in_force() {
-    let cluster = Cluster::builder().down_after(SLOW).start();
+/// A process that can be given orders and taken over.
+fn replaceable(cluster: &Cluster) -> Pointsman {
     let state = cluster.folder().to_owned();
-    let old = builder(&cluster)
+    builder(cluster)
         .lines(&format!(
             "control = true\ncontrol_token_env = \"E2E_TOKEN\"\n[process]\nstate_dir = {state:?}"
         ))
         .env("E2E_TOKEN", TOKEN)
-        .start();
-    let master = cluster.master().addr();
-    lose_sentinels(&cluster, &old);
-    followed(&follow(&old, master, &[]));
-    // The successor would find one sentinel, and follow what that one names.
-    cluster.sentinels()[0].restart();
+        .start()
+}
+
+/// Starts a successor, and waits until it is refused for this reason.
+fn refused_successor(cluster: &Cluster, old: &Pointsman, reason: &str) -> Process {
     let config = old.process().log_path().with_file_name("pointsman.toml");
     let args = ["run".into(), "--takeover".into(), "--config".into(), config.into_os_string()];
     let env = vec![("E2E_TOKEN".into(), TOKEN.into())];
@@ -290,11 +288,42 @@ fn refuses_takeover_while_override_is_in_force() {
     let new = Process::start(&launch);
     wait_until("the refusal", PATIENCE, || {
         let log = old.process().log();
-        if log.contains("an override is in force: end it") { Ok(()) } else { Err(log) }
+        if log.contains(reason) { Ok(()) } else { Err(log) }
     });
+    new
+}
+
+#[test]
+fn refuses_takeover_while_override_is_in_force() {
+    let cluster = Cluster::builder().down_after(SLOW).start();
+    let old = replaceable(&cluster);
+    let master = cluster.master().addr();
+    lose_sentinels(&cluster, &old);
+    followed(&follow(&old, master, &[]));
+    // The successor would find one sentinel, and follow what that one names.
+    cluster.sentinels()[0].restart();
+    let new = refused_successor(&cluster, &old, "an override is in force: end it");
     assert!(set(&mut old.client(), "served by the old process"));
     assert!(active(&old));
     // Without the override the same successor takes over.
     assert!(order(&old, &["unfollow"], TOKEN).status.success());
+    assert_eq!(old.wait_exit(PATIENCE).code(), Some(0), "{}", new.tail());
+}
+
+/// The successor would send what waits.
+#[test]
+fn refuses_takeover_while_traffic_is_paused() {
+    let cluster = Cluster::builder().down_after(SLOW).start();
+    let old = replaceable(&cluster);
+    let mut client = old.client();
+    assert!(set(&mut client, "before"));
+    assert!(order(&old, &["pause"], TOKEN).status.success());
+    let new = refused_successor(&cluster, &old, "traffic is paused: end that");
+    client.send(&harness::encode(&["SET", "k", "waits"])).expect("sent");
+    let value = cluster.master().client().cmd(&["GET", "k"]).expect("a reply");
+    assert_ne!(value.text(), Some("waits"));
+    assert!(order(&old, &["resume"], TOKEN).status.success());
+    assert!(client.read_value().expect("a reply").is_ok());
+    drop(client);
     assert_eq!(old.wait_exit(PATIENCE).code(), Some(0), "{}", new.tail());
 }

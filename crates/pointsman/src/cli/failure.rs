@@ -10,6 +10,7 @@ use super::import::ImportError;
 use super::status::StatusError;
 use crate::config::Faults;
 use crate::process::error::RunError;
+use crate::process::takeover::TakeoverError;
 use crate::system::threads;
 
 /// The command line is invalid (`EX_USAGE` of sysexits).
@@ -49,11 +50,15 @@ impl Failure {
         match self {
             Self::Usage(error) if !error.use_stderr() => ExitCode::SUCCESS,
             Self::Usage(_) => ExitCode::from(USAGE),
-            // Numbers that exceed a limit of the system, and sockets of a service manager that do
-            // not fit: another start would end in the same way.
+            // Numbers that exceed a limit of the system, sockets of a service manager that do not
+            // fit, and a takeover without a folder: another start would end in the same way.
             Self::Faults(_)
             | Self::Import(_)
-            | Self::Run(RunError::Files(_) | RunError::Inherited(_)) => ExitCode::from(CONFIG),
+            | Self::Run(
+                RunError::Files(_)
+                | RunError::Inherited(_)
+                | RunError::Takeover(TakeoverError::NoFolder),
+            ) => ExitCode::from(CONFIG),
             Self::Run(_) | Self::Status(_) | Self::Control(_) | Self::Output(_) => {
                 ExitCode::FAILURE
             }

@@ -50,15 +50,8 @@ impl OfferedSockets {
                 sockets.lock().unwrap_or_else(PoisonError::into_inner),
                 admin.lock().unwrap_or_else(PoisonError::into_inner),
             );
-            // The successor knows nothing of the order: it would follow the few sentinels that it
-            // finds, to another master.
-            let is_overridden = |service: &Arc<ReportedService>| {
-                service.discovery.snapshot().overrides.in_force.is_some()
-            };
-            if services.list().iter().any(is_overridden) {
-                return Err(std::io::Error::other(
-                    "an override is in force: end it with `pointsman unfollow` first",
-                ));
+            if let Some(order) = services.list().iter().find_map(order_in_force) {
+                return Err(std::io::Error::other(order));
             }
             if sockets.all().is_empty() {
                 return Err(std::io::Error::other("this process is stopping"));
@@ -90,4 +83,17 @@ impl OfferedSockets {
         };
         Ok((takeover_socket.start(taken, offer, on_handover)?, handovers))
     }
+}
+
+/// The operator's order that a successor would not know of, if there is one: without an override
+/// it would follow the few sentinels that it finds, to another master, and without a pause it would
+/// send what waits.
+fn order_in_force(service: &Arc<ReportedService>) -> Option<&'static str> {
+    let seen = service.discovery.snapshot();
+    if seen.overrides.in_force.is_some() {
+        return Some("an override is in force: end it with `pointsman unfollow` first");
+    }
+    // A switchover ends at a takeover by itself.
+    let is_paused = seen.pause.is_some_and(|pause| !pause.ends_with_commit);
+    is_paused.then_some("traffic is paused: end that with `pointsman resume` first")
 }
