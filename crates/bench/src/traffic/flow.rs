@@ -6,6 +6,8 @@ use crate::load::Workload;
 
 /// Clients of small requests.
 const CLIENTS: usize = 50;
+/// Clients of writes of which one confirmation covers many.
+const MANY_CLIENTS: usize = 200;
 /// Clients of bulk.
 pub(super) const BULK_CLIENTS: usize = 8;
 /// Requests per second of the open loop.
@@ -41,6 +43,9 @@ impl Flow {
             Row::Redis => Self { to_redis: true, ..small },
             Row::Latency => Self { rate: Some(RATE), to_redis: true, ..small },
             Row::Writes => Self { workload: Workload::Write, to_redis: true, ..small },
+            Row::ManyWriters => {
+                Self { workload: Workload::Write, clients: MANY_CLIENTS, to_redis: true, ..small }
+            }
             Row::WritePipeline => {
                 Self { workload: Workload::Write, pipeline: 16, to_redis: true, ..small }
             }

@@ -22,7 +22,9 @@ pub(super) enum Row {
     Latency,
     /// SET of 64 B, 50 clients, a Redis with two replicas as the backend. Only on request.
     Writes,
-    /// Pipelines of sixteen of them. Only on request.
+    /// The same with 200 clients. Only on request.
+    ManyWriters,
+    /// Pipelines of sixteen, 50 clients. Only on request.
     WritePipeline,
     /// 20,000 of them per second. Only on request.
     WriteLatency,
@@ -75,6 +77,7 @@ impl Row {
                 "Latency at 20,000 requests a second to a Redis (GET of 64 B, 50 clients)"
             }
             Self::Writes => "Writes to a Redis with two replicas (SET of 64 B, 50 clients)",
+            Self::ManyWriters => "Writes to a Redis with two replicas (SET of 64 B, 200 clients)",
             Self::WritePipeline => {
                 "Pipelines of 16 writes to a Redis with two replicas (SET of 64 B, 50 clients)"
             }
@@ -110,6 +113,7 @@ impl Row {
             | Self::Pipeline
             | Self::TlsSmall
             | Self::Writes
+            | Self::ManyWriters
             | Self::WritePipeline => &[Measure::Rps, Measure::CpuRequest, Measure::Busy],
             Self::Latency | Self::WriteLatency => {
                 &[Measure::P50, Measure::P99, Measure::P999, Measure::CpuRequest]
@@ -138,7 +142,8 @@ impl Row {
     /// Whether it has writes for a Redis with replicas. It is only measured on request, because
     /// the replicas take a part of the core that is shared by load and Redis.
     pub(super) fn needs_replicas(self) -> bool {
-        matches!(self, Self::Writes | Self::WritePipeline | Self::WriteLatency)
+        use Row::{ManyWriters, WriteLatency, WritePipeline, Writes};
+        matches!(self, Writes | ManyWriters | WritePipeline | WriteLatency)
     }
 
     /// Whether the row measures this peer.
