@@ -6,7 +6,7 @@
 //! because their order is kept.
 //!
 //! A `WAIT` follows the last write among the bytes of one write, so that the reads behind it are
-//! not held. It is only sent between requests, and not within a transaction, whose `EXEC` is the
+//! not held; but the last one before a command that may block, for as long as that takes. It is only sent between requests, and not within a transaction, whose `EXEC` is the
 //! write. If a reply to a write turns up that no `WAIT` follows (the transaction was not opened), a
 //! `WAIT` is sent as soon as the client is between two requests.
 //!
@@ -282,6 +282,11 @@ impl Confirmations {
         self.examined == 0 && !self.waits.is_empty()
     }
 
+    /// Whether the server owes an answer to `WAIT`, or a reply is held.
+    pub(crate) fn is_awaiting(&self) -> bool {
+        !self.waits.is_empty() || self.is_holding()
+    }
+
     /// Writes whose replies were replaced since the last call.
     pub(crate) fn take_not_confirmed(&mut self) -> u32 {
         std::mem::take(&mut self.not_confirmed)
@@ -305,6 +310,7 @@ impl Confirmations {
 
     fn examine(&mut self, bytes: &[u8]) -> Result<(), Fault> {
         let (mut rest, mut last_write, mut is_blocking) = (bytes, None, false);
+        let mut is_before_blocking = false;
         while !rest.is_empty() {
             self.find_effect(rest);
             let owed = self.ledger.owed();
@@ -322,8 +328,12 @@ impl Confirmations {
             // A request that is not answered has no reply to hold.
             if self.ledger.owed() > owed {
                 self.sent(effect);
-                if effect == Effect::MayWrite {
-                    is_blocking |= self.ledger.last_request() == Some(Class::Blocking);
+                let blocks = self.ledger.last_request() == Some(Class::Blocking);
+                // What was written before must not wait for as long as it blocks. A `WAIT` follows
+                // its own reply.
+                is_before_blocking |= blocks && last_write.is_some();
+                if effect == Effect::MayWrite && !is_before_blocking {
+                    is_blocking |= blocks;
                     let end = bytes.len() - rest.len();
                     last_write = Some((end, self.answered + self.ledger.owed()));
                 }
@@ -459,7 +469,9 @@ impl Confirmations {
             }
             if self.ledger.at_boundary(Direction::Reply) {
                 self.replies.extend(self.partial.take());
-            } else if self.is_holding() && self.ledger.session_state() == SessionState::Opaque {
+            }
+            let is_needed = self.is_holding() || self.writes > 0 || !self.waits.is_empty();
+            if is_needed && self.ledger.session_state() == SessionState::Opaque {
                 return Err(Fault::Untracked);
             }
             for _ in self.ledger.owed()..owed {

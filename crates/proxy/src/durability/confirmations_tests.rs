@@ -383,3 +383,25 @@ fn asks_the_server_which_unknown_commands_read() {
     assert_eq!(receive(&mut it, "+v\r\n"), "+v ");
     assert_eq!(requests(&mut it, &["JSON.SET k v"]), format!("*3 JSON.SET k v {WAIT}"));
 }
+
+/// A client that acknowledges a job and waits for the next one.
+#[test]
+fn confirms_what_was_written_before_a_blocking_command() {
+    let mut it = confirmations(OnTimeout::Error);
+    let wire = requests(&mut it, &["LREM p 1 x", "GET k", "BLMOVE q p LEFT RIGHT 0"]);
+    assert_eq!(wire, format!("*4 LREM p 1 x {WAIT}*2 GET k *6 BLMOVE q p LEFT RIGHT 0 "));
+    assert_eq!(receive(&mut it, ":1\r\n:1\r\n+v\r\n"), ":1 +v ");
+    assert_eq!(receive(&mut it, "$1\r\nx\r\n"), "");
+    assert!(it.takes_wait());
+    assert_eq!(shown(it.request()), format!("{AFTER_BLOCKING}{WAIT}"));
+    assert_eq!(receive(&mut it, ":0\r\n:0\r\n:1\r\n"), "x ");
+}
+
+/// The answer to `WAIT` could not be told from a reply.
+#[test]
+fn gives_up_when_a_transaction_cannot_be_followed() {
+    let mut it = confirmations(OnTimeout::Error);
+    requests(&mut it, &["MULTI", "SUBSCRIBE c", "SET k v", "EXEC", "STRLEN k"]);
+    let mut out = Vec::new();
+    assert_eq!(it.receive(b"+OK\r\n+QUEUED\r\n", &mut out), Err(Fault::Untracked));
+}

@@ -37,7 +37,7 @@ pub(crate) struct ConfirmedStream<S> {
     confirmations: Box<Confirmations>,
     /// How long after the target was first used its replicas may still have to connect.
     patience: Duration,
-    /// A write waits for the answer to a `WAIT`.
+    /// A write, or the end of our direction, waits for the answer to a `WAIT`.
     is_write_held: bool,
     /// Bytes of a `WAIT` that are not written yet.
     unwritten: usize,
@@ -46,6 +46,12 @@ pub(crate) struct ConfirmedStream<S> {
     read: usize,
     /// Counts what is held as kept by the worker, which reads less from all then.
     kept: KeptCount,
+    /// There was something to read in the last poll, and whether any of it was read.
+    was_readable: bool,
+    was_read: bool,
+    /// Nothing is read, because the client has not read yet: it may send all of its requests first.
+    /// They are not held then, since the answer that ends this would not be read.
+    is_reader_behind: bool,
 }
 
 impl<S: ByteStream> ConfirmedStream<S> {
@@ -72,6 +78,9 @@ impl<S: ByteStream> ConfirmedStream<S> {
             ready: Vec::new(),
             read: 0,
             kept: KeptCount::default(),
+            was_readable: false,
+            was_read: false,
+            is_reader_behind: false,
         }
     }
 
@@ -139,7 +148,9 @@ impl<S: ByteStream> ConfirmedStream<S> {
 
 impl<S: ByteStream> ByteStream for ConfirmedStream<S> {
     fn update_readiness(&mut self, cx: &mut Context<'_>) {
+        self.is_reader_behind = self.was_readable && !self.was_read;
         self.stream.update_readiness(cx);
+        (self.was_readable, self.was_read) = (self.is_readable(), false);
         // Nothing else may be written while an answer is awaited. The next read finds a failure,
         // too.
         let _later = self.poll_write_wait(cx);
@@ -150,6 +161,7 @@ impl<S: ByteStream> ByteStream for ConfirmedStream<S> {
     }
 
     fn poll_read(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+        self.was_read = true;
         while !self.has_ready() {
             let read = ready!(self.stream.poll_read(cx, buffer))?;
             if read == 0 {
@@ -170,8 +182,12 @@ impl<S: ByteStream> ByteStream for ConfirmedStream<S> {
 
     fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         ready!(self.poll_write_wait(cx))?;
-        self.is_write_held = self.holds_writes();
+        self.is_write_held = self.holds_writes() && !self.is_reader_behind;
         if self.is_write_held {
+            if self.is_readable() {
+                // Whether it is read is known in the next poll.
+                cx.waker().wake_by_ref();
+            }
             return Poll::Pending;
         }
         if self.confirmations.is_patient()
@@ -211,6 +227,11 @@ impl<S: ByteStream> ByteStream for ConfirmedStream<S> {
 
     fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_write_wait(cx))?;
+        // A server that reads an end drops a client that waits, with its replies.
+        self.is_write_held = self.confirmations.is_awaiting();
+        if self.is_write_held {
+            return Poll::Pending;
+        }
         self.stream.poll_shutdown(cx)
     }
 

@@ -3,6 +3,7 @@
 //! Each worker has one epoll instance and runs its tasks on one thread, so sessions need no locks
 //! among themselves. The loop itself is in [`workers`](crate::workers).
 
+pub(crate) mod alarm;
 pub(crate) mod heartbeat;
 pub(crate) mod reactor;
 mod readiness;

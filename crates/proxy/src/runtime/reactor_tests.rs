@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use crate::io::stream::ByteStream;
 use crate::io::stream::{ClientStream, SocketStream};
+use crate::runtime::alarm::Alarm;
 use crate::runtime::reactor::{self, EventBuffer, InstalledReactor, Reactor};
 use crate::runtime::tasks::{self, Panicked, Tasks, WorkerHandle};
 use crate::runtime::wake_flag::FlaggedWaker;
@@ -91,6 +92,25 @@ fn wakes_reader_at_next_byte_only() {
         assert_eq!(read(&mut stream, &waker), Poll::Ready(3));
         // The short read has shown that there is no more.
         assert!(read(&mut stream, &waker).is_pending());
+    }
+}
+
+/// An alarm that is set again while it is due, or before, wakes its task once more.
+#[test]
+fn wakes_task_at_each_alarm() {
+    let (_reactor, _home) = reactor();
+    let (alarm, count) = (Alarm::new().unwrap(), Arc::new(WakeCounter::default()));
+    let waker = Waker::from(Arc::clone(&count));
+    let cx = Context::from_waker(&waker);
+    alarm.set(Duration::from_secs(100), &cx).unwrap();
+    for times in 1..=3 {
+        let begin = Instant::now();
+        alarm.set(Duration::from_micros(300), &cx).unwrap();
+        while count.times() < times {
+            poll_once();
+            assert!(begin.elapsed() < SOON, "{times}");
+        }
+        assert!(begin.elapsed() >= Duration::from_micros(300));
     }
 }
 

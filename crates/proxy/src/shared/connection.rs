@@ -15,6 +15,7 @@ use crate::io::buffer;
 use crate::io::stream::ByteStream;
 use crate::shared::commands::Commands;
 use crate::shared::connection_end::ConnectionEnd;
+use crate::shared::gathering::Gathering;
 use crate::shared::id_hasher::IdHasher;
 use crate::shared::member_state::{MemberState, Promotion, Received, Rules};
 use crate::shared::turn_queue::{Quantum, Room, Taken, TurnQueue};
@@ -44,6 +45,7 @@ struct State {
     /// Members that rest. They are not in `members`, and keep the connection open.
     resting: usize,
     turns: TurnQueue,
+    gathering: Gathering,
     /// `None` until the connection is open.
     ledger: Option<UpstreamLedger>,
     limits: UpstreamLimits,
@@ -87,6 +89,7 @@ impl Connection {
             members: Members::default(),
             resting: 0,
             turns: TurnQueue::new(quantum),
+            gathering: Gathering::default(),
             ledger: None,
             limits,
             corrected: None,
@@ -352,12 +355,28 @@ impl State {
         target: &Target,
         counters: &SharedCounters,
     ) -> Result<(), ConnectionEnd> {
+        self.gathering.observe(stream.holds_writes(), Instant::now);
+        let sent = self.send_groups(cx, stream, target, counters);
+        self.gathering.observe(stream.holds_writes(), Instant::now);
+        sent
+    }
+
+    fn send_groups(
+        &mut self,
+        cx: &mut Context<'_>,
+        stream: &mut impl ByteStream,
+        target: &Target,
+        counters: &SharedCounters,
+    ) -> Result<(), ConnectionEnd> {
         loop {
             if !self.flush(cx, stream, target)? {
                 return Ok(());
             }
             let is_stopped = self.closed || self.is_silent || self.turns.is_empty();
             if is_stopped || stream.holds_writes() || !target.accepts_requests() {
+                return Ok(());
+            }
+            if self.gathering.waits(self.turns.len(), cx, Instant::now) {
                 return Ok(());
             }
             self.prepare();
@@ -443,6 +462,7 @@ impl State {
         let broken = ConnectionEnd::Desync(Desync::Broken);
         let Some(ledger) = &mut self.ledger else { return Err(broken) };
         let mut counted = true;
+        self.gathering.sends(self.parts.len());
         for Part { member, requests, bytes, script } in self.parts.drain(..) {
             counted &= ledger.send(member, requests, bytes, script);
             counters.requests.add(u64::from(requests));

@@ -215,40 +215,38 @@ impl MemberState {
 
     /// The length of the next request if it is whole and shared, and whether it is a script.
     pub(super) fn next(&mut self, corrected: Option<&Commands>) -> Option<(usize, bool)> {
-        loop {
-            let unsent = self.buffer.get(self.taken..).unwrap_or_default();
+        // Empty requests have no reply and no effect. They are removed together: one by one, each
+        // would move all that follows.
+        let mut begin = self.taken;
+        let next = loop {
+            let unsent = self.buffer.get(begin..).unwrap_or_default();
             if unsent.is_empty() {
-                return None;
+                break NextRequest::Incomplete;
             }
             let next = match corrected {
                 None => self.requests.next(unsent),
                 Some(it) => self.requests.next_corrected(unsent, |name, by| it.correct(name, by)),
             };
             match next {
-                NextRequest::Incomplete => return None,
-                // It has no reply and no effect.
-                NextRequest::Empty(len) => {
-                    let end = self.taken.saturating_add(len).min(self.buffer.len());
-                    self.buffer.drain(self.taken..end);
-                }
-                NextRequest::Whole { len, sharing } => match sharing {
-                    Sharing::Shared => return Some((len, false)),
-                    Sharing::SharedScript => return Some((len, true)),
-                    Sharing::Verified => {
-                        self.promote(Promotion::Verification);
-                        return None;
-                    }
-                    Sharing::Promotes(reason) => {
-                        self.promote(Promotion::Reason(reason));
-                        return None;
-                    }
-                },
-                NextRequest::Promotes(reason) => {
-                    self.promote(Promotion::Reason(reason));
-                    return None;
-                }
+                NextRequest::Empty(len) => begin = begin.saturating_add(len).min(self.buffer.len()),
+                next => break next,
             }
+        };
+        let empty = self.buffer.drain(self.taken.min(begin)..begin).len();
+        if empty > 0 && std::mem::take(&mut self.full) {
+            self.wake();
         }
+        match next {
+            NextRequest::Incomplete | NextRequest::Empty(_) => {}
+            NextRequest::Whole { len, sharing: Sharing::Shared } => return Some((len, false)),
+            NextRequest::Whole { len, sharing: Sharing::SharedScript } => return Some((len, true)),
+            NextRequest::Whole { sharing: Sharing::Verified, .. } => {
+                self.promote(Promotion::Verification);
+            }
+            NextRequest::Whole { sharing: Sharing::Promotes(reason), .. }
+            | NextRequest::Promotes(reason) => self.promote(Promotion::Reason(reason)),
+        }
+        None
     }
 
     /// So many requests, of so many bytes, are part of a write that has begun.

@@ -36,6 +36,7 @@ mod command_table;
 mod commands;
 mod connection;
 mod connection_end;
+mod gathering;
 mod group_key;
 mod id_hasher;
 #[cfg(any(test, fuzzing))]

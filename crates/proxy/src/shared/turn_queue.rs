@@ -84,6 +84,11 @@ impl TurnQueue {
         self.waiting.retain(|it| *it != member);
     }
 
+    /// The number of clients that wait.
+    pub(crate) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
     /// Whether no client waits.
     pub(crate) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
