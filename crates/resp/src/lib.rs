@@ -32,14 +32,14 @@ pub use commands::sharing::{PromotionReason, Sharing, sharing_of};
 pub use commands::stateless::{MAX_COMMAND_NAME, StatelessCommands, StatelessError};
 pub use error_replies::ErrorReplies;
 pub use ledger::Ledger;
-pub use ledger::client_facts::ClientFacts;
+pub use ledger::client_state::ClientFacts;
+pub use ledger::client_state::SharedState;
 pub use ledger::maintenance::MaintenanceHandshake;
-pub use ledger::pin::Pin;
 pub use ledger::resting::RestingLedger;
+pub use ledger::session_state::Pin;
 pub use ledger::session_state::{
     Direction, FrameCounts, LedgerFault, MustEnd, ReplyOutcome, SessionState,
 };
-pub use ledger::shared_state::SharedState;
 pub use replay::{RESET, Replay, ReplayError};
 pub use scan::frames::{Frames, NotResp};
 pub use scan::interrupt::{split_authentication, split_interrupt};

@@ -20,7 +20,7 @@
 
 use crate::commands::class::Class;
 use crate::commands::cursor::{digest, number};
-use crate::ledger::pin::Pin;
+use crate::ledger::session_state::Pin;
 
 /// Flags of a session.
 mod flag {
@@ -137,12 +137,7 @@ impl ServerAffinity {
         self.cursors = self.cursors.wrapping_sub(sent);
     }
 
-    /// A cursor may be returned where it is not seen.
-    pub(crate) fn cursor_missed(&mut self) {
-        self.pin_permanently(Pin::Cursor);
-    }
-
-    fn pin_permanently(&mut self, pin: Pin) {
+    pub(crate) fn pin_permanently(&mut self, pin: Pin) {
         self.permanent = self.permanent.or(Some(pin));
     }
 

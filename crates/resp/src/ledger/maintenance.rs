@@ -10,7 +10,7 @@
 use crate::commands::class::Class;
 use crate::commands::refused::RefusedCommand;
 use crate::ledger::matcher::Matcher;
-use crate::ledger::pin::Pin;
+use crate::ledger::session_state::Pin;
 use crate::ledger::session_state::ReplyOutcome;
 
 /// The maintenance notifications that a client has agreed to receive.
@@ -34,7 +34,7 @@ pub(crate) struct ConnectionFeatures {
     pending: u16,
     agreed: MaintenanceHandshake,
     /// A failover was announced to the client, and its end was not.
-    failover_announced: bool,
+    pub(super) failover_announced: bool,
     /// `HIMPORT PREPARE` was accepted.
     prepared: bool,
     /// The server keeps something that `RESET` does not clear.
@@ -106,12 +106,6 @@ impl ConnectionFeatures {
 }
 
 impl Matcher {
-    /// Whether a handshake is unanswered.
-    #[inline]
-    pub(crate) fn awaits_handshake_reply(&self) -> bool {
-        self.features.is_pending()
-    }
-
     /// The refused command that the next reply answers.
     pub(crate) fn next_reply_is_refusal(&self) -> Option<RefusedCommand> {
         let refused = self.head() == Some(Class::Refused);
@@ -141,13 +135,5 @@ impl Matcher {
             }
             _ => false,
         }
-    }
-
-    pub(crate) fn failover_announced(&self) -> bool {
-        self.features.failover_announced
-    }
-
-    pub(crate) fn set_failover_announced(&mut self, announced: bool) {
-        self.features.failover_announced = announced;
     }
 }

@@ -14,10 +14,9 @@ use crate::commands::class::{Class, ClassGroup};
 use crate::ledger::affinity::ServerAffinity;
 use crate::ledger::in_flight::{InFlightMarks, MAX_EXPECTED, Mark};
 use crate::ledger::maintenance::ConnectionFeatures;
-use crate::ledger::pin::Pin;
 use crate::ledger::recorder::{Answered, Recorder};
 use crate::ledger::replay_state::ReplayState;
-use crate::ledger::reply_suppression::ReplySuppression;
+use crate::ledger::session_state::Pin;
 use crate::ledger::session_state::{FrameCounts, LedgerFault, MustEnd, ReplyOutcome, SessionState};
 use crate::scan::message_kind::MessageKind;
 use crate::scan::reply::ReplyScanner;
@@ -116,6 +115,89 @@ impl SubscriptionCounts {
     }
 }
 
+/// The reply mode after the last request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ReplyMode {
+    /// Requests are answered.
+    On,
+    /// The next request is not answered.
+    Skip,
+    /// Requests are not answered until `CLIENT REPLY ON`.
+    Off,
+}
+
+/// Tracks `CLIENT REPLY OFF` and `SKIP`, by which the server does not answer requests.
+///
+/// The next reply to a later request shows that an unanswered request was executed; until then its
+/// execution is unconfirmed. Nothing shows whether it succeeded, so the effect of a command that
+/// changes the session while replies are off cannot be tracked (`redis:src/networking.c`,
+/// `clientCommand`, `resetClient`).
+#[derive(Debug)]
+pub(crate) struct ReplySuppression {
+    /// If `unconfirmed`: a reply at this position or later shows that the unanswered requests were
+    /// executed. Modulo 2^32.
+    until: u32,
+    /// A request without a reply was sent, and no later request has been answered.
+    unconfirmed: bool,
+    mode: ReplyMode,
+    /// A transaction may be open when the server reads the next request.
+    pub(super) may_queue: bool,
+}
+
+impl ReplySuppression {
+    pub(crate) fn new() -> Self {
+        Self { until: 0, unconfirmed: false, mode: ReplyMode::On, may_queue: false }
+    }
+
+    /// Whether the next request may get no reply.
+    #[inline]
+    pub(crate) fn is_active(&self) -> bool {
+        self.mode != ReplyMode::On
+    }
+
+    /// Whether every request gets a reply, and all unanswered requests are confirmed.
+    pub(crate) fn is_settled(&self) -> bool {
+        !self.unconfirmed && !self.is_active()
+    }
+
+    /// The request at `position` was answered.
+    pub(crate) fn answered(&mut self, position: u32) {
+        if position.wrapping_sub(self.until) < MAX_OWED {
+            self.unconfirmed = false;
+        }
+    }
+
+    /// A request of that class was sent. Returns whether it gets a reply, which is then the one at
+    /// `position`.
+    pub(crate) fn request(&mut self, class: Class, position: u32) -> Result<bool, Untrackable> {
+        match class {
+            Class::Multi => self.may_queue = true,
+            Class::Exec | Class::Discard | Class::Reset => self.may_queue = false,
+            _ => {}
+        }
+        match (class, self.mode) {
+            // In a transaction these are queued, and the server answers `+QUEUED`.
+            (Class::ReplyOff | Class::ReplySkip, _) if self.may_queue => return Err(Untrackable),
+            (Class::ReplyOff, _) => self.mode = ReplyMode::Off,
+            (Class::ReplySkip, ReplyMode::Off) => {}
+            (Class::ReplySkip, ReplyMode::On | ReplyMode::Skip) => self.mode = ReplyMode::Skip,
+            (Class::ReplyOn, _) | (Class::Reset, ReplyMode::Off) => {
+                self.mode = ReplyMode::On;
+                return Ok(true);
+            }
+            (_, ReplyMode::On) => return Ok(true),
+            (class, ReplyMode::Skip) if class.may_be_unanswered() => {
+                self.mode = ReplyMode::On;
+            }
+            (class, ReplyMode::Off) if class.may_be_unanswered() => {}
+            _ => return Err(Untrackable),
+        }
+        self.unconfirmed = true;
+        self.until = position;
+        Ok(false)
+    }
+}
+
 /// What the server keeps for one connection, as its requests and replies show it.
 ///
 /// It has five kinds of methods:
@@ -141,7 +223,7 @@ pub(crate) struct Matcher {
     pub(super) wait_use: WaitUse,
     pub(super) features: ConnectionFeatures,
     pub(super) affinity: ServerAffinity,
-    must_end: Option<MustEnd>,
+    pub(super) must_end: Option<MustEnd>,
     /// Whether the pin may have changed since it was last evaluated.
     pub(super) pin_changed: bool,
 }
@@ -152,12 +234,6 @@ impl Matcher {
     #[inline]
     pub(crate) fn may_count_requests(&self) -> bool {
         self.phase != LedgerPhase::Opaque && !self.suppression.is_active()
-    }
-
-    /// Whether a transaction may be open when the server reads the next request.
-    #[inline]
-    pub(crate) fn may_queue(&self) -> bool {
-        self.suppression.may_queue()
     }
 
     /// `n` ordinary requests ended while they only need to be counted.
@@ -175,7 +251,7 @@ impl Matcher {
         let plain = self.phase != LedgerPhase::Opaque
             && !self.must_inspect_arrays()
             && !self.connection.asking
-            && !self.suppression.is_unconfirmed();
+            && !self.suppression.unconfirmed;
         if plain { self.owed } else { 0 }
     }
 
@@ -211,10 +287,6 @@ impl Matcher {
         }
     }
 
-    pub(crate) fn owed(&self) -> u32 {
-        self.owed
-    }
-
     /// Whether the first element of arrays must be read: one may be a message or a confirmation.
     #[inline]
     pub(crate) fn must_inspect_arrays(&self) -> bool {
@@ -239,7 +311,7 @@ impl Matcher {
     /// An empty request ended, which gets no reply. Servers differ in whether it uses up
     /// `CLIENT REPLY SKIP`.
     pub(crate) fn empty_request(&mut self) -> Result<(), Untrackable> {
-        if self.suppression.is_skip() { Err(Untrackable) } else { Ok(()) }
+        if self.suppression.mode == ReplyMode::Skip { Err(Untrackable) } else { Ok(()) }
     }
 
     fn owe(&mut self) -> Result<(), Untrackable> {
@@ -277,7 +349,7 @@ impl Matcher {
                 .must_end
                 .or((self.wait_use == WaitUse::AfterCarry).then_some(MustEnd::WaitAfterCarry));
         }
-        if class.needs_mark() || (class.runs_script() && self.suppression.may_queue()) {
+        if class.needs_mark() || (class.runs_script() && self.suppression.may_queue) {
             self.mark(class, args, max_marks)?;
         }
         self.owe()
@@ -301,16 +373,11 @@ impl Matcher {
         if self.owed == 0 {
             return Err(Untrackable);
         }
-        if !self.marks.is_empty() || self.connection.asking || self.suppression.is_unconfirmed() {
+        if !self.marks.is_empty() || self.connection.asking || self.suppression.unconfirmed {
             return self.match_reply(frame);
         }
-        self.answered();
-        Ok(())
-    }
-
-    #[inline]
-    fn answered(&mut self) {
         self.count_replies(1);
+        Ok(())
     }
 
     fn count_push(&mut self) {
@@ -370,7 +437,7 @@ impl Matcher {
         }
         self.marks.pop();
         self.server_reached(Some(class));
-        self.answered();
+        self.count_replies(1);
         self.last_answer = Some((class, ReplyOutcome::Done));
         self.recorder.answered(Answered {
             class,
@@ -403,7 +470,7 @@ impl Matcher {
         self.server_reached(head);
         let detail = self.marks.first().map_or(0, Mark::expected);
         let Some(class) = head else {
-            self.answered();
+            self.count_replies(1);
             return Ok(());
         };
         let answer = match frame.top() {
@@ -412,7 +479,7 @@ impl Matcher {
             _ => ReplyOutcome::Done,
         };
         self.marks.pop();
-        self.answered();
+        self.count_replies(1);
         self.last_answer = Some((class, answer));
         self.features.answered(class);
         self.recorder.answered(Answered { class, answer, top: frame.top(), line: frame.line() });
@@ -509,28 +576,6 @@ impl Matcher {
             && !self.is_subscribed()
     }
 
-    pub(crate) fn has_sent_requests(&self) -> bool {
-        self.counts.requests > 0 || self.is_opaque()
-    }
-
-    /// The requests that have ended since the counts were last taken.
-    pub(crate) fn uncounted_requests(&self) -> u32 {
-        self.counts.requests
-    }
-
-    /// Whether the connection uses RESP3 now.
-    pub(crate) fn uses_resp3(&self) -> bool {
-        self.connection.resp3
-    }
-
-    pub(crate) fn take_counts(&mut self) -> FrameCounts {
-        std::mem::take(&mut self.counts)
-    }
-
-    pub(crate) fn last_answer(&self) -> Option<(Class, ReplyOutcome)> {
-        self.last_answer
-    }
-
     #[cfg(test)]
     pub(crate) fn allocated(&self) -> usize {
         self.marks.allocated() + self.recorder.allocated()
@@ -540,14 +585,6 @@ impl Matcher {
     pub(crate) fn fail(&mut self, fault: LedgerFault) {
         self.become_opaque();
         self.must_end = Some(MustEnd::Broken(fault));
-    }
-
-    pub(crate) fn must_end(&self) -> Option<MustEnd> {
-        self.must_end
-    }
-
-    pub(crate) fn recorder(&mut self) -> &mut Recorder {
-        &mut self.recorder
     }
 }
 
@@ -578,7 +615,7 @@ impl Matcher {
         match class {
             _ if self.marks.push(mark, max_marks) => self.features.sent(class),
             // Without a mark, the cursor in the reply is not seen.
-            Class::Iterate => self.affinity.cursor_missed(),
+            Class::Iterate => self.affinity.pin_permanently(Pin::Cursor),
             // A blocking request is marked only to report it as blocking.
             _ if class.group() == ClassGroup::Blocking => {}
             _ if class.can_be_unmarked() => self.marks.record_unmarked(mark.at),
@@ -655,27 +692,6 @@ impl Matcher {
             || !self.suppression.is_settled()
     }
 
-    /// What [`take_changed`](Self::take_changed) would return.
-    #[inline]
-    pub(crate) fn has_changed(&self) -> bool {
-        self.pin_changed
-    }
-
-    /// Whether the pin may have changed since the last call.
-    #[inline]
-    pub(crate) fn take_changed(&mut self) -> bool {
-        // Written only if it is set, because this is called at every wake-up.
-        let changed = self.pin_changed;
-        if changed {
-            self.pin_changed = false;
-        }
-        changed
-    }
-
-    pub(crate) fn is_opaque(&self) -> bool {
-        self.phase == LedgerPhase::Opaque
-    }
-
     /// Stops tracking the session for good, and frees what was allocated.
     pub(crate) fn become_opaque(&mut self) {
         (self.phase, self.pin_changed) = (LedgerPhase::Opaque, true);
@@ -696,20 +712,10 @@ impl Matcher {
         });
     }
 
-    /// Whether the session is pinned permanently.
-    pub(crate) fn is_pinned_permanently(&self) -> bool {
-        self.affinity.is_permanent()
-    }
-
     /// An unknown command begins, which pins the session permanently.
     pub(crate) fn pin_permanently(&mut self) {
         self.affinity.sent(Class::Unknown);
         self.pin_changed = true;
-    }
-
-    /// The client sent something that is not a request.
-    pub(crate) fn invalid_sent(&mut self) {
-        self.affinity.invalid_sent();
     }
 
     /// Whether the server closes the connection, maybe without a reply, because of what the client
@@ -717,12 +723,7 @@ impl Matcher {
     /// (`redis:src/networking.c`, `securityWarningCommand`).
     pub(crate) fn provokes_close(&self) -> bool {
         let is_http = |name: &str| ["POST", "host:"].iter().any(|it| it.eq_ignore_ascii_case(name));
-        self.affinity.has_sent_invalid() || self.unknown_command().is_some_and(is_http)
-    }
-
-    /// The name of the first unknown command.
-    pub(crate) fn unknown_command(&self) -> Option<&str> {
-        self.recorder.unknown_command()
+        self.affinity.has_sent_invalid() || self.recorder.unknown_command().is_some_and(is_http)
     }
 }
 
@@ -733,7 +734,7 @@ impl Matcher {
         match (outcome, frame.top()) {
             // The cursor is still valid: the client may send it again.
             (ReplyOutcome::Error, _) => {}
-            (ReplyOutcome::Queued, _) => self.affinity.cursor_missed(),
+            (ReplyOutcome::Queued, _) => self.affinity.pin_permanently(Pin::Cursor),
             (ReplyOutcome::Done, b'+') => self.affinity.cursor_closed(sent),
             (ReplyOutcome::Done, _) => self.affinity.cursor_returned(sent, frame.cursor()),
         }
@@ -757,12 +758,6 @@ impl Matcher {
         }
     }
 
-    /// What is recorded of the replayable state, parts in doubt included; `None` if the client has
-    /// changed nothing of it.
-    pub(crate) fn recorded_state(&self) -> Option<&ReplayState> {
-        self.recorder.recorded_state()
-    }
-
     /// Records that the session was carried here from the connection of `before`.
     pub(crate) fn was_carried(&mut self, before: &Self) {
         (self.wait_use, self.pin_changed) = (WaitUse::Carried, true);
@@ -781,12 +776,5 @@ impl Matcher {
     pub(crate) fn changed_server(&mut self) {
         (self.wait_use, self.pin_changed) = (WaitUse::Carried, true);
         self.affinity.carry_from(self.affinity);
-    }
-
-    /// Whether the session was carried and then called a script of its former server within a
-    /// transaction. It will do so again for as long as its connection lasts
-    /// (`docs/decisions/carrying.md`).
-    pub(crate) fn relies_on_former_scripts(&self) -> bool {
-        self.affinity.relies_on_former_scripts()
     }
 }

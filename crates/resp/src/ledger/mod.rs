@@ -10,18 +10,14 @@
 
 pub(crate) mod affinity;
 pub(crate) mod budget;
-pub(crate) mod channel_names;
-pub(crate) mod client_facts;
+pub(crate) mod client_state;
 pub(crate) mod in_flight;
 pub(crate) mod maintenance;
 pub(crate) mod matcher;
-pub(crate) mod pin;
 pub(crate) mod recorder;
 pub(crate) mod replay_state;
-mod reply_suppression;
 pub(crate) mod resting;
 pub(crate) mod session_state;
-pub(crate) mod shared_state;
 
 #[cfg(test)]
 mod affinity_tests;
@@ -42,10 +38,10 @@ use crate::commands::class::Class;
 use crate::commands::refused::{Refusals, RefusedCommand};
 use crate::commands::stateless::StatelessCommands;
 use crate::ledger::maintenance::MaintenanceHandshake;
-use crate::ledger::matcher::{Matcher, Untrackable};
-use crate::ledger::pin::Pin;
+use crate::ledger::matcher::{LedgerPhase, Matcher, Untrackable};
 use crate::ledger::recorder::may_be_copied;
 use crate::ledger::replay_state::ReplayState;
+use crate::ledger::session_state::Pin;
 use crate::ledger::session_state::{
     Direction, FrameCounts, LedgerFault, MustEnd, ReplyOutcome, SessionState,
 };
@@ -133,7 +129,7 @@ impl Ledger {
             let RequestRun { whole, begun, rest } = if len > 0 && bulk::size(len) == bytes.len() {
                 RequestRun { whole, begun: None, rest: &[] }
             } else {
-                frame_runs::requests(input, &self.limits, !self.matcher.may_queue(), None)
+                frame_runs::requests(input, &self.limits, !self.matcher.suppression.may_queue, None)
             };
             self.requests.skip_run(whole, begun);
             input = rest;
@@ -157,7 +153,7 @@ impl Ledger {
     }
 
     fn take_request(&mut self, input: &mut &[u8]) {
-        if self.matcher.is_opaque() {
+        if self.is_opaque() {
             *input = &[];
             return;
         }
@@ -181,9 +177,9 @@ impl Ledger {
                         return self.fail(LedgerFault::Request);
                     };
                     if self.matcher.last_is_unmarked() {
-                        self.matcher.recorder().unmarked(class);
+                        self.matcher.recorder.unmarked(class);
                     } else {
-                        self.matcher.recorder().request(
+                        self.matcher.recorder.request(
                             class,
                             piece,
                             first,
@@ -198,7 +194,7 @@ impl Ledger {
             }
             RequestScan::Empty => self.matcher.empty_request(),
             RequestScan::Invalid => {
-                self.matcher.invalid_sent();
+                self.matcher.affinity.invalid_sent();
                 Err(Untrackable)
             }
         };
@@ -219,9 +215,9 @@ impl Ledger {
             class = self.look_up(piece, first, false);
         }
         if may_be_copied(class, copy_limits) {
-            self.matcher.recorder().record_piece(class, piece, first, copy_limits);
+            self.matcher.recorder.record_piece(class, piece, first, copy_limits);
         } else if !first {
-            self.matcher.recorder().drop_pieces();
+            self.matcher.recorder.drop_pieces();
         }
     }
 
@@ -229,7 +225,7 @@ impl Ledger {
     /// its `(beginning, end)` or not. `None` if another word is needed.
     #[cold]
     fn look_up(&mut self, piece: &[u8], first: bool, whole: bool) -> Option<Class> {
-        if self.limits.memory == 0 || self.matcher.is_pinned_permanently() {
+        if self.limits.memory == 0 || self.matcher.affinity.is_permanent() {
             return Some(Class::Unknown);
         }
         // Nearly always the piece is the whole request.
@@ -237,7 +233,7 @@ impl Ledger {
             self.requests.set_stateless();
             return Some(Class::Ordinary);
         }
-        let class = self.matcher.recorder().look_up(&self.stateless, piece, first, whole);
+        let class = self.matcher.recorder.look_up(&self.stateless, piece, first, whole);
         match class {
             Some(Class::Unknown) => self.matcher.pin_permanently(),
             Some(_) => self.requests.set_stateless(),
@@ -273,7 +269,7 @@ impl Ledger {
     }
 
     fn take_reply(&mut self, input: &mut &[u8]) {
-        if self.matcher.is_opaque() {
+        if self.is_opaque() {
             *input = &[];
             return;
         }
@@ -283,7 +279,7 @@ impl Ledger {
                 FrameScan::Frame => {
                     let tracked = self.matcher.frame(&self.replies);
                     if let (Err(Untrackable), Some((class, _))) =
-                        (tracked, self.matcher.last_answer())
+                        (tracked, self.matcher.last_answer)
                     {
                         self.matcher.record_opaque_reason(class);
                     }
@@ -355,7 +351,12 @@ impl Ledger {
     /// Whether [`pin`](Self::pin) may have changed since the last call.
     #[inline]
     pub fn take_pin_change(&mut self) -> bool {
-        self.matcher.take_changed()
+        // Written only if it is set, because this is called at every wake-up.
+        let changed = self.matcher.pin_changed;
+        if changed {
+            self.matcher.pin_changed = false;
+        }
+        changed
     }
 
     /// Whether neither [`must_end`](Self::must_end) nor [`take_pin_change`](Self::take_pin_change)
@@ -363,14 +364,14 @@ impl Ledger {
     #[inline]
     #[must_use]
     pub fn is_uneventful(&self) -> bool {
-        self.matcher.must_end().is_none() && !self.matcher.has_changed()
+        self.matcher.must_end.is_none() && !self.matcher.pin_changed
     }
 
     /// The name of the first command that is neither in the table nor declared stateless, truncated
     /// and safe for a log. Not recorded if [`Limits::memory`] is zero.
     #[must_use]
     pub fn unknown_command(&self) -> Option<&str> {
-        self.matcher.unknown_command()
+        self.matcher.recorder.unknown_command()
     }
 
     /// Whether the server closes the connection because of what the client sent: the last reply
@@ -397,7 +398,7 @@ impl Ledger {
     #[inline]
     #[must_use]
     pub fn must_end(&self) -> Option<MustEnd> {
-        self.matcher.must_end()
+        self.matcher.must_end
     }
 
     /// Whether the session was carried and then, in a transaction, called a script that its former
@@ -406,7 +407,7 @@ impl Ledger {
     /// that.
     #[must_use]
     pub fn relies_on_former_scripts(&self) -> bool {
-        self.matcher.relies_on_former_scripts()
+        self.matcher.affinity.relies_on_former_scripts()
     }
 
     pub(crate) fn replay_state(&self) -> Option<Option<&ReplayState>> {
@@ -414,7 +415,7 @@ impl Ledger {
     }
 
     pub(crate) fn recorded_state(&self) -> Option<&ReplayState> {
-        self.matcher.recorded_state()
+        self.matcher.recorder.recorded_state()
     }
 
     /// The session continues on another connection to the same server, in the same state. Writes
@@ -440,7 +441,7 @@ impl Ledger {
     }
 
     pub(crate) fn is_opaque(&self) -> bool {
-        self.matcher.is_opaque()
+        self.matcher.phase == LedgerPhase::Opaque
     }
 
     pub(crate) fn was_carried(&mut self, before: &Self) {
@@ -451,7 +452,7 @@ impl Ledger {
     #[inline]
     #[must_use]
     pub fn awaits_handshake_reply(&self) -> bool {
-        self.matcher.awaits_handshake_reply()
+        self.matcher.features.is_pending()
     }
 
     /// Whether the next frame from the server answers it, unless that is a push message. Only true
@@ -472,12 +473,12 @@ impl Ledger {
     /// the session is carried.
     #[must_use]
     pub fn failover_announced(&self) -> bool {
-        self.matcher.failover_announced()
+        self.matcher.features.failover_announced
     }
 
     /// Records the last announcement to the client.
     pub fn set_failover_announced(&mut self, under_way: bool) {
-        self.matcher.set_failover_announced(under_way);
+        self.matcher.features.failover_announced = under_way;
     }
 
     /// Accepts the handshake in the server's place, right after the server refused it. Returns
@@ -496,7 +497,7 @@ impl Ledger {
     #[inline]
     #[must_use]
     pub fn at_boundary(&self, direction: Direction) -> bool {
-        !self.matcher.is_opaque()
+        !self.is_opaque()
             && match direction {
                 Direction::Request => self.requests.at_boundary(),
                 Direction::Reply => self.replies.at_boundary(),
@@ -507,7 +508,7 @@ impl Ledger {
     /// it became opaque.
     #[must_use]
     pub fn owed(&self) -> u64 {
-        u64::from(self.matcher.owed())
+        u64::from(self.matcher.owed)
     }
 
     /// The state of the session.
@@ -542,7 +543,7 @@ impl Ledger {
     /// session, of which that is not known.
     #[must_use]
     pub fn has_sent_requests(&self) -> bool {
-        self.matcher.has_sent_requests()
+        self.uncounted_requests() > 0 || self.is_opaque()
     }
 
     /// Remaining bytes of the current bulk string, without its final `\r\n`, that the ledger need
@@ -552,7 +553,7 @@ impl Ledger {
     #[must_use]
     pub fn body_left(&self, direction: Direction) -> u64 {
         match direction {
-            _ if self.matcher.is_opaque() => 0,
+            _ if self.is_opaque() => 0,
             Direction::Request => u64::from(self.requests.body_left()),
             Direction::Reply => u64::from(self.replies.body_left()),
         }
@@ -562,12 +563,12 @@ impl Ledger {
     /// [`body_left`](Self::body_left) is an error after which the boundaries are unknown: the
     /// session [must end](Self::must_end).
     pub fn skip_body(&mut self, direction: Direction, n: u64) {
-        if self.matcher.is_opaque() {
+        if self.is_opaque() {
             return;
         }
         match (direction, u32::try_from(n)) {
             (Direction::Request, Ok(n)) if n <= self.requests.body_left() => {
-                self.matcher.recorder().drop_pieces();
+                self.matcher.recorder.drop_pieces();
                 self.requests.skip_body(n);
             }
             (Direction::Reply, Ok(n)) if n <= self.replies.body_left() => self.replies.skip_body(n),
@@ -585,7 +586,13 @@ impl Ledger {
     /// The frames counted since the last call. Frames of an opaque session are not counted.
     #[inline]
     pub fn take_counts(&mut self) -> FrameCounts {
-        self.matcher.take_counts()
+        std::mem::take(&mut self.matcher.counts)
+    }
+
+    /// The requests that have ended since [`take_counts`](Self::take_counts).
+    #[must_use]
+    pub fn uncounted_requests(&self) -> u32 {
+        self.matcher.counts.requests
     }
 
     /// The class of the request that ended last; `None` if it was empty, or if none has ended.
@@ -597,7 +604,7 @@ impl Ledger {
     /// The class and outcome of the request that was answered last, unless it was ordinary.
     #[must_use]
     pub fn last_answer(&self) -> Option<(Class, ReplyOutcome)> {
-        self.matcher.last_answer()
+        self.matcher.last_answer
     }
 }
 
@@ -613,7 +620,7 @@ impl Ledger {
         if self.screen.is_some() || rules.has_frequent {
             return false;
         }
-        let scripts = !self.matcher.may_queue();
+        let scripts = !self.matcher.suppression.may_queue;
         let run = frame_runs::requests(bytes, &self.limits, scripts, Some(rules));
         let admitted = run.rest.is_empty() && run.begun.is_none();
         if admitted && recorded {

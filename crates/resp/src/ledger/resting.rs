@@ -81,8 +81,8 @@ impl Matcher {
     fn may_rest(&self) -> bool {
         self.marks.is_empty()
             && self.suppression.is_settled()
-            && !self.suppression.may_queue()
-            && self.must_end().is_none()
+            && !self.suppression.may_queue
+            && self.must_end.is_none()
             && !self.features.is_pending()
             && self.counts == FrameCounts::default()
             && self.replay_state().is_some()

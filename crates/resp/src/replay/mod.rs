@@ -32,10 +32,10 @@ use zeroize::Zeroizing;
 
 use crate::commands::class::Class;
 use crate::ledger::Ledger;
-use crate::ledger::channel_names::SUBSCRIPTION_KINDS;
+use crate::ledger::client_state::SharedState;
+use crate::ledger::replay_state::SUBSCRIPTION_KINDS;
 use crate::ledger::replay_state::{AuthMethod, ReplayState, Text, part};
 use crate::ledger::session_state::{Direction, ReplyOutcome, SessionState};
-use crate::ledger::shared_state::SharedState;
 use crate::scan::limits::Limits;
 use crate::scan::message_kind::{self, Hint};
 
