@@ -44,56 +44,30 @@ mod states;
 pub(crate) mod upstream;
 
 #[cfg(test)]
-mod idle_tests;
-#[cfg(test)]
-mod pool_tests;
-#[cfg(test)]
-mod pump_tests;
-#[cfg(test)]
-mod replica_tests;
-#[cfg(test)]
-mod rest_tests;
-#[cfg(test)]
-mod session_tests;
-#[cfg(test)]
-mod target_tests;
-#[cfg(test)]
-mod target_tls_fault_tests;
-#[cfg(test)]
-mod target_tls_reader_tests;
-#[cfg(test)]
-mod target_tls_tests;
-#[cfg(test)]
-mod tls_handshake_tests;
-#[cfg(test)]
-mod tls_session_tests;
+mod tests;
 
 use std::cell::Cell;
 use std::num::NonZeroU64;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use resp::Ledger;
 use target::TargetRef;
 
 use crate::access_log::SessionRecord;
 use crate::address::Peer;
 use crate::context::WorkerContext;
-use crate::durability::ConfirmedStream;
 use crate::end_reason::EndReason;
 use crate::io::stream::{ClientStream, SocketStream};
 use crate::limits::Admission;
 use crate::not_carried::Uncarried;
 use crate::runtime::tasks::continuing::continue_as;
-use crate::runtime::tasks::visits;
 use crate::session::connect::Why;
 use crate::session::next::Refused;
-use crate::session::pump::{Pump, Start, Stop};
+use crate::session::pump::Start;
 use crate::session::report::{SessionBase, while_visited};
 use crate::session::rest::Resting;
-use crate::session::states::{Idle, Pumping, closing, connecting, fenced, refusing};
-use crate::session::upstream::{TargetStream, Upstream};
-use crate::session_row::ConnectionUse;
+use crate::session::states::{closing, connecting, refusing, resting};
+use crate::session::upstream::Upstream;
 use crate::shared::linger::Linger;
 
 /// An admitted client connection.
@@ -166,19 +140,8 @@ impl Session {
     fn enter<C: ClientStream + 'static>(self, client: C, next: Next) {
         match next {
             Next::Connect(why) => continue_as(connecting(self, client, why)),
-            Next::Pump((target, Upstream::Plain(socket), start)) => {
-                self.pump_dedicated(client, socket, target, start);
-            }
-            Next::Pump((target, Upstream::Tls(stream), start)) => {
-                self.pump_dedicated(client, stream, target, start);
-            }
-            Next::Pump((target, Upstream::Shared(member), start)) => {
-                self.pump(client, member, target, start);
-            }
-            Next::Rest(resting) => {
-                visits::register_without_flag(self.base.context.listener.id.group());
-                continue_as(states::resting(Idle { session: self, client, resting }));
-            }
+            Next::Pump(ready) => self.begin_to_pump(client, ready),
+            Next::Rest(rest) => continue_as(resting(self, client, rest)),
             // As most sessions end: nothing has to be waited for. It is recorded before its client
             // can see the end.
             Next::Close((reason, _)) if !finish::is_needed::<C>(reason) => {
@@ -188,52 +151,6 @@ impl Session {
             Next::Close(ending) => continue_as(closing(self, client, ending)),
             Next::Refuse(refused) => continue_as(refusing(self, client, refused)),
         }
-    }
-
-    /// Pumps over a connection of the session's own, on which writes are confirmed if its service
-    /// demands that.
-    fn pump_dedicated<C, U>(self, client: C, upstream: U, target: TargetRef, start: Start)
-    where
-        C: ClientStream + 'static,
-        U: TargetStream + Into<Upstream> + 'static,
-    {
-        let context = &self.base.context;
-        let Some(rule) = context.shared.service.options.peek().durability else {
-            return self.pump(client, upstream, target, start);
-        };
-        let ledger = start
-            .replayed
-            .as_ref()
-            .map_or_else(|| Ledger::of_protocol(false), |replayed| replayed.ledger.follower());
-        let confirmed = ConfirmedStream::new(upstream, rule, ledger, context, &target.target());
-        self.pump(client, confirmed, target, start);
-    }
-
-    fn pump<C, U>(mut self, client: C, upstream: U, target: TargetRef, start: Start)
-    where
-        C: ClientStream + 'static,
-        U: TargetStream + Into<Upstream> + 'static,
-    {
-        let by = if U::SHARED { ConnectionUse::Shared } else { ConnectionUse::Dedicated };
-        self.base.count_as(Some(by));
-        let target = self.target.insert(target);
-        let pump = Pump::new(client, upstream, &self.base.context, target, start);
-        continue_as(Pumping::new(self, pump));
-    }
-
-    /// Its pump has a reason to stop.
-    fn stop<C, U>(mut self, mut pump: Pump<C, U>, stop: Stop)
-    where
-        C: ClientStream + 'static,
-        U: TargetStream + Into<Upstream> + 'static,
-    {
-        if stop == Stop::End(EndReason::Fenced) {
-            return continue_as(fenced(self, Box::new(pump)));
-        }
-        let stopped = pump.stop(stop);
-        let (client, upstream) = pump.into_ends();
-        let next = self.next(stopped, upstream.into());
-        self.enter(client, next);
     }
 
     /// Ends with nothing to say to its client.

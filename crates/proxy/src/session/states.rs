@@ -8,14 +8,22 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use resp::Ledger;
+use target::TargetRef;
+
+use crate::durability::ConfirmedStream;
+use crate::end_reason::EndReason;
 use crate::io::stream::ClientStream;
+use crate::runtime::tasks::continuing::continue_as;
+use crate::runtime::tasks::visits;
 use crate::session::connect::Why;
 use crate::session::next::Refused;
-use crate::session::pump::{Moving, Pump, Stop};
+use crate::session::pump::{Moving, Pump, Start, Stop};
 use crate::session::report::{Stage, while_visited};
 use crate::session::rest::Resting;
 use crate::session::upstream::{TargetStream, Upstream};
-use crate::session::{KILLED, Next, Session, SessionEnd, finish, or_killed};
+use crate::session::{KILLED, Next, Ready, Session, SessionEnd, finish, or_killed};
+use crate::session_row::ConnectionUse;
 
 /// The state in which a session is connected, or connected again.
 // Not an async function, because the future of one holds its arguments twice.
@@ -34,6 +42,68 @@ pub(super) fn connecting<C: ClientStream + 'static>(
             Err(ending) => Next::Close(session.not_continued(ending)),
         };
         session.enter(client, next);
+    }
+}
+
+/// Entering and leaving the state in which a session moves bytes.
+impl Session {
+    /// Pumps over this connection.
+    pub(super) fn begin_to_pump<C: ClientStream + 'static>(self, client: C, ready: Ready) {
+        match ready {
+            (target, Upstream::Plain(socket), start) => {
+                self.pump_dedicated(client, socket, target, start);
+            }
+            (target, Upstream::Tls(stream), start) => {
+                self.pump_dedicated(client, stream, target, start);
+            }
+            (target, Upstream::Shared(member), start) => self.pump(client, member, target, start),
+        }
+    }
+
+    /// Pumps over a connection of the session's own, on which writes are confirmed if its service
+    /// demands that.
+    fn pump_dedicated<C, U>(self, client: C, upstream: U, target: TargetRef, start: Start)
+    where
+        C: ClientStream + 'static,
+        U: TargetStream + Into<Upstream> + 'static,
+    {
+        let context = &self.base.context;
+        let Some(rule) = context.shared.service.options.peek().durability else {
+            return self.pump(client, upstream, target, start);
+        };
+        let ledger = start
+            .replayed
+            .as_ref()
+            .map_or_else(|| Ledger::of_protocol(false), |replayed| replayed.ledger.follower());
+        let confirmed = ConfirmedStream::new(upstream, rule, ledger, context, &target.target());
+        self.pump(client, confirmed, target, start);
+    }
+
+    fn pump<C, U>(mut self, client: C, upstream: U, target: TargetRef, start: Start)
+    where
+        C: ClientStream + 'static,
+        U: TargetStream + Into<Upstream> + 'static,
+    {
+        let by = if U::SHARED { ConnectionUse::Shared } else { ConnectionUse::Dedicated };
+        self.base.count_as(Some(by));
+        let target = self.target.insert(target);
+        let pump = Pump::new(client, upstream, &self.base.context, target, start);
+        continue_as(Pumping::new(self, pump));
+    }
+
+    /// Its pump has a reason to stop.
+    fn stop<C, U>(mut self, mut pump: Pump<C, U>, stop: Stop)
+    where
+        C: ClientStream + 'static,
+        U: TargetStream + Into<Upstream> + 'static,
+    {
+        if stop == Stop::End(EndReason::Fenced) {
+            return continue_as(fenced(self, Box::new(pump)));
+        }
+        let stopped = pump.stop(stop);
+        let (client, upstream) = pump.into_ends();
+        let next = self.next(stopped, upstream.into());
+        self.enter(client, next);
     }
 }
 
@@ -98,15 +168,20 @@ where
 }
 
 /// A session that shares connections and whose client is idle.
-pub(super) struct Idle<C> {
-    pub(super) session: Session,
-    pub(super) client: C,
-    pub(super) resting: Box<Resting>,
+struct Idle<C> {
+    session: Session,
+    client: C,
+    resting: Box<Resting>,
 }
 
-/// The state in which a session waits for something to do.
-#[allow(clippy::manual_async_fn)]
-pub(super) fn resting<C: ClientStream + 'static>(mut idle: Idle<C>) -> impl Future<Output = ()> {
+/// The state in which a session that shares connections waits for something to do.
+pub(super) fn resting<C: ClientStream + 'static>(
+    session: Session,
+    client: C,
+    resting: Box<Resting>,
+) -> impl Future<Output = ()> {
+    visits::register_without_flag(session.base.context.listener.id.group());
+    let mut idle = Idle { session, client, resting };
     async move {
         // With one reference to all of it: this future is that of most clients.
         let woken = poll_fn(|cx| {

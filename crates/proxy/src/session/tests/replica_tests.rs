@@ -129,7 +129,7 @@ fn keeps_readers_of_a_dead_replica() {
 /// A limit on open files applies to the whole process.
 #[test]
 fn does_not_defer_a_replica_for_lack_of_files() {
-    let name = "session::replica_tests::does_not_defer_a_replica_for_lack_of_files";
+    let name = "session::tests::replica_tests::does_not_defer_a_replica_for_lack_of_files";
     run_alone(name, ask_a_replica_without_files);
 }
 
