@@ -29,7 +29,7 @@ const CRATES: &[(&str, usize, usize)] = &[
     ("haproxy-import", 4_200, 3_600),
     ("pointsman", 16_320, 14_300),
     ("proxy", 14_900, 12_900),
-    ("resp", 6_700, 5_100),
+    ("resp", 6_600, 5_100),
     ("sentinel", 13_820, 10_900),
     ("setup", 540, 300),
     ("simulator", 6_070, 3_700),
