@@ -38,6 +38,8 @@ mod sealed {
 
 /// A side of a connection.
 pub trait TlsSide: sealed::Sealed + 'static {
+    /// Whether it has opened the connection.
+    const OPENS: bool;
     /// What the library keeps for this side.
     type Data;
     /// The library's connection.
@@ -59,6 +61,7 @@ pub struct ServerSide;
 pub struct ClientSide;
 
 impl TlsSide for ServerSide {
+    const OPENS: bool = false;
     type Data = ServerConnectionData;
     type Inner = UnbufferedServerConnection;
 
@@ -71,6 +74,7 @@ impl TlsSide for ServerSide {
 }
 
 impl TlsSide for ClientSide {
+    const OPENS: bool = true;
     type Data = ClientConnectionData;
     type Inner = UnbufferedClientConnection;
 

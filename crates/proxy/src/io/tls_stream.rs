@@ -22,7 +22,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::task::{Context, Poll, ready};
 
-use tls::{ClientSide, MAX_RECORD, TlsConnection, TlsSide};
+use tls::{MAX_RECORD, TlsConnection, TlsSide};
 
 use crate::invariant;
 use crate::io::buffer::{self, KeptCount, SCRATCH_SIZE};
@@ -125,8 +125,8 @@ impl<S: TlsSide> TlsStream<S> {
     }
 
     /// The socket, for what has to be said without TLS.
-    pub(crate) fn into_socket(self) -> SocketStream {
-        self.socket
+    pub(crate) fn socket(&mut self) -> &mut SocketStream {
+        &mut self.socket
     }
 
     /// As [`poll_receive`].
@@ -332,7 +332,7 @@ fn written_by(written: usize, flushed: Poll<io::Result<()>>) -> Option<Poll<io::
     }
 }
 
-impl TlsStream<ClientSide> {
+impl<S: TlsSide> TlsStream<S> {
     /// Announces the end of a connection that is about to be closed, without waiting. Not after a
     /// part of a record: the rest would have to be sent first, and the peer would execute what it
     /// contains.
@@ -362,6 +362,15 @@ impl TlsStream<ClientSide> {
         (state.ciphertext, state.sent, state.is_broken) = (Vec::new(), 0, true);
         state.records = VecDeque::new();
         state.count();
+    }
+}
+
+impl<S: TlsSide> Drop for TlsStream<S> {
+    /// The end of a session is announced to its client where the session ends.
+    fn drop(&mut self) {
+        if S::OPENS {
+            self.announce_end();
+        }
     }
 }
 

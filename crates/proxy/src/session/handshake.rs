@@ -187,8 +187,7 @@ impl Handshake<'_> {
                 }
                 Err(HandshakeError::Protocol(error)) => {
                     // So that the alert arrives.
-                    let mut socket = client.into_socket();
-                    finish::finish(&mut socket, &[], EndReason::TlsHandshakeFailed).await;
+                    finish::finish(client.socket(), &[], EndReason::TlsHandshakeFailed).await;
                     return Err((TlsFailure::of(&error), error.to_string()));
                 }
             }

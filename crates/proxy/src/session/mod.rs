@@ -34,7 +34,6 @@ pub(crate) mod hold;
 pub(crate) mod idle;
 pub(crate) mod leave;
 mod next;
-mod pointed_stream;
 pub(crate) mod pump;
 pub(crate) mod refusals;
 pub(crate) mod report;

@@ -4,7 +4,6 @@
 //! what everything around the pump uses: connecting, replay, and the end.
 
 use std::io;
-use std::ops::{Deref, DerefMut};
 use std::task::{Context, Poll};
 
 use tls::ClientSide;
@@ -35,7 +34,7 @@ pub(crate) trait TargetStream: ByteStream {
 
 impl TargetStream for SocketStream {}
 
-impl TargetStream for TargetTls {}
+impl TargetStream for TlsStream<ClientSide> {}
 
 impl TargetStream for Member {
     const SHARED: bool = true;
@@ -59,7 +58,7 @@ impl<S: ByteStream> TargetStream for ConfirmedStream<S> {}
 #[derive(Debug)]
 pub(crate) enum Upstream {
     Plain(SocketStream),
-    Tls(TargetTls),
+    Tls(TlsStream<ClientSide>),
     /// A share of a connection that has other clients, too.
     Shared(Member),
 }
@@ -131,19 +130,14 @@ impl Upstream {
     }
 }
 
-/// A connection over TLS. In a box, because the future of every session is as large as
-/// [`Upstream`].
-#[derive(Debug)]
-pub(crate) struct TargetTls(Box<TlsStream<ClientSide>>);
-
 impl From<SocketStream> for Upstream {
     fn from(socket: SocketStream) -> Self {
         Self::Plain(socket)
     }
 }
 
-impl From<TargetTls> for Upstream {
-    fn from(stream: TargetTls) -> Self {
+impl From<TlsStream<ClientSide>> for Upstream {
+    fn from(stream: TlsStream<ClientSide>) -> Self {
         Self::Tls(stream)
     }
 }
@@ -157,31 +151,5 @@ impl From<Member> for Upstream {
 impl<S: ByteStream + Into<Upstream>> From<ConfirmedStream<S>> for Upstream {
     fn from(confirmed: ConfirmedStream<S>) -> Self {
         confirmed.into_inner().into()
-    }
-}
-
-impl From<Box<TlsStream<ClientSide>>> for TargetTls {
-    fn from(stream: Box<TlsStream<ClientSide>>) -> Self {
-        Self(stream)
-    }
-}
-
-impl Deref for TargetTls {
-    type Target = TlsStream<ClientSide>;
-
-    fn deref(&self) -> &TlsStream<ClientSide> {
-        &self.0
-    }
-}
-
-impl DerefMut for TargetTls {
-    fn deref_mut(&mut self) -> &mut TlsStream<ClientSide> {
-        &mut self.0
-    }
-}
-
-impl Drop for TargetTls {
-    fn drop(&mut self) {
-        self.0.announce_end();
     }
 }

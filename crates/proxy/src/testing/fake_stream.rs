@@ -4,11 +4,12 @@ use std::collections::VecDeque;
 use std::io;
 use std::task::{Context, Poll};
 
-use tls::ClientSide;
-
+use crate::io::pipe::Pipe;
+use crate::io::socket_facts::SocketFacts;
 use crate::io::stream::ByteStream;
-use crate::io::tls_stream::TlsStream;
+use crate::runtime::reactor::Registration;
 use crate::session::upstream::TargetStream;
+use crate::session_row::TlsFacts;
 
 /// One side of a session without a socket.
 #[derive(Debug, Default)]
@@ -38,7 +39,92 @@ impl TargetStream for FakeStream {}
 
 impl<S: TargetStream> TargetStream for &mut S {}
 
-impl TargetStream for TlsStream<ClientSide> {}
+// So that a test keeps the ends of its pump.
+impl<S: ByteStream> ByteStream for &mut S {
+    const SAYS_END: bool = S::SAYS_END;
+
+    #[inline]
+    fn update_readiness(&mut self, cx: &mut Context<'_>) {
+        S::update_readiness(self, cx);
+    }
+
+    #[inline]
+    fn registration(&self) -> Option<&Registration> {
+        S::registration(self)
+    }
+
+    #[inline]
+    fn is_readable(&self) -> bool {
+        S::is_readable(self)
+    }
+
+    #[inline]
+    fn poll_read(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+        S::poll_read(self, cx, buffer)
+    }
+
+    #[inline]
+    fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        S::poll_write(self, cx, bytes)
+    }
+
+    #[inline]
+    fn begun_write(&self) -> usize {
+        S::begun_write(self)
+    }
+
+    #[inline]
+    fn has_begun_write(&self) -> bool {
+        S::has_begun_write(self)
+    }
+
+    fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        S::poll_shutdown(self, cx)
+    }
+
+    fn say_end(&mut self, cx: &mut Context<'_>) {
+        S::say_end(self, cx);
+    }
+
+    #[inline]
+    fn peer_closed(&self) -> bool {
+        S::peer_closed(self)
+    }
+
+    fn has_unread(&self) -> bool {
+        S::has_unread(self)
+    }
+
+    fn peek<'a>(&self, buffer: &'a mut [u8]) -> &'a [u8] {
+        S::peek(self, buffer)
+    }
+
+    fn tls_facts(&self) -> Option<TlsFacts> {
+        S::tls_facts(self)
+    }
+
+    fn socket_facts(&self) -> SocketFacts {
+        S::socket_facts(self)
+    }
+
+    #[inline]
+    fn can_splice(&self) -> bool {
+        S::can_splice(self)
+    }
+
+    fn poll_fill(
+        &mut self,
+        cx: &mut Context<'_>,
+        pipe: &mut Pipe,
+        most: usize,
+    ) -> Poll<io::Result<usize>> {
+        S::poll_fill(self, cx, pipe, most)
+    }
+
+    fn poll_drain(&mut self, cx: &mut Context<'_>, pipe: &mut Pipe) -> Poll<io::Result<usize>> {
+        S::poll_drain(self, cx, pipe)
+    }
+}
 
 impl ByteStream for FakeStream {
     fn update_readiness(&mut self, _cx: &mut Context<'_>) {}

@@ -61,7 +61,7 @@ pub(super) async fn open(
                 _ => &counters.full,
             };
             counter.increment();
-            Ok(Upstream::Tls(stream.into()))
+            Ok(Upstream::Tls(stream))
         }
         Err((failure, error)) => {
             note(context, target, failure, &error);
@@ -76,11 +76,11 @@ async fn shake(
     tls: &ClientTls,
     target: &Target,
     context: &WorkerContext,
-) -> Result<Box<TlsStream<tls::ClientSide>>, Failed> {
+) -> Result<TlsStream<tls::ClientSide>, Failed> {
     let (config, name) = server_of(tls, target, context)?;
     let connection = TlsConnection::connect(config, name)
         .map_err(|error| (TargetTlsFailure::Internal, error.to_string()))?;
-    let mut stream = Box::new(TlsStream::new(socket, connection));
+    let mut stream = TlsStream::new(socket, connection);
     let (mut received, mut is_first) = (Vec::new(), true);
     loop {
         tasks::record_bytes(run_queue::HEAVY);
