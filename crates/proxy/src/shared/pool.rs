@@ -9,7 +9,7 @@
 //! on which it was told to, and still answers on others: that it is busy, or reads. So when nothing
 //! has arrived for a second although replies are awaited, nothing more is sent on the connection,
 //! and as soon as a member with nothing in flight has a request, another connection is opened. When
-//! the server has accepted its state, it [takes over](Driver::retire_silent): the silent one is
+//! the server has accepted its state, it [takes over](Entry::retire_silent): the silent one is
 //! closed after the last reply. A server that answers nobody does not accept it, and then the
 //! requests wait where they are.
 //!
@@ -28,7 +28,7 @@ use aws_lc_rs::{hmac, rand};
 use resp::{Ledger, Replay};
 use target::Target;
 
-use crate::context::{ServiceContext, WorkerContext};
+use crate::context::WorkerContext;
 use crate::durability::ConfirmedStream;
 use crate::io::stream::ByteStream;
 use crate::options::UpstreamMode;
@@ -56,9 +56,9 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// Maximum number of connections per worker.
 const MAX_CONNECTIONS: usize = 512;
 
-/// A shared connection, and who may share it.
+/// A shared connection, who may share it, and what its [task](Driver) needs.
 struct Entry {
-    service: Arc<ServiceContext>,
+    context: Arc<WorkerContext>,
     target: Arc<Target>,
     key: GroupKey,
     connection: Rc<Connection>,
@@ -71,45 +71,40 @@ struct Entry {
 impl Entry {
     /// A connection that a task of its own opens, in the state of `replay`. It takes the place of a
     /// silent one if it `succeeds` that.
-    fn open(
-        entries: &mut Vec<Self>,
+    fn add(
+        entries: &mut Vec<Rc<Self>>,
         key: GroupKey,
         context: &Arc<WorkerContext>,
         target: &Arc<Target>,
         replay: Replay,
         succeeds: bool,
     ) -> Rc<Connection> {
-        let connection = Rc::new(Connection::new());
-        let is_known = |it: &&Self| {
-            it.is_to(&context.shared, target) && (succeeds || !it.connection.is_closed())
-        };
+        let is_known =
+            |it: &&Rc<Self>| it.is_to(context, target) && (succeeds || !it.connection.is_closed());
         let server = entries.iter().find(is_known);
-        let table = server.map_or_else(Rc::default, |entry| Rc::clone(&entry.table));
-        let access = server.map_or_else(Rc::default, |entry| Rc::clone(&entry.access));
-        let driver = Driver {
-            connection: Rc::clone(&connection),
-            table: Rc::clone(&table),
-            access: Rc::clone(&access),
+        let entry = Rc::new(Self {
             context: Arc::clone(context),
             target: Arc::clone(target),
-            key: key.clone(),
+            key,
+            connection: Rc::new(Connection::new()),
+            table: server.map_or_else(Rc::default, |entry| Rc::clone(&entry.table)),
+            access: server.map_or_else(Rc::default, |entry| Rc::clone(&entry.access)),
             succeeds,
-        };
-        following::spawn(driver.run(replay));
-        let (service, target) = (Arc::clone(&context.shared), Arc::clone(target));
-        let opened = Rc::clone(&connection);
-        entries.push(Self { service, target, key, connection, table, access, succeeds });
-        opened
+        });
+        following::spawn(Driver(Rc::clone(&entry)).run(replay));
+        let connection = Rc::clone(&entry.connection);
+        entries.push(entry);
+        connection
     }
 
-    fn is_to(&self, service: &Arc<ServiceContext>, target: &Arc<Target>) -> bool {
-        Arc::ptr_eq(&self.service, service) && Arc::ptr_eq(&self.target, target)
+    fn is_to(&self, context: &WorkerContext, target: &Arc<Target>) -> bool {
+        Arc::ptr_eq(&self.context.shared, &context.shared) && Arc::ptr_eq(&self.target, target)
     }
 
     /// Whether it is another connection of the group, to the same server.
     fn is_like(&self, other: &Self) -> bool {
         !Rc::ptr_eq(&self.connection, &other.connection)
-            && self.is_to(&other.service, &other.target)
+            && self.is_to(&other.context, &other.target)
             && self.key == other.key
             && (self.connection.admits_anyone() == other.connection.admits_anyone()
                 || !self.connection.is_open())
@@ -120,7 +115,7 @@ impl Entry {
 struct Pool {
     /// The key of the digests of secrets, so that no digest means anything outside.
     digest_key: hmac::Key,
-    entries: Vec<Entry>,
+    entries: Vec<Rc<Entry>>,
 }
 
 thread_local! {
@@ -191,7 +186,7 @@ fn connection(
             return None;
         }
         let replay = Replay::of_shared(ledger, false)?;
-        let opened = Entry::open(entries, key, context, target, replay, false);
+        let opened = Entry::add(entries, key, context, target, replay, false);
         Some(Found::Connection(opened))
     })
 }
@@ -222,7 +217,7 @@ fn succeed(
             return None;
         }
         let (key, replay) = (entry.key.clone(), Replay::of_shared(ledger, false)?.on_same_server());
-        Some(Entry::open(entries, key, context, target, replay, true))
+        Some(Entry::add(entries, key, context, target, replay, true))
     });
 }
 
@@ -240,7 +235,7 @@ impl<'a> Fitting<'a> {
     ///
     /// What is known does not say whether it may join.
     fn of(
-        entries: &'a [Entry],
+        entries: &'a [Rc<Entry>],
         key: &GroupKey,
         context: &Arc<WorkerContext>,
         target: &Arc<Target>,
@@ -249,7 +244,7 @@ impl<'a> Fitting<'a> {
         let (mut found, mut known) = (Self { count: 0, least: None }, None);
         // All are compared, so that the time does not depend on which is equal.
         for entry in entries {
-            let is_usable = entry.is_to(&context.shared, target)
+            let is_usable = entry.is_to(context, target)
                 && !entry.connection.is_closed()
                 && (!entry.succeeds || entry.connection.is_open());
             if entry.key != *key || !is_usable {
@@ -315,20 +310,9 @@ impl SilenceClock {
 /// What says which commands are shared, and how it differs from the built-in table.
 type Table = (TableSource, Option<Rc<Commands>>);
 
-/// The task of one connection.
-struct Driver {
-    connection: Rc<Connection>,
-    table: Rc<CommandTable>,
-    access: Rc<Access>,
-    context: Arc<WorkerContext>,
-    target: Arc<Target>,
-    key: GroupKey,
-    /// It takes the place of a silent connection.
-    succeeds: bool,
-}
-
-impl Driver {
-    async fn run(self, replay: Replay) {
+/// What the task of a connection does.
+impl Entry {
+    async fn run(&self, replay: Replay) {
         let counters = &self.context.counters.shared;
         let (upstream, (source, corrected)) = match self.open(replay).await {
             Ok(opened) => opened,
@@ -411,9 +395,7 @@ impl Driver {
     fn silent(&self) -> Vec<Rc<Connection>> {
         POOL.with_borrow(|pool| {
             let entries = pool.iter().flat_map(|pool| &pool.entries);
-            let own = entries.clone().find(|it| Rc::ptr_eq(&it.connection, &self.connection));
-            let alike = entries.filter(|it| own.is_some_and(|own| it.is_like(own)));
-            let silent = alike.map(|it| &it.connection);
+            let silent = entries.filter(|it| it.is_like(self)).map(|it| &it.connection);
             silent.filter(|it| it.is_silent() && !it.is_closed()).map(Rc::clone).collect()
         })
     }
@@ -514,15 +496,23 @@ impl Driver {
     }
 }
 
+/// The task of a connection. However it ends, no member waits for it.
+struct Driver(Rc<Entry>);
+
+impl Driver {
+    async fn run(self, replay: Replay) {
+        self.0.run(replay).await;
+    }
+}
+
 impl Drop for Driver {
-    /// However the task ends, no member waits for it.
     fn drop(&mut self) {
-        self.connection.close(&ConnectionEnd::Closed);
+        self.0.connection.close(&ConnectionEnd::Closed);
         // The pool is gone when the worker ends.
         let _removed = POOL.try_with(|pool| {
             let mut pool = pool.borrow_mut();
             if let Some(pool) = &mut *pool {
-                pool.entries.retain(|entry| !Rc::ptr_eq(&entry.connection, &self.connection));
+                pool.entries.retain(|entry| !Rc::ptr_eq(entry, &self.0));
             }
         });
     }
