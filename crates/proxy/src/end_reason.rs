@@ -4,7 +4,6 @@
 //! the number of time series is bounded and a new reason is added only here.
 
 use std::io::ErrorKind;
-use std::ops::{Deref, DerefMut};
 
 use drain::Exit;
 
@@ -124,36 +123,22 @@ reasons! {
     Aborted = "aborted";
 }
 
-/// One value for each reason, by its number.
+/// A number for each reason, by its place in [`EndReason::ALL`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PerReason<T>([T; EndReason::COUNT]);
+pub struct PerReason(pub(crate) [u64; EndReason::COUNT]);
 
-impl<T: Default> Default for PerReason<T> {
+impl Default for PerReason {
     fn default() -> Self {
-        Self(std::array::from_fn(|_| T::default()))
+        Self([0; EndReason::COUNT])
     }
 }
 
-impl<T> IntoIterator for PerReason<T> {
-    type Item = T;
-    type IntoIter = std::array::IntoIter<T, { EndReason::COUNT }>;
+impl IntoIterator for PerReason {
+    type Item = u64;
+    type IntoIter = std::array::IntoIter<u64, { EndReason::COUNT }>;
 
     fn into_iter(self) -> Self::IntoIter {
         self.0.into_iter()
-    }
-}
-
-impl<T> Deref for PerReason<T> {
-    type Target = [T];
-
-    fn deref(&self) -> &[T] {
-        &self.0
-    }
-}
-
-impl<T> DerefMut for PerReason<T> {
-    fn deref_mut(&mut self) -> &mut [T] {
-        &mut self.0
     }
 }
 

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use resp::{Class, Direction, Ledger};
 
-pub(crate) use crate::counter::Counter;
+use crate::counter::{Counter, Counters};
 
 /// One of this many writes that begin a request is measured.
 const SAMPLE_INTERVAL: u64 = 32;
@@ -50,16 +50,10 @@ fn end(bucket: usize) -> u64 {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Histogram {
-    counts: [Counter; BUCKETS],
+    counts: Counters<BUCKETS>,
     micros: Counter,
-}
-
-impl Default for Histogram {
-    fn default() -> Self {
-        Self { counts: std::array::from_fn(|_| Counter::default()), micros: Counter::default() }
-    }
 }
 
 impl Histogram {
@@ -69,10 +63,8 @@ impl Histogram {
     }
 
     fn record_micros(&self, micros: u64) {
-        if let Some(count) = self.counts.get(bucket(micros)) {
-            count.increment();
-            self.micros.add(micros);
-        }
+        self.counts.increment(bucket(micros));
+        self.micros.add(micros);
     }
 }
 
@@ -91,9 +83,7 @@ impl Default for Distribution {
 
 impl Distribution {
     pub(crate) fn add(&mut self, histogram: &Histogram) {
-        for (sum, count) in self.counts.iter_mut().zip(&histogram.counts) {
-            *sum += count.get();
-        }
+        histogram.counts.add_to(&mut self.counts);
         self.micros = self.micros.saturating_add(histogram.micros.get());
     }
 

@@ -2,7 +2,7 @@
 
 use resp::PromotionReason;
 
-use crate::latency::Counter;
+use crate::counter::{Counter, Counters};
 
 /// The number of reasons for which a session gets a connection of its own: those of requests and
 /// replies, a request that the server has to verify, and a shared connection that is not available.
@@ -27,12 +27,12 @@ pub(crate) struct SharedCounters {
     pub(crate) dedicated: Counter,
     /// Times that a session began to rest.
     pub(crate) rests: Counter,
-    pub(crate) promoted: [Counter; PROMOTIONS],
+    pub(crate) promoted: Counters<PROMOTIONS>,
     pub(crate) returned: Counter,
     pub(crate) opened: Counter,
     pub(crate) closed: Counter,
     /// Open connections, in the order of [`TableSource`].
-    pub(crate) by_table: [Counter; 2],
+    pub(crate) by_table: Counters<2>,
     pub(crate) not_opened: Counter,
     pub(crate) desyncs: Counter,
     pub(crate) members_lost: Counter,
@@ -40,7 +40,7 @@ pub(crate) struct SharedCounters {
     pub(crate) requests: Counter,
     /// Times that a server was asked whether it admits clients without credentials, in the order of
     /// [`SharedSnapshot::answers`].
-    pub(crate) access_checks: [Counter; 3],
+    pub(crate) access_checks: Counters<3>,
 }
 
 /// The counters of shared upstream connections of one service, summed over all workers.
@@ -107,15 +107,9 @@ impl SharedSnapshot {
         let opened = counters.opened.get();
         self.connections += opened.saturating_sub(closed);
         self.opened += opened;
-        for (sum, count) in self.promoted.iter_mut().zip(&counters.promoted) {
-            *sum += count.get();
-        }
-        for (sum, count) in self.by_table.iter_mut().zip(&counters.by_table) {
-            *sum += count.get();
-        }
-        for (sum, count) in self.access_checks.iter_mut().zip(&counters.access_checks) {
-            *sum += count.get();
-        }
+        counters.promoted.add_to(&mut self.promoted);
+        counters.by_table.add_to(&mut self.by_table);
+        counters.access_checks.add_to(&mut self.access_checks);
         self.returned += counters.returned.get();
         self.not_opened += counters.not_opened.get();
         self.desyncs += counters.desyncs.get();

@@ -11,8 +11,9 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use resp::{Pin, RefusedCommand};
 
+use crate::counter::{Counter, Counters};
 use crate::end_reason::{EndReason, PerReason};
-use crate::latency::{CommandTimes, Counter, Distribution, Histogram};
+use crate::latency::{CommandTimes, Distribution, Histogram};
 use crate::limits::Limit;
 use crate::maintenance_kind::MaintenanceKind;
 use crate::not_carried::NotCarried;
@@ -28,13 +29,13 @@ use crate::tls_listening::TlsFailure;
 #[repr(align(128))]
 pub(crate) struct WorkerCounters {
     pub(crate) accepted: Counter,
-    pub(crate) refused: [Counter; Limit::ALL.len()],
-    pub(crate) rejected: [Counter; Rejection::ALL.len()],
+    pub(crate) refused: Counters<{ Limit::ALL.len() }>,
+    pub(crate) rejected: Counters<{ Rejection::ALL.len() }>,
     pub(crate) proxy_headers: Counter,
     pub(crate) accept_errors: Counter,
     pub(crate) handed_over: Counter,
     pub(crate) delayed: Counter,
-    pub(crate) closed: PerReason<Counter>,
+    pub(crate) closed: Counters<{ EndReason::COUNT }>,
     pub(crate) held: Counter,
     pub(crate) released: Counter,
     pub(crate) bytes_in: Counter,
@@ -43,7 +44,7 @@ pub(crate) struct WorkerCounters {
     pub(crate) commands: Counter,
     pub(crate) replies: Counter,
     pub(crate) dials: Counter,
-    pub(crate) dial_failures: [Counter; DialFailure::ALL.len()],
+    pub(crate) dial_failures: Counters<{ DialFailure::ALL.len() }>,
     pub(crate) hints: Counter,
     pub(crate) measured: CommandTimes,
     pub(crate) dialled_in: Histogram,
@@ -53,15 +54,15 @@ pub(crate) struct WorkerCounters {
     pub(crate) maintenance_handshakes: Counter,
     pub(crate) not_confirmed: Counter,
     /// By the number of the [`RefusedCommand`](resp::RefusedCommand).
-    pub(crate) refused_commands: [Counter; RefusedCommand::COUNT],
-    pub(crate) notices: [Counter; MaintenanceKind::ALL.len()],
+    pub(crate) refused_commands: Counters<{ RefusedCommand::COUNT }>,
+    pub(crate) notices: Counters<{ MaintenanceKind::ALL.len() }>,
     /// Sessions that are pinned now, by cause.
-    pub(crate) pinned: [Counter; Pin::COUNT],
-    pub(crate) not_carried: [Counter; NotCarried::COUNT],
+    pub(crate) pinned: Counters<{ Pin::COUNT }>,
+    pub(crate) not_carried: Counters<{ NotCarried::COUNT }>,
     pub(crate) tls_begun: Counter,
     pub(crate) tls_full: Counter,
     pub(crate) tls_resumed: Counter,
-    pub(crate) tls_failures: [Counter; TlsFailure::ALL.len()],
+    pub(crate) tls_failures: Counters<{ TlsFailure::ALL.len() }>,
     pub(crate) target_tls: TargetTlsCounters,
     pub(crate) shared: SharedCounters,
 }
@@ -78,57 +79,22 @@ impl WorkerCounters {
 }
 
 impl WorkerCounters {
-    pub(crate) fn close(&self, reason: EndReason) {
-        if let Some(count) = self.closed.get(reason as usize) {
-            count.increment();
-        }
-    }
-
-    pub(crate) fn count_notification(&self, kind: MaintenanceKind) {
-        if let Some(count) = self.notices.get(kind as usize) {
-            count.increment();
-        }
-    }
-
-    /// Records that the pin of a session has changed.
+    /// A session that was pinned by `before` is pinned by `now`.
     pub(crate) fn repin(&self, before: Option<Pin>, now: Option<Pin>) {
-        let count = |pin: Option<Pin>| pin.and_then(|pin| self.pinned.get(pin as usize));
-        if let Some(count) = count(before) {
-            count.decrement();
+        if let Some(pin) = before {
+            self.pinned.decrement(pin as usize);
         }
-        if let Some(count) = count(now) {
-            count.increment();
-        }
-    }
-
-    pub(crate) fn count_not_carried(&self, why: NotCarried) {
-        if let Some(count) = self.not_carried.get(why.number()) {
-            count.increment();
+        if let Some(pin) = now {
+            self.pinned.increment(pin as usize);
         }
     }
 
-    pub(crate) fn tls_failed(&self, failure: TlsFailure) {
-        if let Some(count) = self.tls_failures.get(failure as usize) {
-            count.increment();
-        }
-    }
-
-    pub(crate) fn refuse(&self, limit: Limit) {
-        if let Some(count) = self.refused.get(limit as usize) {
-            count.increment();
-        }
-    }
-
-    pub(crate) fn reject(&self, why: Rejection) {
-        if let Some(count) = self.rejected.get(why as usize) {
-            count.increment();
-        }
-    }
-
-    pub(crate) fn dial_failed(&self, failure: DialFailure) {
-        if let Some(count) = self.dial_failures.get(failure as usize) {
-            count.increment();
-        }
+    /// Sessions that have begun and not ended.
+    fn open(&self) -> u64 {
+        // Ends are read before beginnings, so that a session that does both in between is not
+        // missing from the open ones.
+        let ended = self.closed.sum();
+        self.accepted.get().saturating_sub(ended)
     }
 }
 
@@ -201,7 +167,7 @@ pub struct ServiceSnapshot {
     /// New clients that had to wait because their first bytes did not begin a request.
     pub delayed: u64,
     /// Sessions ended, by [`EndReason`]'s number.
-    pub closed: PerReason<u64>,
+    pub closed: PerReason,
     /// Bytes forwarded from clients to the target.
     pub bytes_in: u64,
     /// Bytes forwarded from the target to clients.
@@ -261,13 +227,13 @@ impl ServiceSnapshot {
     /// Sessions that ended for `reason`.
     #[must_use]
     pub fn closed_for(&self, reason: EndReason) -> u64 {
-        self.closed.get(reason as usize).copied().unwrap_or(0)
+        self.closed.0.get(reason as usize).copied().unwrap_or(0)
     }
 
     /// Sessions that ended.
     #[must_use]
     pub fn closed_in_all(&self) -> u64 {
-        self.closed.iter().sum()
+        self.closed.0.iter().sum()
     }
 
     /// Open sessions that are not pinned.
@@ -285,20 +251,14 @@ impl ServiceSnapshot {
     fn add(&mut self, counters: &WorkerCounters) {
         // Ends are read before beginnings, so that a session that does both in between is not
         // missing from the open ones.
-        for (sum, count) in self.closed.iter_mut().zip(counters.closed.iter()) {
-            *sum += count.get();
-        }
+        counters.closed.add_to(&mut self.closed.0);
         let released = counters.released.get();
         let waits = counters.held.get();
         self.held += waits.saturating_sub(released);
         self.waits += waits;
         self.accepted += counters.accepted.get();
-        for (sum, count) in self.refused.iter_mut().zip(&counters.refused) {
-            *sum += count.get();
-        }
-        for (sum, count) in self.rejected.iter_mut().zip(&counters.rejected) {
-            *sum += count.get();
-        }
+        counters.refused.add_to(&mut self.refused);
+        counters.rejected.add_to(&mut self.rejected);
         self.proxy_headers += counters.proxy_headers.get();
         self.accept_errors += counters.accept_errors.get();
         self.handed_over += counters.handed_over.get();
@@ -309,9 +269,7 @@ impl ServiceSnapshot {
         self.commands += counters.commands.get();
         self.replies += counters.replies.get();
         self.dials += counters.dials.get();
-        for (sum, count) in self.dial_failures.iter_mut().zip(&counters.dial_failures) {
-            *sum += count.get();
-        }
+        counters.dial_failures.add_to(&mut self.dial_failures);
         self.hints += counters.hints.get();
         self.command_time.add(&counters.measured.took);
         self.dial_time.add(&counters.dialled_in);
@@ -320,18 +278,10 @@ impl ServiceSnapshot {
         self.rebalanced += counters.rebalanced.get();
         self.maintenance_handshakes += counters.maintenance_handshakes.get();
         self.not_confirmed += counters.not_confirmed.get();
-        for (sum, count) in self.refused_commands.iter_mut().zip(&counters.refused_commands) {
-            *sum += count.get();
-        }
-        for (sum, count) in self.notices.iter_mut().zip(&counters.notices) {
-            *sum += count.get();
-        }
-        for (sum, count) in self.pinned.iter_mut().zip(&counters.pinned) {
-            *sum += count.get();
-        }
-        for (sum, count) in self.not_carried.iter_mut().zip(&counters.not_carried) {
-            *sum += count.get();
-        }
+        counters.refused_commands.add_to(&mut self.refused_commands);
+        counters.notices.add_to(&mut self.notices);
+        counters.pinned.add_to(&mut self.pinned);
+        counters.not_carried.add_to(&mut self.not_carried);
         self.add_tls(counters);
         self.target_tls.add(&counters.target_tls);
         self.shared.add(&counters.shared);
@@ -340,15 +290,10 @@ impl ServiceSnapshot {
     fn add_tls(&mut self, counters: &WorkerCounters) {
         // Ends before beginnings, as above.
         let (full, resumed) = (counters.tls_full.get(), counters.tls_resumed.get());
-        let mut ended = full + resumed;
-        for (sum, count) in self.tls_failures.iter_mut().zip(&counters.tls_failures) {
-            let count = count.get();
-            *sum += count;
-            ended += count;
-        }
+        let failed = counters.tls_failures.add_to(&mut self.tls_failures);
         self.tls_full += full;
         self.tls_resumed += resumed;
-        self.tls_running += counters.tls_begun.get().saturating_sub(ended);
+        self.tls_running += counters.tls_begun.get().saturating_sub(full + resumed + failed);
     }
 }
 
@@ -376,13 +321,12 @@ impl Stats {
     /// The number of sessions per worker of the service called `name`.
     #[cfg(test)]
     pub(crate) fn open_by_worker(&self, name: &str) -> Vec<u64> {
-        let ended = |counters: &WorkerCounters| counters.closed.iter().map(Counter::get).sum();
         let services = self.services();
         services
             .iter()
             .filter(|service| service.name() == name)
             .flat_map(|it| &it.0.workers)
-            .map(|counters| counters.accepted.get().saturating_sub(ended(counters)))
+            .map(|counters| counters.open())
             .collect()
     }
 
@@ -391,12 +335,10 @@ impl Stats {
     pub fn open_on_workers(&self) -> Vec<u64> {
         let services = self.services.load();
         let workers = services.iter().map(|service| service.0.workers.len()).max().unwrap_or(0);
-        let open = |counters: &Arc<WorkerCounters>| {
-            // In this order, as in `ServiceSnapshot::add`.
-            let ended: u64 = counters.closed.iter().map(Counter::get).sum();
-            counters.accepted.get().saturating_sub(ended)
+        let of = |worker| {
+            let counters = services.iter().filter_map(|it| it.0.workers.get(worker));
+            counters.map(|counters: &Arc<WorkerCounters>| counters.open()).sum()
         };
-        let of = |worker| services.iter().filter_map(|it| it.0.workers.get(worker)).map(open).sum();
         (0..workers).map(of).collect()
     }
 

@@ -11,10 +11,10 @@ fn sums_workers_and_separates_services() {
     for worker in 0..2 {
         let counters = one.of_worker(worker).unwrap();
         counters.accepted.add(2);
-        counters.close(EndReason::Fenced);
+        counters.closed.increment(EndReason::Fenced as usize);
         counters.bytes_in.add(10);
     }
-    two.of_worker(0).unwrap().dial_failed(DialFailure::Unreachable);
+    two.of_worker(0).unwrap().dial_failures.increment(DialFailure::Unreachable as usize);
     let (a, b) = (stats.service("a").unwrap(), stats.service("b").unwrap());
     assert_eq!((a.accepted, a.open, a.closed_for(EndReason::Fenced), a.bytes_in), (4, 2, 2, 20));
     assert_eq!(b.dial_failures, [0, 0, 1, 0, 0, 0, 0]);

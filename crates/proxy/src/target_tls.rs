@@ -8,7 +8,7 @@ use std::time::Instant;
 use tls::rustls::Error;
 use tls::{Fault, FaultKind};
 
-use crate::latency::Counter;
+use crate::counter::{Counter, Counters};
 use crate::log_rate::LogRate;
 
 macro_rules! failures {
@@ -112,7 +112,7 @@ impl TargetTlsFailure {
 pub(crate) struct TargetTlsCounters {
     pub(crate) full: Counter,
     pub(crate) resumed: Counter,
-    failures: [Counter; TargetTlsFailure::COUNT],
+    pub(crate) failures: Counters<{ TargetTlsFailure::COUNT }>,
 }
 
 /// TLS sessions with targets since the start of the process, summed over all workers.
@@ -136,17 +136,7 @@ impl TargetTlsSnapshot {
     pub(crate) fn add(&mut self, counters: &TargetTlsCounters) {
         self.full += counters.full.get();
         self.resumed += counters.resumed.get();
-        for (sum, count) in self.failures.iter_mut().zip(&counters.failures) {
-            *sum += count.get();
-        }
-    }
-}
-
-impl TargetTlsCounters {
-    pub(crate) fn failed(&self, failure: TargetTlsFailure) {
-        if let Some(count) = self.failures.get(failure as usize) {
-            count.increment();
-        }
+        counters.failures.add_to(&mut self.failures);
     }
 }
 

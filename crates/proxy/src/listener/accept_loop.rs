@@ -207,7 +207,7 @@ pub(super) fn admit(socket: OwnedFd, peer: Peer, context: &WorkerContext) -> Opt
     match context.shared.limits.admit(peer.ip()) {
         Ok(admission) => Some((socket, peer, admission)),
         Err(limit) => {
-            context.counters.refuse(limit);
+            context.counters.refused.increment(limit as usize);
             refuse(&socket, context.listener.tls);
             None
         }

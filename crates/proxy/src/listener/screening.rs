@@ -164,7 +164,7 @@ fn continue_with(
         return Ok(());
     }
     if let Err(limit) = admission.count_source(client.ip()) {
-        context.counters.refuse(limit);
+        context.counters.refused.increment(limit as usize);
         refuse(&socket, context.listener.tls);
         return Ok(());
     }
@@ -182,7 +182,7 @@ fn admit_without_source(
 }
 
 fn reject(socket: &OwnedFd, client: Peer, why: Rejection, context: &WorkerContext) {
-    context.counters.reject(why);
+    context.counters.rejected.increment(why as usize);
     context.shared.rejection_log.record(&context.shared.service.name, client, why);
     super::accept_loop::dismiss(socket, why.reply(), context.listener.tls);
 }

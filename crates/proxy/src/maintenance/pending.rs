@@ -93,7 +93,7 @@ pub(crate) fn last_push(ledger: &Ledger, worker: &WorkerContext, reason: EndReas
         return Vec::new();
     }
     let push = MaintenancePush::FailedOver { number: push::event_number() };
-    worker.counters.count_notification(push.kind());
+    worker.counters.notices.increment(push.kind() as usize);
     push.encode().into_bytes()
 }
 
@@ -128,7 +128,7 @@ pub(crate) async fn announce_failover(
         Poll::Ready(written) => written.map_err(|_| EndReason::HoldAbandoned)?,
     };
     ledger.set_failover_announced(true);
-    worker.counters.count_notification(MaintenanceKind::FailingOver);
+    worker.counters.notices.increment(MaintenanceKind::FailingOver as usize);
     let mut rest =
         invariant::rest_after(push.as_bytes(), written).map_err(|_| EndReason::InternalError)?;
     let remainder = async {
@@ -256,7 +256,7 @@ impl PendingPushes {
                 MaintenanceKind::Moving => {}
                 kind => ledger.set_failover_announced(kind == MaintenanceKind::FailingOver),
             }
-            worker.counters.count_notification(push.kind());
+            worker.counters.notices.increment(push.kind() as usize);
             bytes.extend_from_slice(push.encode().as_bytes());
         }
         bytes

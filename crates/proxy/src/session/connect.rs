@@ -311,7 +311,7 @@ fn report_failure(context: &WorkerContext, target: &Target, failed: Failed) {
     let WorkerContext { shared, counters, .. } = context;
     let hint = match failed {
         Failed::Dial(failure) => {
-            counters.dial_failed(failure);
+            counters.dial_failures.increment(failure as usize);
             // Missing descriptors or ports on this host say nothing about the target.
             (!failed.is_local()).then_some(Hint::DialFailed(failure))
         }

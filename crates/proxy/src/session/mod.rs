@@ -170,10 +170,10 @@ impl Drop for Session {
     fn drop(&mut self) {
         self.base.count_as(None);
         let SessionBase { context, peer, bytes, commands, .. } = &self.base;
-        context.counters.close(self.base.reason);
+        context.counters.closed.increment(self.base.reason as usize);
         first_bytes::record(&self.base);
         if let Some(uncarried) = &self.uncarried {
-            context.counters.count_not_carried(uncarried.why);
+            context.counters.not_carried.increment(uncarried.why.number());
         }
         let shared = &context.shared;
         let record = SessionRecord {

@@ -330,9 +330,7 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
     }
 
     fn count_refused(&self, command: RefusedCommand) {
-        if let Some(count) = self.context.counters.refused_commands.get(command.index()) {
-            count.increment();
-        }
+        self.context.counters.refused_commands.increment(command.index());
         let shared = &self.context.shared;
         if let Some(unlogged) = shared.refusal_log.due(command.index(), Instant::now()) {
             let (service, command) = (&*shared.service.name, command.label());

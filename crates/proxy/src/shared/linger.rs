@@ -64,9 +64,7 @@ impl Linger {
 
 /// Counts a promotion.
 pub(crate) fn count_promotion(context: &WorkerContext, promotion: Promotion) {
-    if let Some(count) = context.counters.shared.promoted.get(number(promotion)) {
-        count.increment();
-    }
+    context.counters.shared.promoted.increment(number(promotion));
 }
 
 /// The place of a promotion among [`SharedSnapshot::reasons`].

@@ -328,8 +328,7 @@ impl Entry {
             }
         };
         counters.opened.increment();
-        let of_table = counters.by_table.get(source as usize);
-        of_table.inspect(|it| it.increment());
+        counters.by_table.increment(source as usize);
         self.context.counters.dials.increment();
         self.connection.opened(self.key.resp3(), self.key.is_authenticated(), corrected);
         if self.succeeds {
@@ -340,7 +339,7 @@ impl Entry {
             Upstream::Tls(stream) => self.serve_confirmed(stream).await,
             shared @ Upstream::Shared(_) => (shared, Some(ConnectionEnd::Closed)),
         };
-        of_table.inspect(|it| it.decrement());
+        counters.by_table.decrement(source as usize);
         counters.closed.increment();
         if self.target.fence().is_raised() {
             // The kernel would send again what a partitioned master has not acknowledged, when it

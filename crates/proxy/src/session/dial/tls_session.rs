@@ -140,7 +140,7 @@ pub(crate) fn note_error(context: &WorkerContext, target: &Target, error: &io::E
 
 #[cold]
 fn note(context: &WorkerContext, target: &Target, failure: TargetTlsFailure, error: &str) {
-    context.counters.target_tls.failed(failure);
+    context.counters.target_tls.failures.increment(failure as usize);
     let shared = &context.shared;
     let tls = shared.service.options.now().target_tls.clone();
     let name = tls.and_then(|tls| server_of(&tls, target, context).ok()).map(|(_, name)| name);
