@@ -24,6 +24,7 @@ use crate::listener::screening;
 use crate::options::Splice;
 use crate::runtime::tasks;
 use crate::runtime::wake_flag::RareEvent;
+use crate::session::Session;
 
 /// The reply of Redis to a client beyond its own `maxclients` (`redis:src/networking.c`,
 /// `acceptCommonHandler`). Clients recognize it.
@@ -42,16 +43,12 @@ const ACCEPTS_PER_TURN_IN_A_FLOOD: usize = 1;
 /// The pause of a listener that has accepted enough, while clients without a request are frequent.
 const FLOOD_PAUSE: Duration = Duration::from_millis(1);
 
-/// Starts the session of an accepted client on this worker.
-pub(crate) type StartSession = fn(SocketStream, Peer, Arc<WorkerContext>, Admission);
-
 /// Accepts until the drain closes the listener and the queue is empty. `inboxes` are the workers to
 /// which a client may be handed over.
 pub(crate) async fn serve(
     mut listen_socket: impl AcceptSource,
     context: Arc<WorkerContext>,
     inboxes: Inboxes,
-    start: StartSession,
     permit: AcceptPermit,
 ) {
     let (mut backoff, mut accepted_count) = (AcceptBackoff::default(), 0_usize);
@@ -63,7 +60,7 @@ pub(crate) async fn serve(
             accepted = next(&mut listen_socket, backoff.is_out_of_resources()) => accepted,
         };
         let failure = match accepted {
-            Ok((socket, peer)) => begin(socket, peer, &context, Some(&inboxes), start),
+            Ok((socket, peer)) => begin(socket, peer, &context, Some(&inboxes)),
             Err(errno) => Err(errno),
         };
         let Err(errno) = failure else {
@@ -95,7 +92,7 @@ pub(crate) async fn serve(
         }
     }
     if !context.listener.leaves_queue() {
-        drain_queue(&listen_socket, &context, start).await;
+        drain_queue(&listen_socket, &context).await;
     }
     drop(listen_socket);
     drop(permit);
@@ -125,9 +122,8 @@ async fn next(
 pub(crate) fn start_handed_over(
     HandedOver { socket, peer, admission, permit, .. }: HandedOver,
     context: &Arc<WorkerContext>,
-    start: StartSession,
 ) {
-    if start_session(socket, peer, admission, context, start).is_err() {
+    if start_session(socket, peer, admission, context).is_err() {
         context.counters.accept_errors.increment();
     }
     drop(permit);
@@ -135,18 +131,13 @@ pub(crate) fn start_handed_over(
 
 /// Admits the clients that connected before the listener was closed. The permit is held meanwhile,
 /// so that the drain counts all of them.
-pub(crate) async fn drain_queue(
-    listen_socket: &impl AcceptSource,
-    context: &Arc<WorkerContext>,
-    start: StartSession,
-) {
+pub(crate) async fn drain_queue(listen_socket: &impl AcceptSource, context: &Arc<WorkerContext>) {
     for accepted_count in 1..=MAX_DRAINED {
         if accepted_count % ACCEPTS_PER_TURN == 0 {
             tasks::yield_now().await;
         }
-        let admitted = listen_socket
-            .accept()
-            .and_then(|(socket, peer)| begin(socket, peer, context, None, start));
+        let admitted =
+            listen_socket.accept().and_then(|(socket, peer)| begin(socket, peer, context, None));
         if admitted.is_err_and(|errno| classify(errno) != AcceptErrorKind::Connection) {
             return;
         }
@@ -164,13 +155,12 @@ fn begin(
     peer: Peer,
     context: &Arc<WorkerContext>,
     inboxes: Option<&Inboxes>,
-    start: StartSession,
 ) -> Result<(), Errno> {
     if context.shared.service.options.screen() {
-        return screening::screen(socket, peer, context, inboxes, start);
+        return screening::screen(socket, peer, context, inboxes);
     }
     match admit(socket, peer, context) {
-        Some(client) => deliver(client, context, inboxes, start),
+        Some(client) => deliver(client, context, inboxes),
         None => Ok(()),
     }
 }
@@ -184,7 +174,6 @@ pub(super) fn deliver(
     client: Client,
     context: &Arc<WorkerContext>,
     inboxes: Option<&Inboxes>,
-    start: StartSession,
 ) -> Result<(), Errno> {
     let client = match inboxes {
         Some(inboxes) => {
@@ -199,7 +188,7 @@ pub(super) fn deliver(
         None => client,
     };
     let (socket, peer, admission) = client;
-    start_session(socket, peer, admission, context, start)
+    start_session(socket, peer, admission, context)
 }
 
 /// Admits or rejects a client.
@@ -224,12 +213,15 @@ fn start_session(
     peer: Peer,
     admission: Admission,
     context: &Arc<WorkerContext>,
-    start: StartSession,
 ) -> Result<(), Errno> {
     let splices = context.shared.service.options.peek().splice == Splice::On;
     let stream = SocketStream::accepted(socket, splices)
         .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
-    start(stream, peer, Arc::clone(context), admission);
+    let session = Session::new(peer, Arc::clone(context), admission);
+    match context.listener.tls {
+        false => tasks::spawn(session.run(stream)),
+        true => tasks::spawn(session.run_tls(stream)),
+    }
     Ok(())
 }
 

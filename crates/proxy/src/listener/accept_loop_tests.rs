@@ -15,16 +15,12 @@ use rustix::io::Errno;
 use tokio::time::Instant;
 
 use crate::address::Peer;
-use crate::context::WorkerContext;
-use crate::io::stream::SocketStream;
-use crate::limits::Admission;
 use crate::listener::accept_loop::{drain_queue, serve};
 use crate::listener::inbox::Inboxes;
 use crate::listener::listen_socket::{AcceptSource, ListenSocket};
 use crate::runtime::reactor::{self, Reactor};
 use crate::runtime::tasks;
 use crate::runtime::tasks::{Tasks, WorkerHandle};
-use crate::session::Session;
 use crate::testing::{SOON, context};
 
 /// Fails as configured, then accepts the clients of a real listener.
@@ -60,10 +56,6 @@ impl AcceptSource for FaultySource {
     }
 }
 
-fn start(stream: SocketStream, peer: Peer, context: Arc<WorkerContext>, admission: Admission) {
-    tasks::spawn(Session::new(peer, context, admission).run(stream));
-}
-
 /// Accepts a client after these failures, and returns the number of attempts, the duration by the
 /// test's clock, and the counted failures.
 async fn accept_after(faults: &[Errno], shortages: usize) -> (usize, Duration, u64) {
@@ -92,7 +84,7 @@ async fn accept_after(faults: &[Errno], shortages: usize) -> (usize, Duration, u
         }
     };
     let (inboxes, permit) = (Inboxes::new([worker]), context.drain.accept_permit());
-    let serving = serve(source, Arc::clone(&context), inboxes, start, permit);
+    let serving = serve(source, Arc::clone(&context), inboxes, permit);
     tokio::select! {
         () = serving => panic!("it ended"),
         () = accepted => {}
@@ -141,7 +133,7 @@ fn runs_sessions_while_queue_is_drained() {
     let addr = listener.local_addr().unwrap();
     let clients: Vec<TcpStream> = (0..CLIENTS).map(|_| TcpStream::connect(addr).unwrap()).collect();
     let listen_socket = ListenSocket::new(listener.into(), &addr.into()).unwrap();
-    let mut draining = pin!(drain_queue(&listen_socket, &context, start));
+    let mut draining = pin!(drain_queue(&listen_socket, &context));
     let mut polls = 1;
     while draining.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
         polls += 1;
@@ -174,7 +166,7 @@ fn accepted_by_round(silent_clients_before: usize) -> [usize; 2] {
     let source =
         FaultySource { faults: VecDeque::new(), shortages, tried: Arc::clone(&tried), real };
     let (inboxes, permit) = (Inboxes::new([worker]), context.drain.accept_permit());
-    tasks::spawn_essential(serve(source, context, inboxes, start, permit));
+    tasks::spawn_essential(serve(source, context, inboxes, permit));
     [(); 2].map(|()| {
         tasks.run_round().unwrap();
         tried.load(Ordering::Relaxed)

@@ -24,7 +24,7 @@ use rustix::io::Errno;
 use crate::address::Peer;
 use crate::context::WorkerContext;
 use crate::limits::Admission;
-use crate::listener::accept_loop::{StartSession, admit, deliver, refuse};
+use crate::listener::accept_loop::{admit, deliver, refuse};
 use crate::listener::inbox::Inboxes;
 use crate::options::Options;
 use crate::proxy_protocol::receive::{ReceiveError, receive};
@@ -68,12 +68,11 @@ pub(super) fn screen(
     peer: Peer,
     context: &Arc<WorkerContext>,
     inboxes: Option<&Inboxes>,
-    start: StartSession,
 ) -> Result<(), Errno> {
     let options = context.shared.service.options.now();
     match verdict(peer, &options) {
         Verdict::Admit => match admit(socket, peer, context) {
-            Some(client) => deliver(client, context, inboxes, start),
+            Some(client) => deliver(client, context, inboxes),
             None => Ok(()),
         },
         Verdict::Reject => {
@@ -81,7 +80,7 @@ pub(super) fn screen(
             Ok(())
         }
         Verdict::AwaitHeader => {
-            await_header(socket, peer, context, inboxes, start);
+            await_header(socket, peer, context, inboxes);
             Ok(())
         }
     }
@@ -93,7 +92,6 @@ fn await_header(
     peer: Peer,
     context: &Arc<WorkerContext>,
     inboxes: Option<&Inboxes>,
-    start: StartSession,
 ) {
     let Some(place) = context.shared.awaiting_header.take() else {
         return reject(&socket, peer, Rejection::TooManyHeaders, context);
@@ -114,8 +112,7 @@ fn await_header(
         match header {
             Ok(client) => {
                 let client = client.unwrap_or(peer);
-                let started =
-                    continue_with(socket, client, admission, &context, inboxes.as_ref(), start);
+                let started = continue_with(socket, client, admission, &context, inboxes.as_ref());
                 if started.is_err() {
                     context.counters.accept_errors.increment();
                 }
@@ -156,7 +153,6 @@ fn continue_with(
     mut admission: Admission,
     context: &Arc<WorkerContext>,
     inboxes: Option<&Inboxes>,
-    start: StartSession,
 ) -> Result<(), Errno> {
     context.counters.proxy_headers.increment();
     if !is_allowed(client, &context.shared.service.options.now()) {
@@ -168,7 +164,7 @@ fn continue_with(
         refuse(&socket, context.listener.tls);
         return Ok(());
     }
-    deliver((socket, client, admission), context, inboxes, start)
+    deliver((socket, client, admission), context, inboxes)
 }
 
 /// Admits a client by every limit except the one per source.

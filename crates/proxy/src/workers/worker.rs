@@ -8,11 +8,8 @@ use drain::{Drain, Phase};
 use tokio::sync::mpsc;
 
 use crate::address::ListenerId;
-use crate::address::Peer;
 use crate::context::WorkerContext;
 use crate::io::pipe;
-use crate::io::stream::SocketStream;
-use crate::limits::Admission;
 use crate::listener::accept_loop;
 use crate::listener::inbox::{Inboxes, WorkerCommand};
 use crate::listener::listen_socket::ListenSocket;
@@ -22,24 +19,8 @@ use crate::runtime::heartbeat::Heartbeat;
 use crate::runtime::reactor::{self, EventBuffer, Reactor};
 use crate::runtime::tasks::{self, Panicked, Tasks, WorkerHandle};
 use crate::runtime::timers::TimerThread;
-use crate::session::Session;
 use crate::workers::WorkerError;
 use crate::workers::session_visitor::SessionVisitor;
-
-/// Starts a session as a task of this thread's worker.
-fn start_session(
-    stream: SocketStream,
-    peer: Peer,
-    context: Arc<WorkerContext>,
-    admission: Admission,
-) {
-    let tls = context.listener.tls;
-    let session = Session::new(peer, context, admission);
-    match tls {
-        false => tasks::spawn(session.run(stream)),
-        true => tasks::spawn(session.run_tls(stream)),
-    }
-}
 
 /// Reports how a worker ended, even after a panic.
 pub(super) struct ExitReport {
@@ -144,7 +125,7 @@ impl Listeners {
         }
         for client in clients {
             if let Some(context) = self.by_id.get(&client.listener) {
-                accept_loop::start_handed_over(client, context, start_session);
+                accept_loop::start_handed_over(client, context);
             }
         }
     }
@@ -164,7 +145,6 @@ impl Listeners {
                     listen_socket,
                     Arc::clone(context),
                     self.inboxes.clone(),
-                    start_session,
                     permit,
                 ));
             }
