@@ -82,26 +82,21 @@ impl Heartbeat {
         Some(self.state.thread.load(Ordering::Relaxed)).filter(|id| *id > 0)
     }
 
-    /// Marks the start of the loop on this thread, and returns its time as [`beat`](Self::beat)
-    /// does.
-    pub(crate) fn begin(&self) -> Duration {
+    /// Marks the start of the loop on this thread.
+    pub(crate) fn begin(&self) {
         let id = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
         self.state.thread.store(id, Ordering::Relaxed);
-        let now = self.millis();
-        self.state.last.store(now, Ordering::Relaxed);
-        Duration::from_millis(now)
+        self.state.last.store(self.millis(), Ordering::Relaxed);
     }
 
-    /// Marks a tick, and returns its time on the clock of this heartbeat. There is one
-    /// writer, so plain loads and stores are exact.
-    pub(crate) fn beat(&self) -> Duration {
+    /// Marks a tick. There is one writer, so plain loads and stores are exact.
+    pub(crate) fn beat(&self) {
         let now = self.millis();
         let took = now.saturating_sub(self.state.last.load(Ordering::Relaxed));
         self.state.last.store(now, Ordering::Relaxed);
         if took > STALL.as_millis() as u64 {
             self.note_stall(took);
         }
-        Duration::from_millis(now)
     }
 
     #[cold]

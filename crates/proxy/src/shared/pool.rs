@@ -376,7 +376,7 @@ impl Entry {
             true => self.table.corrected(&mut upstream, target, context, until).await?,
             false => (TableSource::BuiltIn, None),
         };
-        if !dial::may_be_used(&self.target) || (self.succeeds && !self.has_silent()) {
+        if !dial::may_be_used(&self.target) || (self.succeeds && self.silent().is_empty()) {
             return Err(Failed::Superseded);
         }
         Ok((upstream, table))
@@ -397,10 +397,6 @@ impl Entry {
             let silent = entries.filter(|it| it.is_like(self)).map(|it| &it.connection);
             silent.filter(|it| it.is_silent() && !it.is_closed()).map(Rc::clone).collect()
         })
-    }
-
-    fn has_silent(&self) -> bool {
-        !self.silent().is_empty()
     }
 
     /// Its members take over from the silent connections of its group.

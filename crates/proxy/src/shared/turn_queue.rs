@@ -96,13 +96,11 @@ impl TurnQueue {
 
     /// Gives turns until the room is used up or no client waits. `take` moves requests of a client
     /// to the write, at most the given quantum, or one request within the room if that is larger.
-    /// Returns the number of clients that sent something.
     pub(crate) fn give_turns(
         &mut self,
         mut room: Room,
         mut take: impl FnMut(MemberId, Quantum, Room) -> Taken,
-    ) -> usize {
-        let mut senders = 0;
+    ) {
         while let Some(member) = self.waiting.front().copied() {
             let quantum = Quantum {
                 requests: self.quantum.requests.min(room.requests),
@@ -116,14 +114,10 @@ impl TurnQueue {
             room.requests = room.requests.saturating_sub(requests);
             room.bytes = room.bytes.saturating_sub(bytes);
             // A client without a request gets no further turn, whatever it says.
-            if requests > 0 {
-                senders += 1;
-                if more {
-                    self.waiting.push_back(member);
-                }
+            if requests > 0 && more {
+                self.waiting.push_back(member);
             }
         }
-        senders
     }
 }
 
@@ -199,7 +193,7 @@ mod tests {
     fn ends_for_clients_that_send_nothing() {
         let mut queue = queue(2);
         let sent = Taken::Sent { requests: 0, bytes: 0, more: true };
-        assert_eq!(queue.give_turns(ROOM, |_, _, _| sent), 0);
+        queue.give_turns(ROOM, |_, _, _| sent);
         assert!(queue.is_empty());
     }
 }
