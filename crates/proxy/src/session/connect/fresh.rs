@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 use target::{Generation, TargetRef};
 
 use super::{Connected, Connecting, Mode, report_failure};
-use crate::context::WorkerContext;
 use crate::dial_permits::DialPermit;
 use crate::end_reason::EndReason;
 use crate::io::stream::ClientStream;
@@ -40,31 +39,6 @@ pub(in crate::session) struct FirstDial {
 }
 
 impl FirstDial {
-    /// Begins it, unless something has to be waited for before that.
-    ///
-    /// # Errors
-    ///
-    /// The connection is not established yet, or may not be used; `None` if no dial was begun.
-    pub(in crate::session) fn connect_at_once(
-        context: &WorkerContext,
-    ) -> Result<(TargetRef, Upstream), Option<Self>> {
-        let Service { route, options, .. } = &*context.shared.service;
-        if context.silent_clients.are_frequent() || options.share() {
-            return Err(None);
-        }
-        let target = route.usable_target().ok_or(None)?;
-        let begin = Instant::now();
-        match Dial::begin(&target, &options.peek()) {
-            Ok(dial) if dial.is_done() && may_be_used(&target) => {
-                context.counters.dials.increment();
-                context.counters.dialled_in.record(begin.elapsed());
-                target.record_use();
-                Ok((target, dial.into_upstream()))
-            }
-            dial => Err(Some(Self { target: Some(target), dial })),
-        }
-    }
-
     /// Its target, once.
     pub(super) fn take_target(&mut self) -> Option<TargetRef> {
         self.target.take()
@@ -72,31 +46,37 @@ impl FirstDial {
 }
 
 impl Session {
-    /// Connects to the first target without waiting, if that is possible.
+    /// Connects to the first target, if nothing has to be waited for.
     ///
     /// # Errors
     ///
-    /// The dial that it has begun, if any.
+    /// The connection is not established yet, or may not be used; `None` if no dial was begun.
     pub(in crate::session) fn connect_at_once(&self) -> Result<Ready, Option<FirstDial>> {
-        if self.base.context.shared.service.options.share() {
-            return self.share_at_once().ok_or(None);
+        let context = &self.base.context;
+        let Service { route, options, .. } = &*context.shared.service;
+        if context.silent_clients.are_frequent() {
+            return Err(None);
         }
-        let (target, upstream) = FirstDial::connect_at_once(&self.base.context)?;
-        Ok((target, upstream, Start::default()))
-    }
-
-    /// The start of a session that shares connections, if nothing has to be waited for: the first
-    /// request opens a connection, or joins one.
-    fn share_at_once(&self) -> Option<Ready> {
-        if self.base.context.silent_clients.are_frequent() {
-            return None;
-        }
-        let target = self.base.context.shared.service.route.usable_target()?;
-        if !may_be_used(&target) {
-            return None;
-        }
+        let target = route.usable_target().ok_or(None)?;
+        let upstream = if options.share() {
+            // The first request opens a connection, or joins one.
+            if !may_be_used(&target) {
+                return Err(None);
+            }
+            Upstream::sharing()
+        } else {
+            let begin = Instant::now();
+            match Dial::begin(&target, &options.peek()) {
+                Ok(dial) if dial.is_done() && may_be_used(&target) => {
+                    context.counters.dials.increment();
+                    context.counters.dialled_in.record(begin.elapsed());
+                    dial.into_upstream()
+                }
+                dial => return Err(Some(FirstDial { target: Some(target), dial })),
+            }
+        };
         target.record_use();
-        Some((target, Upstream::sharing(), Start::default()))
+        Ok((target, upstream, Start::default()))
     }
 
     /// Connects to the first target, or has refusals for the client.
