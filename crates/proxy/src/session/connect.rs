@@ -237,7 +237,7 @@ impl<'a, C: ClientStream> Connecting<'a, C> {
         begin: Instant,
     ) -> Result<Attempt, EndReason> {
         let context = self.context;
-        let reused = matches!(&self.mode, Mode::Resume(migration) if migration.reused.get());
+        let reused = matches!(&self.mode, Mode::Resume(migration) if migration.reused);
         if !reused && !matches!(upstream, Upstream::Shared(_)) {
             context.counters.dials.increment();
             if matches!(self.mode, Mode::Fresh) {
@@ -298,8 +298,7 @@ async fn rebalance(
             return (there, upstream, Start::resumed(early, replayed));
         }
     }
-    let replayed = Replayed { ledger: *ledger, messages: Vec::new(), idle: None };
-    (here, upstream, Start::resumed(early, Box::new(replayed)))
+    (here, upstream, Start::resumed(early, Box::new(Replayed::from(*ledger))))
 }
 
 fn hold_until(context: &WorkerContext) -> Instant {

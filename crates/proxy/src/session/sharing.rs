@@ -21,8 +21,7 @@ use crate::shared::{Promotion, verifiers};
 pub(crate) fn start_shared(state: CarryState) -> (Upstream, Start) {
     let CarryState { mut ledger, unsent: early, .. } = state;
     ledger.leave_connection();
-    let replayed = Some(Box::new(Replayed { ledger: *ledger, messages: Vec::new(), idle: None }));
-    (Upstream::sharing(), Start { early, replayed, returns_after: None })
+    (Upstream::sharing(), Start::resumed(early, Box::new(Replayed::from(*ledger))))
 }
 
 /// The start of a session that shares connections to another target from now on.

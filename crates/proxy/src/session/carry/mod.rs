@@ -28,7 +28,6 @@ mod property_tests;
 #[cfg(test)]
 pub(crate) mod testing;
 
-use std::cell::Cell;
 use std::time::Instant;
 
 use resp::{Ledger, Limits, Replay};
@@ -70,7 +69,7 @@ pub(crate) struct Migration<'a> {
     pub(crate) failed: Option<EndReason>,
     pub(crate) purpose: Purpose,
     /// The connection that was opened last was not a new one.
-    pub(crate) reused: Cell<bool>,
+    pub(crate) reused: bool,
     /// A request was [sent](interrupt) ahead of the state of the session.
     pub(crate) is_interrupt: bool,
 }
@@ -146,7 +145,7 @@ impl Migration<'_> {
             let replay = Replay::of_shared(&self.ledger, true).ok_or(Failed::Refused)?;
             Ok(replay.on_same_server())
         };
-        self.reused.set(false);
+        self.reused = false;
         if self.purpose == Purpose::Verify
             && let Some(mut upstream) = verifiers::take(target, context)
         {
@@ -155,7 +154,7 @@ impl Migration<'_> {
                 replay::exchange_on(&mut upstream, target, context, &mut replay, until).await;
             // Whatever is wrong with it is not wrong with a new one.
             if replayed.is_ok() && replay.has_shared_state_of(&self.ledger) {
-                self.reused.set(true);
+                self.reused = true;
                 return Ok((upstream, None));
             }
         }
@@ -199,7 +198,7 @@ impl Migration<'_> {
         if self.is_interrupt {
             return Some(Connected { target, upstream, replayed });
         }
-        if !self.reused.get() {
+        if !self.reused {
             context.counters.dials.increment();
         }
         let replayed = Some(self.take_ledger(&target));
@@ -214,6 +213,6 @@ impl Migration<'_> {
         if !same {
             ledger.changed_server();
         }
-        Box::new(Replayed { ledger, messages: Vec::new(), idle: None })
+        Box::new(ledger.into())
     }
 }

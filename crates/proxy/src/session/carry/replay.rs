@@ -79,6 +79,12 @@ pub(crate) struct Replayed {
     pub(crate) idle: Option<IdleWatch>,
 }
 
+impl From<Ledger> for Replayed {
+    fn from(ledger: Ledger) -> Self {
+        Self { ledger, messages: Vec::new(), idle: None }
+    }
+}
+
 /// Opens a connection to `target` and replays the state of the session of `ledger` on it.
 ///
 /// # Errors

@@ -1,7 +1,6 @@
 //! Connecting a session whose pump has stopped: with its state, to another target or to the one
 //! that it had.
 
-use std::cell::Cell;
 use std::num::NonZeroU64;
 use std::pin::Pin;
 use std::time::Duration;
@@ -94,7 +93,7 @@ impl Session {
         let old = Some(old).filter(|_| lost.is_none());
         let lost = lost.filter(|reason| !self.was_forgotten(*reason));
         let lost = from.map(|target| target.generation()).zip(lost);
-        let (failed, reused, is_interrupt) = (None, Cell::new(false), false);
+        let (failed, reused, is_interrupt) = (None, false, false);
         let migration =
             Migration { ledger, from, lost, old, failed, purpose, reused, is_interrupt };
         let mode = Mode::Resume(migration);

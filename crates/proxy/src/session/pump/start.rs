@@ -52,5 +52,5 @@ pub(super) fn fresh(options: &Options) -> Replayed {
     let ledger = ledger
         .with_stateless(options.stateless_commands.clone())
         .with_refusals(options.refusals.clone());
-    Replayed { ledger, messages: Vec::new(), idle: None }
+    ledger.into()
 }
