@@ -1,7 +1,7 @@
 //! The context of sessions: what they share with other sessions of their service, and of their
 //! worker.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use drain::{Drain, Phase};
@@ -9,6 +9,7 @@ use resp::RefusedCommand;
 use tokio::sync::Notify;
 
 use crate::address::ListenerId;
+use crate::counter::Counter;
 use crate::dial_permits::DialPermits;
 use crate::limits::{Limits, Slots};
 use crate::log_rate::LogRate;
@@ -75,26 +76,16 @@ pub(crate) struct WorkerContext {
     pub(crate) listener: Arc<ListenerContext>,
     /// The drain of the listener.
     pub(crate) drain: Drain,
-    /// Notifies sessions that connect of the [events](SessionEvents). All others are woken by their
-    /// worker.
+    /// Notifies sessions that connect of the events. All others are woken by their worker.
     pub(crate) session_notify: Notify,
-    /// Master changes, reloads of options, the beginning of the drain, and when it cuts and stops.
-    pub(crate) events: SessionEvents,
+    /// The number of events that sessions were notified of, on their worker's thread: master
+    /// changes, reloads of options, the beginning of the drain, and when it cuts and stops. One
+    /// that [rests](crate::session::rest) compares it.
+    pub(crate) events: Counter,
     /// The permits of the service's sessions on this worker to connect to a target.
     pub(crate) dial_permits: Arc<DialPermits>,
     /// How many of its recent clients sent nothing.
     pub(crate) silent_clients: SilentClients,
-}
-
-/// The number of events that sessions were notified of, on their worker's thread. One that
-/// [rests](crate::session::rest) compares it.
-#[derive(Debug, Default)]
-pub(crate) struct SessionEvents(AtomicU32);
-
-impl SessionEvents {
-    pub(crate) fn count(&self) -> u32 {
-        self.0.load(Ordering::Relaxed)
-    }
 }
 
 impl WorkerContext {
@@ -122,7 +113,7 @@ impl WorkerContext {
     }
 
     fn notify_sessions(&self) {
-        self.events.0.fetch_add(1, Ordering::Relaxed);
+        self.events.increment();
         self.session_notify.notify_waiters();
         groups::wake(self.listener.id.group());
     }

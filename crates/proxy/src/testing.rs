@@ -22,7 +22,8 @@ use socket2::Socket;
 use target::{Destination, EmptyPool, PoolWriter, Target, TargetSource, TargetWriter};
 
 use crate::address::{ListenerId, Peer};
-use crate::context::{ListenerContext, ServiceContext, SessionEvents, WorkerContext};
+use crate::context::{ListenerContext, ServiceContext, WorkerContext};
+use crate::counter::Counter;
 use crate::limits::{Limits, ResourceShortage, Slots};
 use crate::refused_replays::{LimitedClients, RefusedReplays};
 use crate::rejection::RejectionLog;
@@ -353,7 +354,7 @@ pub(crate) fn context() -> (TargetWriter, Arc<WorkerContext>) {
             drain: listener.drain.clone(),
             listener,
             session_notify: tokio::sync::Notify::new(),
-            events: SessionEvents::default(),
+            events: Counter::default(),
             dial_permits: Arc::default(),
             silent_clients: SilentClients::default(),
         }),

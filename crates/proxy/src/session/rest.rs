@@ -48,7 +48,7 @@ pub(crate) struct RestClock {
     /// Bytes moved at the beginning of the interval, of which only a change matters.
     moved: u64,
     /// The number of events when the pump last looked for any.
-    events: u32,
+    events: u64,
 }
 
 impl RestClock {
@@ -58,7 +58,7 @@ impl RestClock {
     }
 
     /// Measures the interval, in which `moved` has changed or not. `events`: their number now.
-    pub(crate) fn check(&mut self, moved: u64, events: u32, waker: &Waker) {
+    pub(crate) fn check(&mut self, moved: u64, events: u64, waker: &Waker) {
         self.events = events;
         if self.now {
             return;
@@ -93,7 +93,7 @@ pub(crate) struct Kept {
     ledger: RestingLedger,
     idle: IdleWatch,
     /// The number of events when the pump last looked for any.
-    events: u32,
+    events: u64,
 }
 
 /// What ends a rest: bytes that the client has sent, if it has sent any, or its end.
@@ -134,7 +134,7 @@ impl Resting {
             cx.waker().wake_by_ref();
             return Poll::Ready(Ok(Vec::new()));
         }
-        if base.context.events.count() != self.kept.events || self.kept.idle.is_due(cx.waker()) {
+        if base.context.events.get() != self.kept.events || self.kept.idle.is_due(cx.waker()) {
             return Poll::Ready(Ok(Vec::new()));
         }
         if !client.is_readable() {

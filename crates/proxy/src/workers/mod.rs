@@ -30,7 +30,8 @@ use drain::{Controller, Drain, ShutdownSettings};
 use tokio::sync::{Notify, mpsc};
 
 use crate::address::ListenerId;
-use crate::context::{ListenerContext, ServiceContext, SessionEvents, WorkerContext};
+use crate::context::{ListenerContext, ServiceContext, WorkerContext};
+use crate::counter::Counter;
 use crate::dial_permits::DialPermits;
 use crate::io::pipe;
 use crate::limits::{Limits, ResourceShortage, Slots};
@@ -368,7 +369,7 @@ impl Running {
                 listener: Arc::clone(listener),
                 drain: listener.drain.clone(),
                 session_notify: Notify::new(),
-                events: SessionEvents::default(),
+                events: Counter::default(),
                 dial_permits: Arc::clone(permits),
                 silent_clients: SilentClients::default(),
             };

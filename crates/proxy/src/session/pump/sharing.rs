@@ -24,20 +24,18 @@ pub(crate) struct SharingState {
     /// If it has its own connection: when it may return.
     return_at: Option<Instant>,
     pub(super) rest: RestClock,
-    /// Set when it stops to rest.
-    pub(crate) kept: Option<Kept>,
 }
 
 impl SharingState {
     /// The state of a session that shares.
     pub(crate) fn sharing(rest: RestClock) -> Box<Self> {
-        Box::new(Self { return_at: None, rest, kept: None })
+        Box::new(Self { return_at: None, rest })
     }
 
     /// The state of a session that returns after `span`.
     pub(crate) fn returning(span: Duration) -> Box<Self> {
         let return_at = Some(Instant::now() + span);
-        Box::new(Self { return_at, rest: RestClock::default(), kept: None })
+        Box::new(Self { return_at, rest: RestClock::default() })
     }
 }
 
@@ -149,18 +147,17 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
         if U::SHARED {
             let moved = self.requests.bytes_moved() + self.replies.bytes_moved();
             if let Some(sharing) = self.sharing.as_deref_mut() {
-                sharing.rest.check(moved, self.context.events.count(), waker);
+                sharing.rest.check(moved, self.context.events.get(), waker);
             }
         }
     }
 
     /// Whether the session begins to rest. To be called after everything was forwarded that can be.
     #[inline]
-    pub(crate) fn begins_to_rest(&mut self) -> bool {
+    pub(crate) fn begins_to_rest(&self) -> bool {
         U::SHARED
             && self.sharing.as_ref().is_some_and(|sharing| sharing.rest.is_due())
             && self.may_rest()
-            && self.begin_rest()
     }
 
     fn may_rest(&self) -> bool {
@@ -183,20 +180,18 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
             && self.ledger.may_rest()
     }
 
-    fn begin_rest(&mut self) -> bool {
+    /// Takes what is kept while the session rests. `None` if it [must not](Self::begins_to_rest).
+    pub(crate) fn begin_rest(&mut self) -> Option<Kept> {
         if self.commands > 0 {
             // The next pump does not know that there were requests, as after a promotion.
             self.ledger.changed_connection();
         }
-        let (Some(ledger), Some(sharing)) = (self.ledger.rest(), &mut self.sharing) else {
-            return false;
-        };
+        let (ledger, sharing) = (self.ledger.rest()?, self.sharing.as_ref()?);
         let mut idle = std::mem::take(&mut self.idle);
         let moved = self.requests.bytes_moved() as u32;
         idle.begin_rest(moved, &self.context.shared.service.options.now());
-        sharing.kept = Some(sharing.rest.keep(ledger, idle));
         self.context.counters.shared.rests.increment();
-        true
+        Some(sharing.rest.keep(ledger, idle))
     }
 }
 
