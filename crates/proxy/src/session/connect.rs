@@ -10,8 +10,8 @@
 //!   one, also after each failure, and every session after a failed TLS handshake. A failed attempt
 //!   is repeated after a pause that doubles.
 //! - **Resume** ([`resume`]): always with a permit, because all sessions of a service arrive at
-//!   once. The connection counts only when the target has answered the [`replay`] of the session's
-//!   state.
+//!   once. The connection counts only when the target has answered the
+//!   [replay](crate::session::carry::replay) of the session's state.
 
 mod again;
 mod fresh;
@@ -30,7 +30,7 @@ use crate::dial_permits::DialPermit;
 use crate::end_reason::EndReason;
 use crate::io::stream::ClientStream;
 use crate::service::{Hint, Service};
-use crate::session::carry::replay::{self, Failed, Replayed};
+use crate::session::carry::replay::{Failed, Replayed, Server};
 use crate::session::carry::{CarryState, Migration, interrupt};
 use crate::session::connect::fresh::Attempts;
 use crate::session::dial::{may_be_used, superseded};
@@ -204,7 +204,8 @@ impl<'a, C: ClientStream> Connecting<'a, C> {
             }
             Mode::Resume(migration) => {
                 self.base.stage.set(Stage::Moving);
-                let opening = migration.open(target, context, self.unsent, self.until);
+                let server = Server { target, context, deadline: self.until };
+                let opening = migration.open(server, self.unsent);
                 tokio::select! {
                     biased;
                     resumed = Box::pin(opening) => resumed?,
@@ -289,8 +290,8 @@ async fn rebalance(
             let (upstream, start) = sharing::start_elsewhere(ledger, early);
             return (there, upstream, start);
         }
-        let until = Instant::now() + REBALANCE_TIMEOUT;
-        let resumed = replay::replay(&there, context, &ledger, until).await;
+        let deadline = Instant::now() + REBALANCE_TIMEOUT;
+        let resumed = Server { target: &there, context, deadline }.replay(&ledger).await;
         if let Some((upstream, replayed)) = resumed.ok().filter(|_| may_be_used(&there)) {
             counters.dials.increment();
             counters.rebalanced.increment();

@@ -23,22 +23,8 @@ use crate::session::upstream::Upstream;
 
 pub(crate) use tls_session::note_error;
 
-/// Connects to `target`, within `connect_timeout` and until `deadline`. The handshake is part of
-/// that, if sessions with targets use TLS.
-///
-/// # Errors
-///
-/// The kind of failure.
-pub(crate) async fn connect(
-    target: &Target,
-    context: &WorkerContext,
-    deadline: Instant,
-) -> Result<Upstream, DialFailure> {
-    let dial = Dial::begin(target, &context.shared.service.options.peek())?;
-    dial.finish(target, context, deadline).await
-}
-
-/// An attempt that has begun.
+/// An attempt to connect that has begun. The handshake is part of it, if sessions with targets use
+/// TLS.
 #[derive(Debug)]
 pub(crate) struct Dial {
     stream: SocketStream,

@@ -24,7 +24,7 @@ use target::Target;
 
 use crate::context::WorkerContext;
 use crate::runtime::tasks;
-use crate::session::carry::replay::{self, Failed};
+use crate::session::carry::replay::{Failed, Server};
 use crate::shared::Member;
 use crate::shared::verifiers;
 
@@ -151,19 +151,20 @@ impl Drop for Asking {
 
 /// Asks the server whether it admits clients without credentials.
 async fn ask(context: &Arc<WorkerContext>, target: &Arc<Target>) -> Result<bool, Failed> {
-    let until = Instant::now() + context.shared.service.options.now().connect_timeout;
+    let deadline = Instant::now() + context.shared.service.options.now().connect_timeout;
+    let server = Server { target, context, deadline };
     // A server that runs a script has decided before it says so.
     let replay = || Replay::of_new().on_same_server();
     if let Some(mut upstream) = verifiers::take(target, context) {
         let mut replay = replay().on_used_connection();
         // Whatever is wrong with it is not wrong with a new one.
-        if replay::exchange_on(&mut upstream, target, context, &mut replay, until).await.is_ok() {
+        if server.exchange_on(&mut upstream, &mut replay).await.is_ok() {
             verifiers::put_back(upstream, target, context);
             return Ok(!replay.is_unauthenticated());
         }
     }
     let mut replay = replay();
-    let upstream = replay::exchange(target, context, &mut replay, until).await?;
+    let upstream = server.exchange(&mut replay).await?;
     context.counters.dials.increment();
     verifiers::keep(upstream, target, context);
     Ok(!replay.is_unauthenticated())

@@ -10,16 +10,13 @@
 //! for a client. Then no connection to it is shared.
 
 use std::rc::Rc;
-use std::time::Instant;
 
 use crate::shared::commands::Commands;
 use crate::shared::server_limits::{ASK_LIMITS, LARGEST_LIMITS, limits_clients};
 use crate::shared::server_table::{LARGEST_TABLE, ask_table, read_table};
-use target::Target;
 use tokio::sync::OnceCell;
 
-use crate::context::WorkerContext;
-use crate::session::carry::replay::{self, Failed};
+use crate::session::carry::replay::{Failed, Server};
 use crate::session::upstream::Upstream;
 use crate::shared_counters::TableSource;
 
@@ -45,11 +42,9 @@ impl CommandTable {
     pub(super) async fn corrected(
         &self,
         upstream: &mut Upstream,
-        target: &Target,
-        context: &WorkerContext,
-        until: Instant,
+        server: Server<'_>,
     ) -> Result<(TableSource, Option<Rc<Commands>>), Failed> {
-        match self.0.get_or_try_init(|| read(upstream, target, context, until)).await {
+        match self.0.get_or_try_init(|| read(upstream, server)).await {
             Ok(corrected) => Ok((TableSource::Server, corrected.clone())),
             Err(NotRead::Refused) => Ok((TableSource::BuiltIn, None)),
             Err(NotRead::Failed(failed)) => Err(failed),
@@ -59,14 +54,13 @@ impl CommandTable {
 
 async fn read(
     upstream: &mut Upstream,
-    target: &Target,
-    context: &WorkerContext,
-    until: Instant,
+    server: Server<'_>,
 ) -> Result<Option<Rc<Commands>>, NotRead> {
-    let reply = replay::ask(upstream, target, context, &ask_table(), LARGEST_TABLE, until).await;
+    let Server { target, context, .. } = server;
+    let reply = server.ask(upstream, &ask_table(), LARGEST_TABLE).await;
     let reply = reply.map_err(NotRead::Failed)?;
     let (service, addr) = (&*context.shared.service.name, target.addr());
-    let limits = replay::ask(upstream, target, context, ASK_LIMITS, LARGEST_LIMITS, until).await;
+    let limits = server.ask(upstream, ASK_LIMITS, LARGEST_LIMITS).await;
     if limits_clients(&limits.map_err(NotRead::Failed)?) {
         context.shared.limited_clients.record(service, target);
         return Err(NotRead::Failed(Failed::Refused));

@@ -35,7 +35,7 @@ use crate::options::UpstreamMode;
 use crate::runtime::tasks::following;
 use crate::runtime::timers::LazyTimer;
 use crate::service::Hint;
-use crate::session::carry::replay::{self, Failed};
+use crate::session::carry::replay::{Failed, Server};
 use crate::session::dial;
 use crate::session::upstream::Upstream;
 use crate::shared::access::{Access, Admission};
@@ -355,10 +355,10 @@ impl Entry {
     /// Opens the connection, in the state of its group.
     async fn open(&self, mut replay: Replay) -> Result<(Upstream, Table), Failed> {
         let options = &self.context.shared.service.options;
-        let until = Instant::now() + options.now().connect_timeout;
-        let (target, context) = (&*self.target, &*self.context);
+        let deadline = Instant::now() + options.now().connect_timeout;
+        let server = Server { target: &self.target, context: &self.context, deadline };
         let begin = Instant::now();
-        let mut upstream = replay::exchange(target, context, &mut replay, until).await?;
+        let mut upstream = server.exchange(&mut replay).await?;
         self.context.counters.dialled_in.record(begin.elapsed());
         // While a script runs, nothing but the user and the protocol version can be set.
         let has_state = replay.has_shared_state() && (!self.succeeds || self.has_state_of(&replay));
@@ -373,7 +373,7 @@ impl Entry {
         }
         // A server closes a connection on which nobody has authenticated at a request that long.
         let table = match admits {
-            true => self.table.corrected(&mut upstream, target, context, until).await?,
+            true => self.table.corrected(&mut upstream, server).await?,
             false => (TableSource::BuiltIn, None),
         };
         if !dial::may_be_used(&self.target) || (self.succeeds && self.silent().is_empty()) {

@@ -30,7 +30,7 @@ use target::Target;
 
 use crate::context::{ServiceContext, WorkerContext};
 use crate::runtime::tasks;
-use crate::session::carry::replay;
+use crate::session::carry::replay::Server;
 use crate::session::dial;
 use crate::session::upstream::Upstream;
 
@@ -94,8 +94,9 @@ async fn reset(
     target: Arc<Target>,
     context: Arc<WorkerContext>,
 ) {
-    let (most, until) = (WAS_RESET.len(), Instant::now() + CONFIRMED_WITHIN);
-    let reply = replay::ask(&mut upstream, &target, &context, RESET, most, until).await;
+    let deadline = Instant::now() + CONFIRMED_WITHIN;
+    let server = Server { target: &target, context: &context, deadline };
+    let reply = server.ask(&mut upstream, RESET, WAS_RESET.len()).await;
     if reply.is_ok_and(|reply| reply == WAS_RESET) {
         put_back(upstream, &target, &context);
     }

@@ -18,14 +18,12 @@
 use std::time::Instant;
 
 use drain::Ticket;
-use target::Target;
 
-use crate::context::WorkerContext;
 use crate::end_reason::EndReason;
-use crate::session::carry::replay::{self, Failed};
+use crate::session::carry::replay::{Failed, Server};
 use crate::session::carry::{Migration, Opened};
 use crate::session::upstream::Upstream;
-use crate::session::{Ready, Session, dial};
+use crate::session::{Ready, Session};
 
 /// Maximum length of the reply: one line, or the modules that `HELLO` lists.
 const MAX_REPLY: usize = 64 * 1024;
@@ -37,54 +35,49 @@ impl Migration<'_> {
     pub(super) async fn interrupt(
         &mut self,
         upstream: Upstream,
-        target: &Target,
-        context: &WorkerContext,
+        server: Server<'_>,
         unsent: &mut Vec<u8>,
-        until: Instant,
     ) -> Opened {
         let Some((request, rest)) = resp::split_interrupt(unsent) else {
             return Err(Failed::Unavailable);
         };
         let (request, rest) = (request.to_vec(), rest.to_vec());
         *unsent = rest;
-        self.send_ahead(upstream, target, context, request, until).await
+        self.send_ahead(upstream, server, request).await
     }
 
     /// Sends the first of the `unsent` requests on a new connection, and takes the reply, if it
     /// authenticates: the server refuses the state of the session.
     pub(super) async fn authenticate(
         &mut self,
-        target: &Target,
-        context: &WorkerContext,
+        server: Server<'_>,
         unsent: &mut Vec<u8>,
-        until: Instant,
     ) -> Opened {
         let Some((request, rest)) = resp::split_authentication(unsent) else {
             return Err(Failed::Refused);
         };
         let (request, rest) = (request.to_vec(), rest.to_vec());
-        let upstream = dial::connect(target, context, until).await.map_err(Failed::Dial)?;
+        let upstream = server.connect().await?;
         *unsent = rest;
-        self.send_ahead(upstream, target, context, request, until).await
+        self.send_ahead(upstream, server, request).await
     }
 
     /// Sends a request that was taken from those unsent, and takes the reply.
     async fn send_ahead(
         &mut self,
         mut upstream: Upstream,
-        target: &Target,
-        context: &WorkerContext,
+        server: Server<'_>,
         request: Vec<u8>,
-        until: Instant,
     ) -> Opened {
         // First of all: whatever happens from here on, it is not sent a second time.
         self.is_interrupt = true;
         // The kernel would send it again to a partitioned server that comes back.
         upstream.reset_on_close();
-        let reply = replay::ask(&mut upstream, target, context, &request, MAX_REPLY, until).await?;
-        context.counters.dials.increment();
-        context.counters.bytes_in.add(request.len() as u64);
-        let mut replayed = self.take_ledger(target);
+        let reply = server.ask(&mut upstream, &request, MAX_REPLY).await?;
+        let counters = &server.context.counters;
+        counters.dials.increment();
+        counters.bytes_in.add(request.len() as u64);
+        let mut replayed = self.take_ledger(server.target);
         replayed.ledger.request(&request);
         replayed.ledger.reply(&reply);
         // Anything but one reply would be taken for the reply to another request.

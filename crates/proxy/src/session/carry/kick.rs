@@ -17,7 +17,7 @@ use target::{CloseCause, TargetRef};
 use crate::context::WorkerContext;
 use crate::end_reason::EndReason;
 use crate::io::stream::ClientStream;
-use crate::session::carry::replay::{self, Failed};
+use crate::session::carry::replay::{Failed, Server};
 use crate::session::dial::is_superseded;
 use crate::session::hold;
 
@@ -49,7 +49,7 @@ impl<C: ClientStream> Kicked<'_, C> {
             if is_superseded(from) || cause(from, ended) == CloseCause::Failover {
                 return false;
             }
-            match replay::answers(from, context, until).await {
+            match (Server { target: from, context, deadline: until }).answers().await {
                 // One answer is valid for all sessions, so none has to wait for another one here.
                 Ok(()) => permit.succeeded(),
                 // It must not be sent anything now: a failover is believed to be under way.

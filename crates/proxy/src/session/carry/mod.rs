@@ -36,7 +36,7 @@ use target::{Generation, Target, TargetRef};
 use crate::context::WorkerContext;
 use crate::end_reason::EndReason;
 use crate::service::Service;
-use crate::session::carry::replay::{Failed, Replayed};
+use crate::session::carry::replay::{Failed, Replayed, Server};
 use crate::session::connect::Connected;
 use crate::session::dial::may_be_used;
 use crate::session::upstream::Upstream;
@@ -98,32 +98,31 @@ impl Purpose {
 type Opened = Result<(Upstream, Option<Box<Replayed>>), Failed>;
 
 impl Migration<'_> {
-    /// One attempt to open a connection to `target` in the state of the session. If `target` ended
-    /// the last one, only asks whether it is alive. The first of the `unsent` requests may be taken
-    /// and answered, if it ends a script.
+    /// One attempt to open a connection to `server` in the state of the session. If the server
+    /// ended the last one, only asks whether it is alive. The first of the `unsent` requests may be
+    /// taken and answered, if it ends a script.
     ///
     /// # Errors
     ///
-    /// The end reason of the session, if the target is alive and so ended it on purpose.
+    /// The end reason of the session, if the server is alive and so ended it on purpose.
     pub(crate) async fn open(
         &mut self,
-        target: &Target,
-        context: &WorkerContext,
+        server: Server<'_>,
         unsent: &mut Vec<u8>,
-        until: Instant,
     ) -> Result<Opened, EndReason> {
+        let Server { target, .. } = server;
         if self.purpose == Purpose::Share {
             return Ok(Ok((Upstream::sharing(), None)));
         }
         if self.is_promotion_to(target) {
-            return Ok(self.promote(target, context, unsent, until).await);
+            return Ok(self.promote(server, unsent).await);
         }
         let lost = self.lost.filter(|(generation, _)| *generation == target.generation());
         let Some((_, reason)) = lost else {
-            let replayed = replay::replay(target, context, &self.ledger, until).await;
+            let replayed = server.replay(&self.ledger).await;
             return Ok(replayed.map(|(upstream, replayed)| (upstream, Some(replayed))));
         };
-        match replay::answers(target, context, until).await {
+        match server.answers().await {
             Ok(()) if may_be_used(target) => Err(reason),
             // The answer of a server that is no longer the target, or must not be used now, says
             // nothing about the time when it was.
@@ -133,13 +132,7 @@ impl Migration<'_> {
     }
 
     /// Opens a connection to the same target, with the state of the session.
-    async fn promote(
-        &mut self,
-        target: &Target,
-        context: &WorkerContext,
-        unsent: &mut Vec<u8>,
-        until: Instant,
-    ) -> Opened {
+    async fn promote(&mut self, server: Server<'_>, unsent: &mut Vec<u8>) -> Opened {
         // A server that runs a script answers what ends the script, and refuses the rest itself.
         let replay = || {
             let replay = Replay::of_shared(&self.ledger, true).ok_or(Failed::Refused)?;
@@ -147,11 +140,10 @@ impl Migration<'_> {
         };
         self.reused = false;
         if self.purpose == Purpose::Verify
-            && let Some(mut upstream) = verifiers::take(target, context)
+            && let Some(mut upstream) = verifiers::take(server.target, server.context)
         {
             let mut replay = replay()?.on_used_connection();
-            let replayed =
-                replay::exchange_on(&mut upstream, target, context, &mut replay, until).await;
+            let replayed = server.exchange_on(&mut upstream, &mut replay).await;
             // Whatever is wrong with it is not wrong with a new one.
             if replayed.is_ok() && replay.has_shared_state_of(&self.ledger) {
                 self.reused = true;
@@ -159,22 +151,22 @@ impl Migration<'_> {
             }
         }
         let mut replay = replay()?;
-        let mut upstream = match replay::exchange(target, context, &mut replay, until).await {
+        let mut upstream = match server.exchange(&mut replay).await {
             Err(Failed::Refused) => {
-                return Box::pin(self.authenticate(target, context, unsent, until)).await;
+                return Box::pin(self.authenticate(server, unsent)).await;
             }
             upstream => upstream?,
         };
         if let Some(other_order) = replay.before_authentication(&self.ledger) {
             replay = other_order;
-            upstream = replay::exchange(target, context, &mut replay, until).await?;
+            upstream = server.exchange(&mut replay).await?;
         }
         match replay.has_shared_state_of(&self.ledger) {
             true => Ok((upstream, None)),
             false if !replay.met_script() => Err(Failed::Refused),
             // Another user might be allowed what this one is not.
             false if !replay.has_user_of(&self.ledger) => Err(Failed::Unavailable),
-            false => self.interrupt(upstream, target, context, unsent, until).await,
+            false => self.interrupt(upstream, server, unsent).await,
         }
     }
 
@@ -193,8 +185,9 @@ impl Migration<'_> {
         let Service { route, options, .. } = &*context.shared.service;
         let from = self.from?;
         let target = route.usable_target().filter(|it| it.generation() == from.generation())?;
-        let until = Instant::now() + options.now().connect_timeout;
-        let (upstream, replayed) = self.promote(&target, context, unsent, until).await.ok()?;
+        let deadline = Instant::now() + options.now().connect_timeout;
+        let server = Server { target: &target, context, deadline };
+        let (upstream, replayed) = self.promote(server, unsent).await.ok()?;
         if self.is_interrupt {
             return Some(Connected { target, upstream, replayed });
         }

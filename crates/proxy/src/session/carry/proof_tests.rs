@@ -9,7 +9,7 @@ use resp::{Ledger, Limits};
 
 use crate::runtime::reactor::{self, Reactor};
 use crate::runtime::tasks::WorkerHandle;
-use crate::session::carry::replay::{self, Failed};
+use crate::session::carry::replay::{Failed, Server};
 use crate::testing::{
     Backend, SOON, TestProxy, context, destination, expect, is_silent, rest, session,
 };
@@ -174,17 +174,15 @@ async fn sends_nothing_to_a_fenced_or_held_target() {
     let backend = Backend::new();
     let (_writer, context) = context();
     let ledger = Ledger::new(&Limits { memory: 1024, ..Limits::default() });
-    let until = Instant::now() + SOON;
+    let deadline = Instant::now() + SOON;
     for change in [target::TargetWriter::hold, target::TargetWriter::clear] {
         let (mut publisher, _route) = target::TargetWriter::new();
         let target = publisher.commit(destination(backend.addr()));
         // Between loading the target and connecting to it.
         change(&mut publisher);
-        assert_eq!(
-            replay::replay(&target, &context, &ledger, until).await.err(),
-            Some(Failed::Superseded)
-        );
-        assert_eq!(replay::answers(&target, &context, until).await.err(), Some(Failed::Superseded));
+        let server = Server { target: &target, context: &context, deadline };
+        assert_eq!(server.replay(&ledger).await.err(), Some(Failed::Superseded));
+        assert_eq!(server.answers().await.err(), Some(Failed::Superseded));
         for _ in 0..2 {
             assert_eq!(rest(&mut backend.accept()), b"");
         }

@@ -17,7 +17,7 @@ use crate::end_reason::EndReason;
 use crate::invariant;
 use crate::io::buffer;
 use crate::service::DialFailure;
-use crate::session::dial;
+use crate::session::dial::{self, Dial};
 use crate::session::idle::IdleWatch;
 use crate::session::upstream::Upstream;
 
@@ -85,207 +85,204 @@ impl From<Ledger> for Replayed {
     }
 }
 
-/// Opens a connection to `target` and replays the state of the session of `ledger` on it.
-///
-/// # Errors
-///
-/// Why the attempt failed.
-pub(crate) async fn replay(
-    target: &Target,
-    context: &WorkerContext,
-    ledger: &Ledger,
-    deadline: Instant,
-) -> Result<(Upstream, Box<Replayed>), Failed> {
-    let Some(mut replay) = Replay::of(ledger) else { return Err(Failed::Refused) };
-    let mut upstream = exchange(target, context, &mut replay, deadline).await;
-    if upstream.is_ok()
-        && let Some(other_order) = replay.before_authentication(ledger)
-    {
-        replay = other_order;
-        upstream = exchange(target, context, &mut replay, deadline).await;
+/// A server that is dialled, or asked on a connection to it, until a deadline.
+#[derive(Clone, Copy)]
+pub(crate) struct Server<'a> {
+    pub(crate) target: &'a Target,
+    pub(crate) context: &'a WorkerContext,
+    pub(crate) deadline: Instant,
+}
+
+impl Server<'_> {
+    /// Opens a connection, within `connect_timeout`.
+    ///
+    /// # Errors
+    ///
+    /// Why that failed.
+    pub(crate) async fn connect(self) -> Result<Upstream, Failed> {
+        let Self { target, context, deadline } = self;
+        let dial = Dial::begin(target, &context.shared.service.options.peek());
+        let dialled = dial.map_err(Failed::Dial)?.finish(target, context, deadline).await;
+        dialled.map_err(Failed::Dial)
     }
-    let (refusal, lacks_names) = (replay.refusal().to_vec(), replay.lacks_names(ledger));
-    let replayed = upstream.and_then(|upstream| {
-        let finished = replay.finish(ledger).map_err(|_| Failed::Refused)?;
-        Ok((upstream, finished))
-    });
-    if matches!(replayed, Err(Failed::Refused)) {
-        context.shared.refused_replays.record(&context.shared.service.name, target, &refusal);
-    }
-    let (upstream, (ledger, messages)) = replayed?;
-    if lacks_names {
-        context.counters.names_dropped.increment();
-    }
-    Ok((upstream, Box::new(Replayed { ledger, messages, idle: None })))
-}
 
-/// Opens a connection to `target` and has all requests of `replay` answered on it.
-///
-/// # Errors
-///
-/// Why the attempt failed.
-pub(crate) async fn exchange(
-    target: &Target,
-    context: &WorkerContext,
-    replay: &mut Replay,
-    deadline: Instant,
-) -> Result<Upstream, Failed> {
-    let mut upstream = dial::connect(target, context, deadline).await.map_err(Failed::Dial)?;
-    exchange_on(&mut upstream, target, context, replay, deadline).await?;
-    Ok(upstream)
-}
-
-/// The same on a connection that is in the state of a new one.
-///
-/// # Errors
-///
-/// Why the attempt failed. The connection is of no use then.
-pub(crate) async fn exchange_on(
-    upstream: &mut Upstream,
-    target: &Target,
-    context: &WorkerContext,
-    replay: &mut Replay,
-    deadline: Instant,
-) -> Result<(), Failed> {
-    let answered = async {
-        send(upstream, target, context, replay.requests()).await?;
-        while !replay.is_answered() {
-            let answered = |bytes: &[u8]| {
-                let taken = replay.answer(bytes)?;
-                let after =
-                    invariant::rest_after(bytes, taken).map_err(|_| ReplayError::Unexpected)?;
-                replay.follow(after)?;
-                Ok(!after.is_empty())
-            };
-            match read(upstream, target, context, answered).await? {
-                Ok(false) => {}
-                // The server has answered everything: what follows the answers was sent after them.
-                Ok(true) => break,
-                Err(ReplayError::NotReady(hint)) => return Err(Failed::NotReady(hint)),
-                Err(ReplayError::Unavailable) => return Err(Failed::Unavailable),
-                Err(ReplayError::Refused | ReplayError::Unexpected) => return Err(Failed::Refused),
-            }
+    /// Opens a connection and replays the state of the session of `ledger` on it.
+    ///
+    /// # Errors
+    ///
+    /// Why the attempt failed.
+    pub(crate) async fn replay(self, ledger: &Ledger) -> Result<(Upstream, Box<Replayed>), Failed> {
+        let Some(mut replay) = Replay::of(ledger) else { return Err(Failed::Refused) };
+        let mut upstream = self.exchange(&mut replay).await;
+        if upstream.is_ok()
+            && let Some(other_order) = replay.before_authentication(ledger)
+        {
+            replay = other_order;
+            upstream = self.exchange(&mut replay).await;
         }
-        Ok(())
-    };
-    within(context, deadline, answered).await
-}
-
-/// Returns when `target` has accepted a connection and answered on it. Any answer counts, even that
-/// a password is needed, that there are too many clients or that a script runs: the server is
-/// alive, with its data. Only a server that replies that it has lost its role or its data counts as
-/// failed.
-pub(crate) async fn answers(
-    target: &Target,
-    context: &WorkerContext,
-    deadline: Instant,
-) -> Result<(), Failed> {
-    let mut upstream = dial::connect(target, context, deadline).await.map_err(Failed::Dial)?;
-    let mut ledger = Ledger::new(&Limits::default());
-    ledger.request(PING);
-    let asked = async {
-        send(&mut upstream, target, context, PING).await?;
-        while ledger.owed() > 0 {
-            read(&mut upstream, target, context, |bytes| ledger.reply(bytes)).await?;
-            if let Some(hint) = ledger.take_hint() {
-                return Err(Failed::NotReady(hint));
-            }
-            if ledger.session_state() == resp::SessionState::Opaque {
-                return Err(Failed::Broken);
-            }
-        }
-        Ok(())
-    };
-    within(context, deadline, asked).await
-}
-
-/// Has one more request answered on a connection that [`exchange`] has opened, with a reply of at
-/// most `most` bytes.
-///
-/// # Errors
-///
-/// Why that failed. The connection is of no use then.
-pub(crate) async fn ask(
-    upstream: &mut Upstream,
-    target: &Target,
-    context: &WorkerContext,
-    request: &[u8],
-    most: usize,
-    deadline: Instant,
-) -> Result<Vec<u8>, Failed> {
-    let (mut reply, mut frames) = (Vec::new(), Frames::new(Limits::default()));
-    let answered = async {
-        send(upstream, target, context, request).await?;
-        loop {
-            let end = |bytes: &[u8]| {
-                reply.extend_from_slice(bytes);
-                (frames.end(bytes), bytes.len())
-            };
-            match read(upstream, target, context, end).await? {
-                (Ok(None), _) if reply.len() <= most => {}
-                (Ok(Some(end)), len) if end == len => return Ok(()),
-                _ => return Err(Failed::Broken),
-            }
-        }
-    };
-    within(context, deadline, answered).await?;
-    Ok(reply)
-}
-
-/// An answer may take as long as a dial.
-async fn within(
-    context: &WorkerContext,
-    deadline: Instant,
-    work: impl Future<Output = Result<(), Failed>>,
-) -> Result<(), Failed> {
-    let deadline =
-        deadline.min(Instant::now() + context.shared.service.options.now().connect_timeout);
-    tokio::time::timeout_at(deadline.into(), work).await.unwrap_or(Err(Failed::Broken))
-}
-
-/// Writes all bytes, as long as the target may be sent anything.
-async fn send(
-    upstream: &mut Upstream,
-    target: &Target,
-    context: &WorkerContext,
-    bytes: &[u8],
-) -> Result<(), Failed> {
-    let mut rest = bytes;
-    while !rest.is_empty() {
-        let written = poll_fn(|cx| {
-            if !target.accepts_requests() {
-                return Poll::Ready(Err(Failed::Superseded));
-            }
-            upstream.poll_write(cx, rest).map_err(|error| broken(target, context, &error))
+        let (refusal, lacks_names) = (replay.refusal().to_vec(), replay.lacks_names(ledger));
+        let replayed = upstream.and_then(|upstream| {
+            let finished = replay.finish(ledger).map_err(|_| Failed::Refused)?;
+            Ok((upstream, finished))
         });
-        rest = invariant::rest_after(rest, written.await?).map_err(|_| Failed::Broken)?;
+        if matches!(replayed, Err(Failed::Refused)) {
+            let shared = &self.context.shared;
+            shared.refused_replays.record(&shared.service.name, self.target, &refusal);
+        }
+        let (upstream, (ledger, messages)) = replayed?;
+        if lacks_names {
+            self.context.counters.names_dropped.increment();
+        }
+        Ok((upstream, Box::new(Replayed { ledger, messages, idle: None })))
     }
-    Ok(())
-}
 
-/// Reads once and parses the received bytes.
-async fn read<T>(
-    upstream: &mut Upstream,
-    target: &Target,
-    context: &WorkerContext,
-    mut parse: impl FnMut(&[u8]) -> T,
-) -> Result<T, Failed> {
-    poll_fn(|cx| {
-        buffer::with_scratch(|scratch| {
-            let read = ready!(upstream.poll_read(cx, scratch))
-                .map_err(|error| broken(target, context, &error))?;
-            let bytes =
-                scratch.get(..read).filter(|bytes| !bytes.is_empty()).ok_or(Failed::Broken)?;
-            Poll::Ready(Ok(parse(bytes)))
+    /// Opens a connection and has all requests of `replay` answered on it.
+    ///
+    /// # Errors
+    ///
+    /// Why the attempt failed.
+    pub(crate) async fn exchange(self, replay: &mut Replay) -> Result<Upstream, Failed> {
+        let mut upstream = self.connect().await?;
+        self.exchange_on(&mut upstream, replay).await?;
+        Ok(upstream)
+    }
+
+    /// The same on a connection that is in the state of a new one.
+    ///
+    /// # Errors
+    ///
+    /// Why the attempt failed. The connection is of no use then.
+    pub(crate) async fn exchange_on(
+        self,
+        upstream: &mut Upstream,
+        replay: &mut Replay,
+    ) -> Result<(), Failed> {
+        let answered = async {
+            self.send(upstream, replay.requests()).await?;
+            while !replay.is_answered() {
+                let answered = |bytes: &[u8]| {
+                    let taken = replay.answer(bytes)?;
+                    let after =
+                        invariant::rest_after(bytes, taken).map_err(|_| ReplayError::Unexpected)?;
+                    replay.follow(after)?;
+                    Ok(!after.is_empty())
+                };
+                match self.read(upstream, answered).await? {
+                    Ok(false) => {}
+                    // The server has answered everything: what follows was sent after that.
+                    Ok(true) => break,
+                    Err(ReplayError::NotReady(hint)) => return Err(Failed::NotReady(hint)),
+                    Err(ReplayError::Unavailable) => return Err(Failed::Unavailable),
+                    Err(ReplayError::Refused | ReplayError::Unexpected) => {
+                        return Err(Failed::Refused);
+                    }
+                }
+            }
+            Ok(())
+        };
+        self.within(answered).await
+    }
+
+    /// Returns when the server has accepted a connection and answered on it. Any answer counts,
+    /// even that a password is needed, that there are too many clients or that a script runs: the
+    /// server is alive, with its data. Only one that replies that it has lost its role or its data
+    /// counts as failed.
+    pub(crate) async fn answers(self) -> Result<(), Failed> {
+        let mut upstream = self.connect().await?;
+        let mut ledger = Ledger::new(&Limits::default());
+        ledger.request(PING);
+        let asked = async {
+            self.send(&mut upstream, PING).await?;
+            while ledger.owed() > 0 {
+                self.read(&mut upstream, |bytes| ledger.reply(bytes)).await?;
+                if let Some(hint) = ledger.take_hint() {
+                    return Err(Failed::NotReady(hint));
+                }
+                if ledger.session_state() == resp::SessionState::Opaque {
+                    return Err(Failed::Broken);
+                }
+            }
+            Ok(())
+        };
+        self.within(asked).await
+    }
+
+    /// Has one more request answered on a connection that [`exchange`](Self::exchange) has opened,
+    /// with a reply of at most `most` bytes.
+    ///
+    /// # Errors
+    ///
+    /// Why that failed. The connection is of no use then.
+    pub(crate) async fn ask(
+        self,
+        upstream: &mut Upstream,
+        request: &[u8],
+        most: usize,
+    ) -> Result<Vec<u8>, Failed> {
+        let (mut reply, mut frames) = (Vec::new(), Frames::new(Limits::default()));
+        let answered = async {
+            self.send(upstream, request).await?;
+            loop {
+                let end = |bytes: &[u8]| {
+                    reply.extend_from_slice(bytes);
+                    (frames.end(bytes), bytes.len())
+                };
+                match self.read(upstream, end).await? {
+                    (Ok(None), _) if reply.len() <= most => {}
+                    (Ok(Some(end)), len) if end == len => return Ok(()),
+                    _ => return Err(Failed::Broken),
+                }
+            }
+        };
+        self.within(answered).await?;
+        Ok(reply)
+    }
+
+    /// An answer may take as long as a dial.
+    async fn within(self, work: impl Future<Output = Result<(), Failed>>) -> Result<(), Failed> {
+        let longest = self.context.shared.service.options.now().connect_timeout;
+        let deadline = self.deadline.min(Instant::now() + longest);
+        tokio::time::timeout_at(deadline.into(), work).await.unwrap_or(Err(Failed::Broken))
+    }
+
+    /// Writes all bytes, as long as the target may be sent anything.
+    async fn send(self, upstream: &mut Upstream, bytes: &[u8]) -> Result<(), Failed> {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let written = poll_fn(|cx| {
+                if !self.target.accepts_requests() {
+                    return Poll::Ready(Err(Failed::Superseded));
+                }
+                upstream.poll_write(cx, rest).map_err(|error| self.broken(&error))
+            });
+            rest = invariant::rest_after(rest, written.await?).map_err(|_| Failed::Broken)?;
+        }
+        Ok(())
+    }
+
+    /// Reads once and parses the received bytes.
+    async fn read<T>(
+        self,
+        upstream: &mut Upstream,
+        mut parse: impl FnMut(&[u8]) -> T,
+    ) -> Result<T, Failed> {
+        poll_fn(|cx| {
+            buffer::with_scratch(|scratch| {
+                let read =
+                    ready!(upstream.poll_read(cx, scratch)).map_err(|error| self.broken(&error))?;
+                let bytes =
+                    scratch.get(..read).filter(|bytes| !bytes.is_empty()).ok_or(Failed::Broken)?;
+                Poll::Ready(Ok(parse(bytes)))
+            })
         })
-    })
-    .await
-}
+        .await
+    }
 
-/// A server that wants a certificate of this side says so after its part of the handshake.
-fn broken(target: &Target, context: &WorkerContext, error: &io::Error) -> Failed {
-    match dial::note_error(context, target, error) {
-        true => Failed::Dial(DialFailure::Tls),
-        false => Failed::Broken,
+    /// A server that wants a certificate of this side says so after its part of the handshake.
+    fn broken(self, error: &io::Error) -> Failed {
+        match dial::note_error(self.context, self.target, error) {
+            true => Failed::Dial(DialFailure::Tls),
+            false => Failed::Broken,
+        }
     }
 }
