@@ -7,6 +7,8 @@ use std::io::ErrorKind;
 
 use drain::Exit;
 
+use crate::labelled::labelled;
+
 /// One of the two connections of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Side {
@@ -16,126 +18,104 @@ pub enum Side {
     Upstream,
 }
 
-macro_rules! reasons {
-    ($($(#[$doc:meta])* $name:ident = $label:literal;)+) => {
-        /// Why a session ended.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-        #[repr(u8)]
-        pub enum EndReason {
-            $($(#[$doc])* $name,)+
-        }
-
-        impl EndReason {
-            /// Every reason, in numerical order.
-            pub const ALL: &[Self] = &[$(Self::$name,)+];
-            /// The number of reasons.
-            pub const COUNT: usize = Self::ALL.len();
-
-            /// The label in metrics and logs, in snake case. It does not change between releases.
-            #[must_use]
-            pub const fn label(self) -> &'static str {
-                match self {
-                    $(Self::$name => $label,)+
-                }
-            }
-        }
-    };
-}
-
-reasons! {
-    /// The client closed the connection, and had received everything that it was owed.
-    ClientClosed = "client_closed";
-    /// The target closed the connection.
-    UpstreamClosed = "upstream_closed";
-    /// The client's connection was reset (RST, or a write into a closed connection).
-    ClientReset = "client_reset";
-    /// The connection to the target was reset.
-    UpstreamReset = "upstream_reset";
-    /// The client stopped responding (keepalive, or bytes that were never acknowledged).
-    ClientLost = "client_lost";
-    /// The target stopped responding at the TCP level.
-    UpstreamLost = "upstream_lost";
-    /// Another error on the client's connection.
-    ClientError = "client_error";
-    /// Another error on the connection to the target.
-    UpstreamError = "upstream_error";
-    /// One direction was closed, and the other one was not closed in time.
-    HalfCloseTimeout = "half_close_timeout";
-    /// The client sent nothing for too long.
-    IdleTimeout = "idle_timeout";
-    /// The client sent no complete request after it connected.
-    FirstByteTimeout = "first_byte_timeout";
-    /// The TLS handshake with the client failed, or was not complete in time.
-    TlsHandshakeFailed = "tls_handshake_failed";
-    /// The target was fenced: it is no longer the master.
-    Fenced = "fenced";
-    /// The new target is not known to have the data of the old one: neither the session nor its
-    /// password is for it.
-    HistoryBroken = "history_broken";
-    /// The target replied after another node was promoted: the reply would have acknowledged a
-    /// write that is lost.
-    ReplyDropped = "reply_dropped";
-    /// The replica was ejected from the pool, the session could not be carried to another one, and
-    /// it was at a command boundary.
-    ReplicaEjected = "replica_ejected";
-    /// The target stopped answering, and the session could not be carried: the reply that it waited
-    /// for may never come.
-    TargetUnresponsive = "target_unresponsive";
-    /// No replica may be used, and the master does not serve reads in their place.
-    NoReplica = "no_replica";
-    /// The new target does not accept the session's state, which the old one had accepted.
-    CarryRefused = "carry_refused";
-    /// State of the former target that the session relied on is lost. It was carried and then sent
-    /// `WAIT`, for which any answer would be wrong; or it called scripts in a transaction that only
-    /// its former target had, and would do so again.
-    StateLost = "state_lost";
-    /// There was no target for `hold_timeout`.
-    HoldTimeout = "hold_timeout";
-    /// The client disconnected while it was held or while its connection was being opened.
-    HoldAbandoned = "hold_abandoned";
-    /// No connection to the target could be opened in time.
-    DialFailed = "dial_failed";
-    /// No TLS session with the target could be opened in time, or an established one broke the
-    /// protocol.
-    TargetTlsFailed = "target_tls_failed";
-    /// A connection that it shared received what cannot be the reply to its oldest request, while a
-    /// request of this session was in flight on it.
-    SharedDesync = "shared_desync";
-    /// Its client did not read, and too much of the replies on a shared connection waited for it.
-    SlowReader = "slow_reader";
-    /// It wrote with [durability](crate::Durability), and the write was not confirmed in time, or
-    /// cannot be: its requests cannot be followed, or too many bytes were held.
-    NotConfirmed = "not_confirmed";
-    /// This process or host had no file descriptors, memory or local ports left for the connection
-    /// to the target.
-    ResourcesExhausted = "resources_exhausted";
-    /// The drain closed it at a command boundary.
-    Drained = "drained";
-    /// The deadline of the drain, or a fast stop, cut it off.
-    Cut = "cut";
-    /// An operator ended it with `pointsman kill`.
-    Killed = "killed";
-    /// An invariant of this program was violated: to continue might have lost or changed bytes.
-    /// Never in normal operation; the log names the invariant.
-    InternalError = "internal_error";
-    /// Its task ended without a reason: a panic, or the end of the process. Never in normal
-    /// operation.
-    Aborted = "aborted";
+labelled! {
+    /// Why a session ended.
+    pub enum EndReason {
+        /// The client closed the connection, and had received everything that it was owed.
+        ClientClosed = "client_closed",
+        /// The target closed the connection.
+        UpstreamClosed = "upstream_closed",
+        /// The client's connection was reset (RST, or a write into a closed connection).
+        ClientReset = "client_reset",
+        /// The connection to the target was reset.
+        UpstreamReset = "upstream_reset",
+        /// The client stopped responding (keepalive, or bytes that were never acknowledged).
+        ClientLost = "client_lost",
+        /// The target stopped responding at the TCP level.
+        UpstreamLost = "upstream_lost",
+        /// Another error on the client's connection.
+        ClientError = "client_error",
+        /// Another error on the connection to the target.
+        UpstreamError = "upstream_error",
+        /// One direction was closed, and the other one was not closed in time.
+        HalfCloseTimeout = "half_close_timeout",
+        /// The client sent nothing for too long.
+        IdleTimeout = "idle_timeout",
+        /// The client sent no complete request after it connected.
+        FirstByteTimeout = "first_byte_timeout",
+        /// The TLS handshake with the client failed, or was not complete in time.
+        TlsHandshakeFailed = "tls_handshake_failed",
+        /// The target was fenced: it is no longer the master.
+        Fenced = "fenced",
+        /// The new target is not known to have the data of the old one: neither the session nor its
+        /// password is for it.
+        HistoryBroken = "history_broken",
+        /// The target replied after another node was promoted: the reply would have acknowledged a
+        /// write that is lost.
+        ReplyDropped = "reply_dropped",
+        /// The replica was ejected from the pool, the session could not be carried to another one,
+        /// and it was at a command boundary.
+        ReplicaEjected = "replica_ejected",
+        /// The target stopped answering, and the session could not be carried: the reply that it
+        /// waited for may never come.
+        TargetUnresponsive = "target_unresponsive",
+        /// No replica may be used, and the master does not serve reads in their place.
+        NoReplica = "no_replica",
+        /// The new target does not accept the session's state, which the old one had accepted.
+        CarryRefused = "carry_refused",
+        /// State of the former target that the session relied on is lost. It was carried and then
+        /// sent `WAIT`, for which any answer would be wrong; or it called scripts in a transaction
+        /// that only its former target had, and would do so again.
+        StateLost = "state_lost",
+        /// There was no target for `hold_timeout`.
+        HoldTimeout = "hold_timeout",
+        /// The client disconnected while it was held or while its connection was being opened.
+        HoldAbandoned = "hold_abandoned",
+        /// No connection to the target could be opened in time.
+        DialFailed = "dial_failed",
+        /// No TLS session with the target could be opened in time, or an established one broke the
+        /// protocol.
+        TargetTlsFailed = "target_tls_failed",
+        /// A connection that it shared received what cannot be the reply to its oldest request,
+        /// while a request of this session was in flight on it.
+        SharedDesync = "shared_desync",
+        /// Its client did not read, and too much of the replies on a shared connection waited for
+        /// it.
+        SlowReader = "slow_reader",
+        /// It wrote with [durability](crate::Durability), and the write was not confirmed in time,
+        /// or cannot be: its requests cannot be followed, or too many bytes were held.
+        NotConfirmed = "not_confirmed",
+        /// This process or host had no file descriptors, memory or local ports left for the
+        /// connection to the target.
+        ResourcesExhausted = "resources_exhausted",
+        /// The drain closed it at a command boundary.
+        Drained = "drained",
+        /// The deadline of the drain, or a fast stop, cut it off.
+        Cut = "cut",
+        /// An operator ended it with `pointsman kill`.
+        Killed = "killed",
+        /// An invariant of this program was violated: to continue might have lost or changed bytes.
+        /// Never in normal operation; the log names the invariant.
+        InternalError = "internal_error",
+        /// Its task ended without a reason: a panic, or the end of the process. Never in normal
+        /// operation.
+        Aborted = "aborted",
+    }
 }
 
 /// A number for each reason, by its place in [`EndReason::ALL`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PerReason(pub(crate) [u64; EndReason::COUNT]);
+pub struct PerReason(pub(crate) [u64; EndReason::ALL.len()]);
 
 impl Default for PerReason {
     fn default() -> Self {
-        Self([0; EndReason::COUNT])
+        Self([0; EndReason::ALL.len()])
     }
 }
 
 impl IntoIterator for PerReason {
     type Item = u64;
-    type IntoIter = std::array::IntoIter<u64, { EndReason::COUNT }>;
+    type IntoIter = std::array::IntoIter<u64, { EndReason::ALL.len() }>;
 
     fn into_iter(self) -> Self::IntoIter {
         self.0.into_iter()
@@ -275,7 +255,7 @@ mod tests {
     #[test]
     fn has_distinct_labels_in_snake_case() {
         let labels: BTreeSet<&str> = EndReason::ALL.iter().map(|reason| reason.label()).collect();
-        assert_eq!(labels.len(), EndReason::COUNT);
+        assert_eq!(labels.len(), EndReason::ALL.len());
         assert!(
             labels
                 .iter()

@@ -40,6 +40,7 @@ mod durability;
 mod end_reason;
 mod invariant;
 mod io;
+mod labelled;
 mod latency;
 mod limits;
 mod listener;

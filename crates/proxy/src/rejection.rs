@@ -3,55 +3,31 @@
 use std::time::Instant;
 
 use crate::address::Peer;
+use crate::labelled::labelled;
 use crate::log_rate::LogRate;
 use crate::proxy_protocol::parse::HeaderFault;
 
-/// Why a client was rejected before it became a session.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum Rejection {
-    /// Its address is in none of the networks that may connect.
-    NotAllowed,
-    /// It comes from a network of load balancers and sent no PROXY protocol header.
-    HeaderMissing,
-    /// Its header violates the specification, or ended too early.
-    HeaderMalformed,
-    /// Its header is longer than is accepted.
-    HeaderTooLong,
-    /// The checksum of its header is wrong.
-    HeaderChecksum,
-    /// Its header was not complete in time.
-    HeaderTimeout,
-    /// Too many connections had not sent their header yet.
-    TooManyHeaders,
+labelled! {
+    /// Why a client was rejected before it became a session.
+    pub enum Rejection {
+        /// Its address is in none of the networks that may connect.
+        NotAllowed = "not_allowed",
+        /// It comes from a network of load balancers and sent no PROXY protocol header.
+        HeaderMissing = "header_missing",
+        /// Its header violates the specification, or ended too early.
+        HeaderMalformed = "header_malformed",
+        /// Its header is longer than is accepted.
+        HeaderTooLong = "header_too_long",
+        /// The checksum of its header is wrong.
+        HeaderChecksum = "header_checksum",
+        /// Its header was not complete in time.
+        HeaderTimeout = "header_timeout",
+        /// Too many connections had not sent their header yet.
+        TooManyHeaders = "too_many_headers",
+    }
 }
 
 impl Rejection {
-    /// Every reason, in numerical order.
-    pub const ALL: [Self; 7] = [
-        Self::NotAllowed,
-        Self::HeaderMissing,
-        Self::HeaderMalformed,
-        Self::HeaderTooLong,
-        Self::HeaderChecksum,
-        Self::HeaderTimeout,
-        Self::TooManyHeaders,
-    ];
-
-    /// The label in metrics and logs, in snake case. It does not change between releases.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::NotAllowed => "not_allowed",
-            Self::HeaderMissing => "header_missing",
-            Self::HeaderMalformed => "header_malformed",
-            Self::HeaderTooLong => "header_too_long",
-            Self::HeaderChecksum => "header_checksum",
-            Self::HeaderTimeout => "header_timeout",
-            Self::TooManyHeaders => "too_many_headers",
-        }
-    }
-
     /// What the client is sent before its connection is closed. It begins as the reply with which
     /// Redis rejects clients of other hosts in protected mode. Peers that send broken headers are
     /// no Redis clients and are sent nothing.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use target::{Target, TargetSource};
 
+use crate::labelled::labelled;
 use crate::options::LiveOptions;
 
 /// The settings and handles that all sessions of one service share.
@@ -42,57 +43,32 @@ pub enum Hint {
     Replied(resp::Hint),
 }
 
-/// Why a connection to a target could not be opened.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum DialFailure {
-    /// Connection refused, by the host or a firewall.
-    Refused,
-    /// No answer within `connect_timeout`.
-    TimedOut,
-    /// No route, or host or network down.
-    Unreachable,
-    /// No memory or local ports left on this host; says nothing about the target.
-    Exhausted,
-    /// No file descriptors left in this process or host; says nothing about the target.
-    OutOfFiles,
-    /// Anything else.
-    Other,
-    /// The connection was opened, but no TLS session over it: see
-    /// [`TargetTlsFailure`](crate::TargetTlsFailure).
-    Tls,
+labelled! {
+    /// Why a connection to a target could not be opened.
+    pub enum DialFailure {
+        /// Connection refused, by the host or a firewall.
+        Refused = "refused",
+        /// No answer within `connect_timeout`.
+        TimedOut = "timed_out",
+        /// No route, or host or network down.
+        Unreachable = "unreachable",
+        /// No memory or local ports left on this host; says nothing about the target.
+        Exhausted = "exhausted",
+        /// No file descriptors left in this process or host; says nothing about the target.
+        OutOfFiles = "out_of_files",
+        /// Anything else.
+        Other = "other",
+        /// The connection was opened, but no TLS session over it: see
+        /// [`TargetTlsFailure`](crate::TargetTlsFailure).
+        Tls = "tls",
+    }
 }
 
 impl DialFailure {
-    /// Every kind, in numerical order.
-    pub const ALL: [Self; 7] = [
-        Self::Refused,
-        Self::TimedOut,
-        Self::Unreachable,
-        Self::Exhausted,
-        Self::OutOfFiles,
-        Self::Other,
-        Self::Tls,
-    ];
-
     /// Whether the cause is on this host, so that it says nothing about the target.
     #[must_use]
     pub const fn is_ours(self) -> bool {
         matches!(self, Self::Exhausted | Self::OutOfFiles)
-    }
-
-    /// The label in metrics and logs, in snake case. It does not change between releases.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Refused => "refused",
-            Self::TimedOut => "timed_out",
-            Self::Unreachable => "unreachable",
-            Self::Exhausted => "exhausted",
-            Self::OutOfFiles => "out_of_files",
-            Self::Other => "other",
-            Self::Tls => "tls",
-        }
     }
 }
 

@@ -14,97 +14,75 @@ use resp::ClientFacts;
 use tls::OutsideText;
 
 use crate::address::ListenAddr;
+use crate::labelled::labelled;
 use crate::not_carried::NotCarried;
 
 /// Maximum characters of a name that are reported.
 const MAX_NAME: usize = 64;
 
-macro_rules! words {
-    ($(#[$about:meta])* $type:ident { $($(#[$doc:meta])* $name:ident = $label:literal;)+ }) => {
-        $(#[$about])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-        pub enum $type {
-            $($(#[$doc])* $name,)+
-        }
-
-        impl $type {
-            /// All of them.
-            pub const ALL: &[Self] = &[$(Self::$name,)+];
-
-            /// The label, in snake case. It does not change between releases.
-            #[must_use]
-            pub const fn label(self) -> &'static str {
-                match self {
-                    $(Self::$name => $label,)+
-                }
-            }
-        }
-    };
-}
-
-words! {
+labelled! {
     /// The state of a session. If several apply, it is the first one listed.
-    ListedState {
+    pub enum ListedState {
         /// Ends, and delivers its last bytes.
-        Closing = "closing";
+        Closing = "closing",
         /// Waits for a target, or for its turn to connect to one.
-        Held = "held";
+        Held = "held",
         /// Completes its TLS handshake.
-        Handshaking = "handshaking";
+        Handshaking = "handshaking",
         /// Connects to its first target.
-        Connecting = "connecting";
+        Connecting = "connecting",
         /// Moves to another target.
-        Moving = "moving";
+        Moving = "moving",
         /// Was asked to leave, by a shutdown or an ejected replica.
-        Draining = "draining";
+        Draining = "draining",
         /// Forwarded without being tracked.
-        Opaque = "opaque";
+        Opaque = "opaque",
         /// A blocking command waits for its reply.
-        Blocked = "blocked";
+        Blocked = "blocked",
         /// A reply is owed, or a request or reply is incomplete.
-        InFlight = "in_flight";
+        InFlight = "in_flight",
         /// Receives messages of channels or patterns.
-        Subscribed = "subscribed";
+        Subscribed = "subscribed",
         /// Nothing is in flight, and only its server has its state.
-        Pinned = "pinned";
+        Pinned = "pinned",
         /// Nothing is in flight.
-        Idle = "idle";
+        Idle = "idle",
     }
 }
 
-words! {
+labelled! {
     /// What a session waits for.
-    WaitsFor {
+    pub enum WaitsFor {
         /// For the next request of its client.
-        Request = "request";
+        Request = "request",
         /// For a reply.
-        Reply = "reply";
+        Reply = "reply",
         /// For its client to read.
-        ClientToRead = "client_to_read";
+        ClientToRead = "client_to_read",
         /// For its server to read.
-        ServerToRead = "server_to_read";
+        ServerToRead = "server_to_read",
         /// For a target that may be used.
-        Target = "target";
+        Target = "target",
         /// For its turn to connect.
-        Permit = "permit";
+        Permit = "permit",
         /// For the rest of the TLS handshake.
-        Handshake = "handshake";
+        Handshake = "handshake",
         /// For a connection to its target.
-        Connection = "connection";
+        Connection = "connection",
         /// For a moment at which it can leave.
-        Boundary = "boundary";
+        Boundary = "boundary",
         /// For its client to close the connection.
-        Close = "close";
+        Close = "close",
     }
 }
 
-words! {
+labelled! {
     /// Which connection a session of a service that shares connections has to its target.
-    ConnectionUse {
+    pub enum ConnectionUse {
         /// Those that it shares with other sessions, even if none is open yet.
-        Shared = "shared";
+        Shared = "shared",
         /// One of its own.
-        Dedicated = "dedicated";
+        Dedicated = "dedicated",
     }
 }
 

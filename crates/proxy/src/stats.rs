@@ -35,7 +35,7 @@ pub(crate) struct WorkerCounters {
     pub(crate) accept_errors: Counter,
     pub(crate) handed_over: Counter,
     pub(crate) delayed: Counter,
-    pub(crate) closed: Counters<{ EndReason::COUNT }>,
+    pub(crate) closed: Counters<{ EndReason::ALL.len() }>,
     pub(crate) held: Counter,
     pub(crate) released: Counter,
     pub(crate) bytes_in: Counter,

@@ -5,6 +5,8 @@ use std::time::Duration;
 use tls::rustls::Error;
 use tls::{FaultKind, ServerTls};
 
+use crate::labelled::labelled;
+
 /// The settings of listeners for TLS.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsListening {
@@ -16,61 +18,32 @@ pub struct TlsListening {
     pub max_waiting: usize,
 }
 
-/// Why a handshake failed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum TlsFailure {
-    /// It was not complete in time.
-    Timeout,
-    /// Too many handshakes waited for their clients, and this was the oldest of its source.
-    Evicted,
-    /// The client closed the connection, or it broke.
-    Closed,
-    /// The client sent something that is not TLS, such as a command.
-    NotTls,
-    /// There is no version, cipher, signature or key exchange that both sides support.
-    NothingInCommon,
-    /// The client sent no certificate, or one that is not valid here.
-    ClientCertificate,
-    /// The client refused: often because it does not trust the certificate of the listener.
-    RefusedByClient,
-    /// The client broke the protocol.
-    Protocol,
-    /// The process could not do its part.
-    Internal,
+labelled! {
+    /// Why a handshake failed. The label is the word for the same fault of a connection to a
+    /// server, if there is one.
+    pub enum TlsFailure {
+        /// It was not complete in time.
+        Timeout = FaultKind::TimedOut.as_str(),
+        /// Too many handshakes waited for their clients, and this was the oldest of its source.
+        Evicted = "evicted",
+        /// The client closed the connection, or it broke.
+        Closed = FaultKind::Closed.as_str(),
+        /// The client sent something that is not TLS, such as a command.
+        NotTls = FaultKind::NotTls.as_str(),
+        /// There is no version, cipher, signature or key exchange that both sides support.
+        NothingInCommon = FaultKind::NoCommonProtocol.as_str(),
+        /// The client sent no certificate, or one that is not valid here.
+        ClientCertificate = "client_certificate",
+        /// The client refused: often because it does not trust the certificate of the listener.
+        RefusedByClient = "refused_by_client",
+        /// The client broke the protocol.
+        Protocol = FaultKind::Broken.as_str(),
+        /// The process could not do its part.
+        Internal = FaultKind::Internal.as_str(),
+    }
 }
 
 impl TlsFailure {
-    /// Every kind, in numerical order.
-    pub const ALL: [Self; 9] = [
-        Self::Timeout,
-        Self::Evicted,
-        Self::Closed,
-        Self::NotTls,
-        Self::NothingInCommon,
-        Self::ClientCertificate,
-        Self::RefusedByClient,
-        Self::Protocol,
-        Self::Internal,
-    ];
-
-    /// The label in metrics and logs, in snake case: the word for the same fault of a connection to
-    /// a server, if there is one. It does not change between releases.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Timeout => FaultKind::TimedOut.as_str(),
-            Self::Evicted => "evicted",
-            Self::Closed => FaultKind::Closed.as_str(),
-            Self::NotTls => FaultKind::NotTls.as_str(),
-            Self::NothingInCommon => FaultKind::NoCommonProtocol.as_str(),
-            Self::ClientCertificate => "client_certificate",
-            Self::RefusedByClient => "refused_by_client",
-            Self::Protocol => FaultKind::Broken.as_str(),
-            Self::Internal => FaultKind::Internal.as_str(),
-        }
-    }
-
     /// The kind of an error of the library.
     pub(crate) fn of(error: &Error) -> Self {
         match error {

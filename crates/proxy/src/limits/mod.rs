@@ -18,6 +18,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use crate::labelled::labelled;
 use crate::limits::handshakes::{WaitingHandshake, WaitingHandshakes};
 use crate::limits::sources::{ClientSource, SourceTable};
 
@@ -29,37 +30,19 @@ pub(crate) fn pipes_per_worker() -> usize {
     PIPES_PER_WORKER.load(Ordering::Relaxed)
 }
 
-/// Why a client was rejected.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum Limit {
-    /// The service has reached its maximum number of sessions.
-    Service,
-    /// The process has reached its maximum number of sessions.
-    Process,
-    /// The client's source has reached its maximum number of sessions.
-    Source,
-    /// Memory is low.
-    Memory,
-    /// The open files permit no more sessions; each needs two.
-    Files,
-}
-
-impl Limit {
-    /// Every limit, in the order of their numbers.
-    pub const ALL: [Self; 5] =
-        [Self::Service, Self::Process, Self::Source, Self::Memory, Self::Files];
-
-    /// A stable word in snake case, for metrics and logs.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Service => "service",
-            Self::Process => "process",
-            Self::Source => "source",
-            Self::Memory => "memory",
-            Self::Files => "files",
-        }
+labelled! {
+    /// Why a client was rejected.
+    pub enum Limit {
+        /// The service has reached its maximum number of sessions.
+        Service = "service",
+        /// The process has reached its maximum number of sessions.
+        Process = "process",
+        /// The client's source has reached its maximum number of sessions.
+        Source = "source",
+        /// Memory is low.
+        Memory = "memory",
+        /// The open files permit no more sessions; each needs two.
+        Files = "files",
     }
 }
 
