@@ -7,7 +7,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
@@ -195,12 +194,12 @@ impl Default for Options {
 
 impl Options {
     /// Whether clients are checked by their address.
-    fn screens(&self) -> bool {
+    pub(crate) fn screens(&self) -> bool {
         !self.allow.is_empty() || !self.proxy_protocol_from.is_empty()
     }
 
     /// Whether sessions share connections.
-    fn shares(&self) -> bool {
+    pub(crate) fn shares(&self) -> bool {
         self.upstream != UpstreamMode::Dedicated
     }
 }
@@ -212,18 +211,13 @@ pub struct LiveOptions(Arc<OptionsState>);
 #[derive(Debug)]
 struct OptionsState {
     now: ArcSwap<Options>,
-    /// Whether clients are checked by their address, readable without loading the options.
-    screens: AtomicBool,
-    /// Whether sessions share connections, in the same way.
-    shares: AtomicBool,
     changed: Notify,
 }
 
 impl From<Options> for LiveOptions {
     fn from(options: Options) -> Self {
-        let (screens, shares) = (options.screens().into(), options.shares().into());
         let (now, changed) = (ArcSwap::from_pointee(options), Notify::new());
-        Self(Arc::new(OptionsState { now, screens, shares, changed }))
+        Self(Arc::new(OptionsState { now, changed }))
     }
 }
 
@@ -241,27 +235,12 @@ impl LiveOptions {
         self.0.now.load()
     }
 
-    /// Whether clients are checked by their address. For the accept path of services that do not.
-    #[inline]
-    pub(crate) fn screen(&self) -> bool {
-        self.0.screens.load(Ordering::Relaxed)
-    }
-
-    /// Whether sessions that begin now share connections.
-    #[inline]
-    pub(crate) fn share(&self) -> bool {
-        self.0.shares.load(Ordering::Relaxed)
-    }
-
     /// Replaces the options. What the server says of its commands stays.
     pub(crate) fn set(&self, mut options: Options) {
         if let Some(server) = self.peek().stateless_commands.server() {
             options.stateless_commands = options.stateless_commands.with_server(server);
         }
-        let (screens, shares) = (options.screens(), options.shares());
         self.0.now.store(Arc::new(options));
-        self.0.shares.store(shares, Ordering::Release);
-        self.0.screens.store(screens, Ordering::Release);
         self.0.changed.notify_waiters();
     }
 

@@ -156,7 +156,7 @@ fn begin(
     context: &Arc<WorkerContext>,
     inboxes: Option<&Inboxes>,
 ) -> Result<(), Errno> {
-    if context.shared.service.options.screen() {
+    if context.shared.service.options.peek().screens() {
         return screening::screen(socket, peer, context, inboxes);
     }
     match admit(socket, peer, context) {

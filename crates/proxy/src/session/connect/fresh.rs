@@ -58,7 +58,7 @@ impl Session {
             return Err(None);
         }
         let target = route.usable_target().ok_or(None)?;
-        let upstream = if options.share() {
+        let upstream = if options.peek().shares() {
             // The first request opens a connection, or joins one.
             if !may_be_used(&target) {
                 return Err(None);
@@ -120,7 +120,7 @@ impl<C: ClientStream> Connecting<'_, C> {
     ) -> Result<Upstream, Failed> {
         let (context, ticket) = (self.context, self.ticket);
         let options = &context.shared.service.options;
-        if options.share() {
+        if options.peek().shares() {
             // The first request opens a connection, or joins one.
             return Ok(Upstream::sharing());
         }
