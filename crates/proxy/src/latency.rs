@@ -177,45 +177,35 @@ pub(crate) struct Stopwatch {
     ahead: u32,
 }
 
-/// The state before a write that is to be measured.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct SampleStart {
-    owed: u64,
-}
-
 impl Stopwatch {
-    /// To be called before the ledger records a write: whether to measure it.
+    /// To be called before the ledger records a write: if it is to be measured, the number of
+    /// replies owed before it.
     #[inline]
-    pub(crate) fn before_write(
-        &self,
-        commands: &CommandTimes,
-        ledger: &Ledger,
-    ) -> Option<SampleStart> {
+    pub(crate) fn before_write(&self, commands: &CommandTimes, ledger: &Ledger) -> Option<u64> {
         if self.since.is_some() {
             return None;
         }
         commands.candidates.increment();
         let candidates = commands.candidates.get().is_multiple_of(SAMPLE_INTERVAL)
             && ledger.at_boundary(Direction::Request);
-        candidates.then(|| SampleStart { owed: ledger.owed() })
+        candidates.then(|| ledger.owed())
     }
 
     /// To be called after the ledger has recorded the write.
     #[cold]
-    pub(crate) fn start(&mut self, start: SampleStart, commands: &CommandTimes, ledger: &Ledger) {
-        let answered = ledger.owed() > start.owed || !ledger.at_boundary(Direction::Request);
+    pub(crate) fn start(&mut self, owed: u64, commands: &CommandTimes, ledger: &Ledger) {
+        let answered = ledger.owed() > owed || !ledger.at_boundary(Direction::Request);
         let waits = matches!(ledger.last_request(), Some(Class::Blocking | Class::Wait));
         if answered && !waits {
-            self.since = Some(commands.now());
-            self.ahead = u32::try_from(start.owed).unwrap_or(u32::MAX);
+            self.start_before_record(owed, commands);
         }
     }
 
     /// Starts a sample before the ledger records the write. The time includes waiting for a turn
     /// on the shared connection.
-    pub(crate) fn start_before_record(&mut self, start: SampleStart, commands: &CommandTimes) {
+    pub(crate) fn start_before_record(&mut self, owed: u64, commands: &CommandTimes) {
         self.since = Some(commands.now());
-        self.ahead = u32::try_from(start.owed).unwrap_or(u32::MAX);
+        self.ahead = u32::try_from(owed).unwrap_or(u32::MAX);
     }
 
     /// Records that this many replies have arrived.

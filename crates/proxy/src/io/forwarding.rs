@@ -122,15 +122,15 @@ impl ForwardingPolicy for RequestForwarding<'_> {
             *self.measured =
                 self.measured.saturating_sub(u32::try_from(bytes.len()).unwrap_or(u32::MAX));
         } else if !self.deferred {
-            let start = self.stopwatch.before_write(&self.context.counters.measured, self.ledger);
+            let owed = self.stopwatch.before_write(&self.context.counters.measured, self.ledger);
             self.ledger.request(bytes);
-            if let Some(start) = start {
-                self.stopwatch.start(start, &self.context.counters.measured, self.ledger);
+            if let Some(owed) = owed {
+                self.stopwatch.start(owed, &self.context.counters.measured, self.ledger);
             }
-        } else if let Some(start) =
+        } else if let Some(owed) =
             self.stopwatch.before_write(&self.context.counters.measured, self.ledger)
         {
-            self.stopwatch.start_before_record(start, &self.context.counters.measured);
+            self.stopwatch.start_before_record(owed, &self.context.counters.measured);
         }
         self.context.counters.bytes_in.add(bytes.len() as u64);
     }

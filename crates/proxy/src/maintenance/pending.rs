@@ -55,15 +55,10 @@ pub(crate) struct PendingPushes {
 /// The notifications that the client of this session agreed to; none if notifications were turned
 /// off since.
 pub(crate) fn agreement(ledger: &Ledger, worker: &WorkerContext) -> MaintenanceHandshake {
-    match ledger.maintenance_handshake() {
-        agreed
-            if agreed == MaintenanceHandshake::Off
-                || worker.shared.service.options.now().maintenance_push =>
-        {
-            agreed
-        }
-        _ => MaintenanceHandshake::Off,
-    }
+    let agreed = ledger.maintenance_handshake();
+    let is_on = agreed != MaintenanceHandshake::Off
+        && worker.shared.service.options.peek().maintenance_push;
+    if is_on { agreed } else { MaintenanceHandshake::Off }
 }
 
 /// The push that asks this client to move because the process is stopping, and the seconds that it
@@ -110,14 +105,10 @@ pub(crate) async fn announce_failover(
     worker: &WorkerContext,
     until: Instant,
 ) -> Result<(), EndReason> {
-    let options = worker.shared.service.options.now();
-    if ledger.failover_announced()
-        || ledger.maintenance_handshake() == MaintenanceHandshake::Off
-        || !options.maintenance_push
-    {
+    if ledger.failover_announced() || agreement(ledger, worker) == MaintenanceHandshake::Off {
         return Ok(());
     }
-    let seconds = push::whole_seconds(options.hold_timeout);
+    let seconds = push::whole_seconds(worker.shared.service.options.now().hold_timeout);
     let push = MaintenancePush::FailingOver { number: push::event_number(), seconds }.encode();
     // The socket takes so few bytes at once unless the client reads nothing: then it cannot be
     // notified at all.
