@@ -193,11 +193,6 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Whether clients are checked by their address.
-    pub(crate) fn screens(&self) -> bool {
-        !self.allow.is_empty() || !self.proxy_protocol_from.is_empty()
-    }
-
     /// Whether sessions share connections.
     pub(crate) fn shares(&self) -> bool {
         self.upstream != UpstreamMode::Dedicated

@@ -20,8 +20,9 @@ use crate::limits::Admission;
 use crate::listener::accept_errors::{AcceptBackoff, AcceptErrorKind, classify};
 use crate::listener::inbox::{Client, HandedOver, Inboxes};
 use crate::listener::listen_socket::AcceptSource;
-use crate::listener::screening;
+use crate::listener::screening::{self, Verdict};
 use crate::options::Splice;
+use crate::rejection::Rejection;
 use crate::runtime::tasks;
 use crate::runtime::wake_flag::RareEvent;
 use crate::session::Session;
@@ -144,8 +145,8 @@ pub(crate) async fn drain_queue(listen_socket: &impl AcceptSource, context: &Arc
     }
 }
 
-/// Begins with a client that was accepted. `inboxes` are the workers to which it may be handed
-/// over.
+/// Begins with a client that was accepted: rejects it, admits it, or awaits its header first.
+/// `inboxes` are the workers to which it may be handed over.
 ///
 /// # Errors
 ///
@@ -156,13 +157,18 @@ fn begin(
     context: &Arc<WorkerContext>,
     inboxes: Option<&Inboxes>,
 ) -> Result<(), Errno> {
-    if context.shared.service.options.peek().screens() {
-        return screening::screen(socket, peer, context, inboxes);
+    let verdict = screening::verdict(peer, &context.shared.service.options.peek());
+    match verdict {
+        Verdict::Admit => {
+            return match admit(socket, peer, context) {
+                Some(client) => deliver(client, context, inboxes),
+                None => Ok(()),
+            };
+        }
+        Verdict::Reject => screening::reject(&socket, peer, Rejection::NotAllowed, context),
+        Verdict::AwaitHeader => screening::await_header(socket, peer, context, inboxes),
     }
-    match admit(socket, peer, context) {
-        Some(client) => deliver(client, context, inboxes),
-        None => Ok(()),
-    }
+    Ok(())
 }
 
 /// Hands an admitted client over to a worker with fewer sessions, or starts its session here.

@@ -36,13 +36,13 @@ pub(crate) const MAX_AWAITING_HEADER: usize = if cfg!(test) { 8 } else { 1024 };
 
 /// What happens to a client because of its address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Verdict {
+pub(super) enum Verdict {
     Admit,
     Reject,
     AwaitHeader,
 }
 
-fn verdict(peer: Peer, options: &Options) -> Verdict {
+pub(super) fn verdict(peer: Peer, options: &Options) -> Verdict {
     match peer.ip() {
         None => Verdict::Admit,
         Some(ip) if options.proxy_protocol_from.contain(ip) => Verdict::AwaitHeader,
@@ -57,37 +57,8 @@ fn is_allowed(peer: Peer, options: &Options) -> bool {
     allow.is_empty() || peer.ip().is_none_or(|ip| allow.contain(ip))
 }
 
-/// Rejects a client, admits it, or awaits its header first. `inboxes` are the workers to which it
-/// may be handed over.
-///
-/// # Errors
-///
-/// The session of an admitted client could not be started.
-pub(super) fn screen(
-    socket: OwnedFd,
-    peer: Peer,
-    context: &Arc<WorkerContext>,
-    inboxes: Option<&Inboxes>,
-) -> Result<(), Errno> {
-    let options = context.shared.service.options.now();
-    match verdict(peer, &options) {
-        Verdict::Admit => match admit(socket, peer, context) {
-            Some(client) => deliver(client, context, inboxes),
-            None => Ok(()),
-        },
-        Verdict::Reject => {
-            reject(&socket, peer, Rejection::NotAllowed, context);
-            Ok(())
-        }
-        Verdict::AwaitHeader => {
-            await_header(socket, peer, context, inboxes);
-            Ok(())
-        }
-    }
-}
-
 /// Starts a task that awaits the header and then continues with the client.
-fn await_header(
+pub(super) fn await_header(
     socket: OwnedFd,
     peer: Peer,
     context: &Arc<WorkerContext>,
@@ -96,10 +67,8 @@ fn await_header(
     let Some(place) = context.shared.awaiting_header.take() else {
         return reject(&socket, peer, Rejection::TooManyHeaders, context);
     };
-    // The limit per source applies to the source in the header.
-    let Some((socket, peer, admission)) = admit_without_source(socket, peer, context) else {
-        return;
-    };
+    // As one without an address: the limit per source applies to the source in the header.
+    let Some((socket, _, admission)) = admit(socket, Peer::UNIX, context) else { return };
     let (context, inboxes) = (Arc::clone(context), inboxes.cloned());
     // So that the drain waits for the client as if it were in the queue of the socket.
     let permit = context.drain.accept_permit();
@@ -167,17 +136,7 @@ fn continue_with(
     deliver((socket, client, admission), context, inboxes)
 }
 
-/// Admits a client by every limit except the one per source.
-fn admit_without_source(
-    socket: OwnedFd,
-    peer: Peer,
-    context: &WorkerContext,
-) -> Option<(OwnedFd, Peer, Admission)> {
-    let (socket, _, admission) = admit(socket, Peer::UNIX, context)?;
-    Some((socket, peer, admission))
-}
-
-fn reject(socket: &OwnedFd, client: Peer, why: Rejection, context: &WorkerContext) {
+pub(super) fn reject(socket: &OwnedFd, client: Peer, why: Rejection, context: &WorkerContext) {
     context.counters.rejected.increment(why as usize);
     context.shared.rejection_log.record(&context.shared.service.name, client, why);
     super::accept_loop::dismiss(socket, why.reply(), context.listener.tls);
