@@ -217,7 +217,7 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
         };
         let is_answered = self.is_answered();
         let left = if stop == Stop::Rest {
-            self.begin_rest().map(Left::Kept)
+            self.begin_rest().map(Left::Resting)
         } else if matches!(stop, Stop::Promote | Stop::Return) {
             let promotion = self.upstream.member().and_then(Member::promotion);
             let unsent = self.take_unsent();

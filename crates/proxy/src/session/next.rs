@@ -54,15 +54,7 @@ impl Session {
         self.uncarried = uncarried;
         reset_if_lost(&mut upstream, stop);
         match left.map(|left| *left) {
-            Some(Left::Kept(kept)) => match upstream {
-                Upstream::Shared(mut member) => {
-                    Next::Rest(Box::new(Resting::new(kept, member.rest())))
-                }
-                _ => Next::Close((
-                    invariant::report("a session rests that does not share"),
-                    Vec::new(),
-                )),
-            },
+            Some(Left::Resting(resting)) => Next::Rest(Box::new(resting)),
             Some(Left::State(state)) => self.continue_with(stop, state, upstream),
             Some(Left::Promoted(state, promotion)) => self.again(state, upstream, Some(promotion)),
             // Our last push comes after what is undelivered.

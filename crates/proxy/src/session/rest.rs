@@ -82,39 +82,34 @@ impl RestClock {
     }
 
     /// What is kept of a session that begins to rest.
-    pub(crate) fn keep(&self, ledger: RestingLedger, idle: IdleWatch) -> Kept {
-        Kept { ledger, idle, events: self.events }
+    pub(crate) fn keep(
+        &self,
+        ledger: RestingLedger,
+        idle: IdleWatch,
+        member: Option<RestingMember>,
+    ) -> Resting {
+        Resting { ledger, idle, events: self.events, member }
     }
-}
-
-/// What is kept of a pump while its session rests.
-#[derive(Debug)]
-pub(crate) struct Kept {
-    ledger: RestingLedger,
-    idle: IdleWatch,
-    /// The number of events when the pump last looked for any.
-    events: u64,
 }
 
 /// What ends a rest: bytes that the client has sent, if it has sent any, or its end.
 pub(crate) type Woken = Result<Vec<u8>, EndReason>;
 
-/// A session that rests, without what it is never without.
+/// What is kept of a pump while its session rests.
 #[derive(Debug)]
 pub(crate) struct Resting {
-    kept: Kept,
+    ledger: RestingLedger,
+    idle: IdleWatch,
+    /// The number of events when the pump last looked for any.
+    events: u64,
+    /// `None` if it has left its connection.
     member: Option<RestingMember>,
 }
 
 impl Resting {
-    /// `member`: `None` if it has left its connection.
-    pub(crate) fn new(kept: Kept, member: Option<RestingMember>) -> Self {
-        Self { kept, member }
-    }
-
     /// The start of the next pump, with what the client has sent.
     pub(crate) fn wake(self, early: Vec<u8>) -> (Upstream, Start) {
-        let Self { kept: Kept { ledger, idle, .. }, member } = self;
+        let Self { ledger, idle, member, .. } = self;
         let upstream = member.map_or_else(Upstream::sharing, |it| Upstream::Shared(it.wake()));
         let replayed = Replayed { ledger: ledger.wake(), idle: Some(idle), messages: Vec::new() };
         (upstream, Start::resumed(early, Box::new(replayed)))
@@ -134,7 +129,7 @@ impl Resting {
             cx.waker().wake_by_ref();
             return Poll::Ready(Ok(Vec::new()));
         }
-        if base.context.events.get() != self.kept.events || self.kept.idle.is_due(cx.waker()) {
+        if base.context.events.get() != self.events || self.idle.is_due(cx.waker()) {
             return Poll::Ready(Ok(Vec::new()));
         }
         if !client.is_readable() {

@@ -14,7 +14,7 @@ use crate::options::UpstreamMode;
 use crate::runtime::timers::LazyTimer;
 use crate::session::leave::Leaving;
 use crate::session::pump::{Pump, Rare, Stop};
-use crate::session::rest::{Kept, RestClock};
+use crate::session::rest::{RestClock, Resting};
 use crate::session::upstream::TargetStream;
 use crate::shared::{Member, pool, verifiers};
 
@@ -181,7 +181,7 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
     }
 
     /// Takes what is kept while the session rests. `None` if it [must not](Self::begins_to_rest).
-    pub(crate) fn begin_rest(&mut self) -> Option<Kept> {
+    pub(crate) fn begin_rest(&mut self) -> Option<Resting> {
         if self.commands > 0 {
             // The next pump does not know that there were requests, as after a promotion.
             self.ledger.changed_connection();
@@ -191,7 +191,7 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
         let moved = self.requests.bytes_moved() as u32;
         idle.begin_rest(moved, &self.context.shared.service.options.now());
         self.context.counters.shared.rests.increment();
-        Some(sharing.rest.keep(ledger, idle))
+        Some(sharing.rest.keep(ledger, idle, self.upstream.as_member()?.rest()))
     }
 }
 

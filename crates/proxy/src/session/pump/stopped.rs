@@ -3,7 +3,7 @@
 use crate::end_reason::EndReason;
 use crate::not_carried::Uncarried;
 use crate::session::carry::CarryState;
-use crate::session::rest::Kept;
+use crate::session::rest::Resting;
 use crate::shared::Promotion;
 
 /// Why a pump stops. One byte, which every poll returns.
@@ -68,7 +68,7 @@ pub(crate) enum Left {
     /// The state that continues over a connection of its own to the same target, and why.
     Promoted(CarryState, Promotion),
     /// What is kept while the session rests.
-    Kept(Kept),
+    Resting(Resting),
     /// Requests, none of which was forwarded. They are refused before the session ends.
     Refused {
         /// The part of them that was read; it begins at a frame boundary.
