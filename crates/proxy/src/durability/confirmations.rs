@@ -6,9 +6,10 @@
 //! because their order is kept.
 //!
 //! A `WAIT` follows the last write among the bytes of one write, so that the reads behind it are
-//! not held; but the last one before a command that may block, for as long as that takes. It is only sent between requests, and not within a transaction, whose `EXEC` is the
-//! write. If a reply to a write turns up that no `WAIT` follows (the transaction was not opened), a
-//! `WAIT` is sent as soon as the client is between two requests.
+//! not held; but the last one before a command that may block, for as long as that takes. It is
+//! only sent between requests, and not within a transaction, whose `EXEC` is the write. If a reply
+//! to a write turns up that no `WAIT` follows (the transaction was not opened), a `WAIT` is sent as
+//! soon as the client is between two requests.
 //!
 //! A new master has no replicas yet: those of the former one connect within seconds. So for a while
 //! after a failover the server waits longer for them, as clients do for a master.
