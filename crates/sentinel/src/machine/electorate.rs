@@ -152,11 +152,6 @@ impl Electorate {
         self.expected = sentinels.min(MAX_VOTERS);
     }
 
-    /// Whether no master was ever named by enough sentinels to start with.
-    pub(super) fn is_founding(&self) -> bool {
-        self.founding && !self.refounding
-    }
-
     /// A majority has decided: from now on a sentinel needs a member that confirms it.
     pub(super) fn close_founding(&mut self) {
         (self.founding, self.refounding) = (false, false);
@@ -166,6 +161,11 @@ impl Electorate {
     /// decided, it takes as many as a start does.
     pub(super) fn refound(&mut self, expected: usize) {
         *self = Self { refounding: true, ..Self::new(expected.min(MAX_VOTERS)) };
+    }
+
+    /// Whether no master was ever named by enough sentinels to start with.
+    pub(super) fn is_founding(&self) -> bool {
+        self.founding && !self.refounding
     }
 
     /// Stores a view. Lists that are longer than any real one are truncated, since they are kept
