@@ -104,6 +104,8 @@ const LOOKED_UP: &[&str] = &[
     "pointsman_sessions_reassigned_total",
     "pointsman_spliced_bytes_total",
     "pointsman_discovery_hints_total",
+    // Above zero only while a switchover runs.
+    "pointsman_switchover_changed_priorities",
     // Clients that are refused show it as errors of their own.
     "pointsman_refused_commands_total",
     "pointsman_shared_access_checks_total",

@@ -271,6 +271,15 @@ impl Machine {
         Some(node.report().is_some_and(|report| verifies(report, self.rules.verify)))
     }
 
+    /// Whether a claim without a majority is for a node that reports itself a replica, in an answer
+    /// to a query sent since the claim was made and since `since`.
+    pub(super) fn is_refuted(&self, claim: &Claim, since: Instant) -> bool {
+        let pending = self.pending.as_ref();
+        let pending = pending.filter(|it| it.addr == claim.addr && it.epoch == claim.epoch);
+        !claim.majority
+            && pending.is_some_and(|it| self.is_replica_since(&claim.addr, it.since.max(since)))
+    }
+
     /// Warns, once per claim, that a majority insists on a node that is not a master.
     fn warn_unverified(&mut self, addr: &NodeAddr, since: Instant) {
         if self.verified_since(addr, since) == Some(false) && !self.unverified_regress {

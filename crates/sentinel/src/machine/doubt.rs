@@ -316,7 +316,7 @@ impl Machine {
         }
     }
 
-    fn is_replica_since(&self, addr: &NodeAddr, since: Instant) -> bool {
+    pub(super) fn is_replica_since(&self, addr: &NodeAddr, since: Instant) -> bool {
         let last = self
             .nodes
             .get(addr)
@@ -355,8 +355,9 @@ impl Machine {
         let opposed = votes().any(|(_, addr, epoch)| !ours(addr) && !refuted(addr, epoch));
         let newer = votes().any(|(_, addr, epoch)| !ours(addr) && epoch > committed.epoch);
         let views = || self.electorate.member_views_since(doubt.until).filter(|view| !view.tilt);
+        let mut trusted = self.electorate.trusted_views(Some(doubt.until)).filter(|it| !it.tilt);
         if relation == ProcessRelation::Unrelated
-            && views().any(|view| view.down || view.failing_over || view.rebooted)
+            && trusted.any(|view| view.down || view.failing_over || view.rebooted)
         {
             return None;
         }

@@ -412,6 +412,22 @@ impl Electorate {
             .map(|(_, received)| &received.view)
     }
 
+    /// Whether only configured members are heard about the state of master and peers: anybody may
+    /// have announced the others. Not if fewer are configured than a failover needs.
+    fn trusts_roots_only(&self) -> bool {
+        !self.depends_on_learned() && self.roots().next().is_some()
+    }
+
+    /// The [views](Self::member_views) that are trusted about the state of master and peers,
+    /// limited to answers to queries sent at or after `since`.
+    pub(super) fn trusted_views(&self, since: Option<Instant>) -> impl Iterator<Item = &View> {
+        let rooted = self.trusts_roots_only();
+        self.received_from_members()
+            .filter(move |(_, it)| it.configured || !rooted)
+            .filter(move |(_, it)| since <= Some(it.asked_at))
+            .map(|(_, it)| &it.view)
+    }
+
     /// The members that answered queries sent at or after `since`.
     pub(super) fn member_ids_since(&self, since: Instant) -> BTreeSet<&MyId> {
         let received = self.received_from_members();

@@ -315,9 +315,10 @@ impl Machine {
         let standing: BTreeSet<&MyId> =
             self.electorate.member_views().filter(stands).map(|(id, _)| id).collect();
         let failing = |view: &View| view.addr == committed.addr && view.failing_over;
-        let failing = self.electorate.member_views_since(since).any(failing);
+        let is_trusted_failing = self.electorate.trusted_views(Some(since)).any(failing);
+        let is_failing = self.electorate.member_views_since(since).any(failing);
         let named = self.succession.children().any(|child| self.is_named_above(child));
-        if named || failing || !self.may_decide(&standing) {
+        if named || is_trusted_failing || !self.may_decide(&standing) {
             self.succession.favoured_since = None;
             return;
         }
@@ -327,7 +328,9 @@ impl Machine {
                 && (self.succession.absent.contains(id) || self.electorate.is_displaced(id))
         };
         let is_settled = |(id, ..): (&MyId, _, _)| asked.contains(id) || is_gone(id);
-        let every = self.electorate.is_root_majority(&standing)
+        // A learned one may say so for ever.
+        let every = !is_failing
+            && self.electorate.is_root_majority(&standing)
             && self.electorate.members().all(is_settled);
         let favoured = *self.succession.favoured_since.get_or_insert(now);
         if every || now >= favoured + DEMOTION {

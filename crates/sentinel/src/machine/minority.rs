@@ -55,6 +55,10 @@ impl Machine {
                     VoteOutcome::Confirmed { .. } => {
                         self.committed.as_ref().map(|it| (&it.addr, it.epoch))
                     }
+                    // Few name a replica. A majority for the last master counts, then.
+                    VoteOutcome::Claimed(claim) if self.is_refuted(claim, since) => {
+                        self.committed.as_ref().map(|it| (&it.addr, it.epoch))
+                    }
                     // If nothing is published, a majority for another node ends the minority too.
                     // If the gate is closed to the last master, only the commit of that node does.
                     // Sentinels that lost their files name the last master at a lower epoch.

@@ -101,7 +101,8 @@ impl Electorate {
     /// The same, whichever of the members they are. It is sufficient to conclude that the network
     /// works: a configured member that has just been lost still has a view.
     fn are_enough(&self, voters: &BTreeSet<&MyId>) -> bool {
-        voters.len() >= self.majority() || self.is_own_majority(voters, false)
+        let rooted = self.trusts_roots_only();
+        voters.len() >= self.majority() || self.is_own_majority(voters, rooted)
     }
 
     /// The answering configured members, and those among `voters`.
@@ -230,8 +231,8 @@ impl Electorate {
         self.is_majority(&ours.map(|(id, ..)| id).collect())
     }
 
-    /// Whether every answering member reports, by its own count of the peers it knows, that it
-    /// cannot reach a majority of them. Each is judged by its own list, as in its own election.
+    /// Whether every trusted member reports, by its own count of the peers it knows, that it cannot
+    /// reach a majority of them. Each is judged by its own list, as in its own election.
     /// `None` if no view says anything about it: in TILT the count means nothing.
     pub(in crate::machine) fn provable_minority(&self) -> Option<bool> {
         let cut_off = |view: &View| {
@@ -239,11 +240,8 @@ impl Electorate {
                 (1 + view.peers.len(), 1 + view.peers.iter().filter(|(_, up)| *up).count());
             up < known / 2 + 1
         };
-        let mut views = self
-            .member_views()
-            .filter(|(_, view)| !view.tilt)
-            .map(|(_, view)| cut_off(view))
-            .peekable();
+        let views = self.trusted_views(None).filter(|view| !view.tilt);
+        let mut views = views.map(cut_off).peekable();
         views.peek()?;
         Some(views.all(|cut_off| cut_off))
     }

@@ -284,3 +284,32 @@ fn keeps_serving_under_attack_with_strict_policies() {
         assert!(rig.outcomes().is_empty(), "{minority:?}: {:?}", rig.outcomes());
     }
 }
+
+/// What a learned sentinel says of the master's state delays nothing for long, whatever happens.
+#[test]
+fn learned_sentinels_keep_no_gate_closed() {
+    let detached = |rig: &mut Rig| {
+        rig.promotes('B');
+    };
+    let restarted = |rig: &mut Rig| {
+        let Answer::Report(mut report) = master('A', "fresh", "") else { panic!("a report") };
+        report.lineage.as_mut().expect("a lineage").run_id = "fresh process".into();
+        rig.nodes.insert('A', Answer::Report(report));
+    };
+    let events: [&dyn Fn(&mut Rig); 2] = [&detached, &restarted];
+    for (number, event) in events.into_iter().enumerate() {
+        let mut honest = Rig::booted();
+        event(&mut honest);
+        honest.run(30_000);
+        assert!(!honest.machine.is_holding(), "{number}");
+        let mut rig = attacked(Rig::booted());
+        let mut lie = view('A', 5, &[1, 2, 3], &['B', 'C']);
+        (lie.failing_over, lie.down) = (true, true);
+        insist(&mut rig, &lie, 2000);
+        rig.mark();
+        event(&mut rig);
+        insist(&mut rig, &lie, 30_000);
+        assert_eq!(rig.outcomes_untimed(), honest.outcomes_untimed(), "{number}");
+        assert!(!rig.machine.is_holding(), "{number}: {:?}", rig.outcomes());
+    }
+}

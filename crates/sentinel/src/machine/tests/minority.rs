@@ -1,6 +1,6 @@
 //! Sentinels that are cut off from their peers, and know it.
 
-use super::rig::{Rig, id};
+use super::rig::{Rig, id, view};
 use crate::machine::{MachineState, Warning};
 use crate::{MachineRules, Minority, View};
 
@@ -72,6 +72,22 @@ fn ends_policy_hold_by_a_majority_at_a_lower_epoch() {
     rig.disconnects(1).disconnects(2).disconnects(3).run(6000);
     rig.names(1, 'A', 0).reconnects(1).names(2, 'B', 0).reconnects(2).run(6000);
     assert_eq!(rig.outcomes_untimed(), ["hold"]);
+}
+
+/// One of the configured sentinels lies: it names a replica, at an epoch that no other has heard
+/// of. The two others are a majority.
+#[test]
+fn ends_policy_hold_by_a_majority_despite_a_lie() {
+    let mut rig = with(Minority::Hold);
+    rig.names(3, 'B', 999).disconnects(1).disconnects(2).run(8000);
+    assert_eq!(rig.outcomes_untimed(), ["hold"]);
+    rig.reconnects(1).reconnects(2).run(8000);
+    assert_eq!(rig.outcomes_untimed(), ["hold", "release"]);
+    // It may be right, if what it names is a master.
+    let mut rig = with(Minority::Hold);
+    rig.promotes('B').names(3, 'B', 6).disconnects(1).disconnects(2).run(8000);
+    rig.reconnects(1).reconnects(2).run(8000);
+    assert!(!rig.outcomes_untimed().contains(&"release".to_owned()), "{:?}", rig.outcomes());
 }
 
 #[test]
@@ -248,4 +264,27 @@ fn ignores_ghosts_in_minority_check() {
     rig.run(60_000);
     assert_eq!(rig.warnings(Warning::Minority), 0, "{:?}", rig.machine.quorum());
     assert!(rig.outcomes().is_empty(), "{:?}", rig.outcomes());
+}
+
+/// Anybody who may publish can announce a sentinel. Its word on who is up must not hide that a
+/// majority of the configured ones is gone.
+#[test]
+fn counts_no_learned_sentinel_against_a_minority() {
+    for minority in [Minority::Hold, Minority::Cut] {
+        let mut rig = with(minority);
+        for sentinel in 1..=3 {
+            rig.change(sentinel, |it| it.peers.push((id(71), true)));
+        }
+        let lie = view('A', 5, &[1], &['B', 'C']);
+        for _ in 0..4 {
+            rig.answers(71, lie.clone()).run(500);
+        }
+        rig.mark();
+        rig.disconnects(2).disconnects(3);
+        rig.change(1, |it| it.peers.iter_mut().for_each(|(peer, up)| *up = *peer == id(71)));
+        for _ in 0..20 {
+            rig.answers(71, lie.clone()).run(500);
+        }
+        assert!(rig.machine.is_minority(), "{minority:?}: {:?}", rig.outcomes());
+    }
 }
