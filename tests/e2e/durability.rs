@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use harness::{Client, Cluster, Pointsman, Value, pause, wait_until};
+use harness::{Client, Cluster, Ending, Pointsman, Value, pause, wait_until};
 
 use crate::{builder, metric};
 
@@ -248,6 +248,46 @@ fn serves_readers_while_writes_wait() {
     replicas.iter().for_each(|node| node.cont());
     assert!(writer.read_value().expect("a reply").is_ok());
     assert!(took < Duration::from_secs(5), "{took:?}");
+}
+
+/// Many libraries write all of a pipeline before they read a reply. The sockets hold a part of it.
+#[test]
+fn serves_a_pipeline_that_is_written_before_it_is_read() {
+    const PAIRS: usize = 1500;
+    let cluster = cluster();
+    let pointsman = durable(&cluster, BOTH[0], (1, "20s"));
+    let mut client = pointsman.client();
+    let value = "x".repeat(10_000);
+    let (set, get) = (["SET", "k", value.as_str()], ["GET", "k"]);
+    client
+        .send(&[harness::encode(&set), harness::encode(&get)].concat().repeat(PAIRS))
+        .expect("sent");
+    for pair in 0..PAIRS {
+        assert!(client.read_value().expect("a reply").is_ok(), "{pair}");
+        assert_eq!(client.read_value().expect("a reply").text(), Some(value.as_str()), "{pair}");
+    }
+}
+
+/// A server that reads an end drops a client that waits for replicas.
+#[test]
+fn answers_clients_that_have_ended_their_direction() {
+    let cluster = cluster();
+    for mode in BOTH {
+        let pointsman = durable(&cluster, mode, (1, "20s"));
+        for requests in [&[&["SET", "k", "1"][..]][..], &[&["MULTI"], &["INCR", "k"], &["EXEC"]]] {
+            let mut client = pointsman.client();
+            let bytes: Vec<u8> = requests.iter().flat_map(|it| harness::encode(it)).collect();
+            client.send(&[bytes, harness::encode(&["GET", "k"])].concat()).expect("sent");
+            client.shutdown_write().expect("an end");
+            let (replies, ending) = client.read_to_end().expect("an end");
+            assert!(
+                replies.ends_with(b"\r\n$1\r\n1\r\n") || replies.ends_with(b"\r\n$1\r\n2\r\n"),
+                "{mode}: {}",
+                replies.escape_ascii()
+            );
+            assert_eq!(ending, Ending::Fin, "{mode}");
+        }
+    }
 }
 
 #[test]
