@@ -37,6 +37,12 @@ fn keeps_gate_open_while_master_is_busy_and_full() {
     for client in &mut clients {
         assert!(client.cmd(&["SET", "before", "1"]).expect("SET").is_ok());
     }
+    // The question about its commands has a connection of its own.
+    wait_until("the end of that question", PATIENCE, || {
+        let asked = admin.cmd(&["INFO", "commandstats"]).expect("INFO").to_string();
+        let clients = admin.cmd(&["CLIENT", "LIST"]).expect("CLIENT LIST").to_string();
+        asked.contains("cmdstat_command") && !clients.contains("cmd=command")
+    });
     let connected = admin.cmd(&["INFO", "clients"]).expect("INFO");
     let connected = connected.text().and_then(|text| {
         text.lines()

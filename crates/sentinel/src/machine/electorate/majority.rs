@@ -99,9 +99,11 @@ impl Electorate {
     }
 
     /// The same, whichever of the members they are. It is sufficient to conclude that the network
-    /// works: a configured member that has just been lost still has a view.
+    /// works: a configured member that has just been lost still has a view. If a configured one is
+    /// among them, only such a one proves it.
     fn are_enough(&self, voters: &BTreeSet<&MyId>) -> bool {
-        let rooted = self.trusts_roots_only();
+        let (_, ours) = self.count_roots(voters);
+        let rooted = ours > 0 && !self.depends_on_learned();
         voters.len() >= self.majority() || self.is_own_majority(voters, rooted)
     }
 
