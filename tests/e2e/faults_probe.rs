@@ -25,6 +25,19 @@ fn status(pointsman: &Pointsman) -> String {
     pointsman.get("/status").map(|(_, status)| status).unwrap_or_default()
 }
 
+/// The number of the server's clients, when the prober has asked for the server's commands, for
+/// which it has a connection of its own.
+fn connected_clients(admin: &mut Client) -> u32 {
+    wait_until("the end of that question", PATIENCE, || {
+        let asked = admin.cmd(&["INFO", "commandstats"]).expect("INFO").to_string();
+        let clients = admin.cmd(&["CLIENT", "LIST"]).expect("CLIENT LIST").to_string();
+        asked.contains("cmdstat_command") && !clients.contains("cmd=command")
+    });
+    let info = admin.cmd(&["INFO", "clients"]).expect("INFO").to_string();
+    let count = info.lines().find_map(|line| line.strip_prefix("connected_clients:"));
+    count.and_then(|it| it.trim().parse().ok()).expect("a number of clients")
+}
+
 #[test]
 fn keeps_gate_open_while_master_is_busy_and_full() {
     // Sentinel's timeout is longer than the master is busy: only the prober could close the gate.
@@ -37,18 +50,7 @@ fn keeps_gate_open_while_master_is_busy_and_full() {
     for client in &mut clients {
         assert!(client.cmd(&["SET", "before", "1"]).expect("SET").is_ok());
     }
-    // The question about its commands has a connection of its own.
-    wait_until("the end of that question", PATIENCE, || {
-        let asked = admin.cmd(&["INFO", "commandstats"]).expect("INFO").to_string();
-        let clients = admin.cmd(&["CLIENT", "LIST"]).expect("CLIENT LIST").to_string();
-        asked.contains("cmdstat_command") && !clients.contains("cmd=command")
-    });
-    let connected = admin.cmd(&["INFO", "clients"]).expect("INFO");
-    let connected = connected.text().and_then(|text| {
-        text.lines()
-            .find_map(|line| line.strip_prefix("connected_clients:")?.trim().parse::<u32>().ok())
-    });
-    let connected = connected.expect("a number of clients");
+    let connected = connected_clients(&mut admin);
     // Busy for longer than any probe timeout, and full from the moment it wakes: there is no room
     // for a connection that replaces another.
     let (busy, full) = (encode(&["DEBUG", "SLEEP", "7"]), (connected - 1).to_string());
