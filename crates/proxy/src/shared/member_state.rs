@@ -401,3 +401,35 @@ fn is_small(request: &[u8]) -> bool {
     });
     count <= UNAUTHENTICATED.0 && request.len() <= UNAUTHENTICATED.1
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct WakeCounter(AtomicUsize);
+
+    impl Wake for WakeCounter {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The session waits for room, and nothing of it is sent that would make any.
+    #[test]
+    fn makes_room_by_removing_empty_requests() {
+        let (mut state, count) = (MemberState::new(MemberId(1)), Arc::<WakeCounter>::default());
+        state.waker = Some(Waker::from(Arc::clone(&count)));
+        (state.buffer, state.full) = (b"*0\r\n".repeat(1000), true);
+        assert_eq!(state.next(None), None);
+        assert_eq!((state.buffer.len(), count.0.load(Ordering::Relaxed)), (0, 1));
+        let ping = b"*1\r\n$4\r\nPING\r\n";
+        state.buffer = [&b"*0\r\n".repeat(10), &ping[..], b"*0\r\n"].concat();
+        assert_eq!(state.next(None), Some((ping.len(), false)));
+        assert_eq!(state.buffer, [ping, &b"*0\r\n"[..]].concat());
+    }
+}
