@@ -22,7 +22,7 @@ pub(super) enum Row {
     Latency,
     /// SET of 64 B, 50 clients, a Redis with two replicas as the backend. Only on request.
     Writes,
-    /// The same with 200 clients. Only on request.
+    /// SET of 64 B, 200 clients, that backend. Only on request.
     ManyWriters,
     /// Pipelines of sixteen, 50 clients. Only on request.
     WritePipeline,

@@ -237,7 +237,10 @@ impl Machine {
         let node = self.nodes.get(&committed.addr);
         let bad =
             !committed.published || node.is_some_and(|node| node.is_gone(self.rules.unreachable));
-        if !insisted && !bad {
+        // A voter that names the master at a higher epoch may be the first one to know of it.
+        let votes = self.electorate.votes(Some((&committed.addr, committed.epoch)));
+        let is_named = votes.iter().any(|it| it.addr == committed.addr && it.epoch > claim.epoch);
+        if !insisted && (!bad || (self.electorate.is_founding() && is_named)) {
             return;
         }
         if committed.addr == claim.addr && committed.published {

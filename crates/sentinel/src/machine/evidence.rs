@@ -17,10 +17,11 @@
 //!   that no other sees up is not waited for if it was gone before the child was seen, or if
 //!   another sentinel answers at its address: that alone may as well be a wrong process, or a
 //!   voter that has moved. Or, if other voters do not answer, after a majority of such views, and
-//!   none other,
-//!   for [`DEMOTION`]; or when an operator orders it. The child is a stray from then on: it closes
-//!   nothing until a voter names it at an epoch above the master's, since no hello passes on any
-//!   other word.
+//!   none other, for [`DEMOTION`]; or when an operator orders it. A learned sentinel that reports a
+//!   failover has the weight of one that does not answer: it may be anybody's, and a sentinel whose
+//!   failover the majority has not heard of by then loses its candidate to them. The child is a
+//!   stray from then on: it closes nothing until a voter names it at an epoch above the master's,
+//!   since no hello passes on any other word.
 //!
 //! If a history cannot be read, a listed replica that reports `role:master` counts as a child,
 //! unless it was the master itself before.
@@ -328,7 +329,7 @@ impl Machine {
                 && (self.succession.absent.contains(id) || self.electorate.is_displaced(id))
         };
         let is_settled = |(id, ..): (&MyId, _, _)| asked.contains(id) || is_gone(id);
-        // A learned one may say so for ever.
+        // One that is not trusted delays this until `DEMOTION`, however long it says so.
         let every = !is_failing
             && self.electorate.is_root_majority(&standing)
             && self.electorate.members().all(is_settled);

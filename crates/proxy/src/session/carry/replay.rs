@@ -147,7 +147,7 @@ impl Server<'_> {
         Ok(upstream)
     }
 
-    /// The same on a connection that is in the state of a new one.
+    /// Has all requests of `replay` answered on a connection that is in the state of a new one.
     ///
     /// # Errors
     ///

@@ -357,3 +357,18 @@ fn keeps_newer_master_of_minority_start_until_others_hear_of_it() {
     assert!(rig.outcomes().is_empty(), "{:?}", rig.outcomes());
     assert_eq!(*rig.machine.state(), MachineState::Stable);
 }
+
+/// The newer master is away for a moment, and the former one is back as a master.
+#[test]
+fn waits_for_others_to_hear_of_a_newer_master_that_is_away() {
+    let mut rig = Rig::new();
+    rig.promotes('B').change(1, |it| (it.addr, it.epoch) = (node('B'), 6));
+    rig.disconnects(2).disconnects(3).run(5000);
+    assert_eq!(rig.outcomes_untimed(), ["commit B@6 bootstrap_minority"]);
+    rig.mark();
+    rig.fails('B', ProbeFailure::Unreachable).reconnects(2).reconnects(3).run(4000);
+    rig.promotes('B').all_name('B', 6).run(3000);
+    let committed: Vec<_> =
+        rig.outcomes_untimed().into_iter().filter(|it| it.contains("commit A")).collect();
+    assert!(committed.is_empty(), "{:?}", rig.outcomes());
+}
