@@ -13,10 +13,8 @@ use crate::{Epoch, Minority, MyId, NodeAddr};
 impl Machine {
     /// Updates the state from all current knowledge.
     pub(super) fn decide(&mut self, now: Instant) {
-        let gone = |addr: &NodeAddr| {
-            self.nodes.get(addr).is_some_and(|it| it.is_gone(self.rules.unreachable))
-        };
-        let present = |it: &&Committed| it.published && !gone(&it.addr) && !self.state.holds();
+        let present =
+            |it: &&Committed| it.published && !self.is_gone(&it.addr) && !self.state.holds();
         let current = self.committed.as_ref().filter(present).map(|it| &it.addr);
         self.electorate.refresh(now, self.rules.view_expiry, current);
         self.expire_override(now);
@@ -41,7 +39,12 @@ impl Machine {
         self.meet_children(now, self.committed.as_ref().map(|it| it.since));
         match finding {
             _ if self.is_cut_off() => {
-                self.pending = None;
+                match finding {
+                    VoteOutcome::Claimed(claim) => {
+                        self.pending_since(now, &claim.addr, claim.epoch);
+                    }
+                    _ => self.pending = None,
+                }
                 if self.committed.is_none() {
                     self.enter(MachineState::Bootstrap { first_view_at: None });
                 }
@@ -63,7 +66,7 @@ impl Machine {
             VoteOutcome::Claimed(claim) if self.committed.is_none() => {
                 self.handle_first_claim(now, &claim);
             }
-            VoteOutcome::Claimed(claim) if self.is_zombie_claim(&claim) => {
+            VoteOutcome::Claimed(claim) if self.is_left_behind(&claim.addr, claim.epoch) => {
                 self.handle_regression(now, &claim);
             }
             VoteOutcome::Claimed(claim) => self.handle_claim(now, &claim),
@@ -133,10 +136,10 @@ impl Machine {
         }
     }
 
-    /// The claim names a former master at the epoch that superseded it or below. It needs the same
-    /// proof as an older epoch.
-    fn is_zombie_claim(&self, claim: &Claim) -> bool {
-        self.nodes.superseded.get(&claim.addr).is_some_and(|epoch| *epoch >= claim.epoch)
+    /// Whether this is a former master, at the epoch that superseded it or below. A claim for it
+    /// needs the same proof as one at an older epoch.
+    fn is_left_behind(&self, addr: &NodeAddr, epoch: Epoch) -> bool {
+        self.nodes.superseded.get(addr).is_some_and(|by| *by >= epoch)
     }
 
     /// The votes confirm the current master.
@@ -234,9 +237,7 @@ impl Machine {
             return;
         }
         let insisted = now.saturating_duration_since(since) >= self.rules.regress_grace;
-        let node = self.nodes.get(&committed.addr);
-        let bad =
-            !committed.published || node.is_some_and(|node| node.is_gone(self.rules.unreachable));
+        let bad = !committed.published || self.is_gone(&committed.addr);
         // A voter that names the master at a higher epoch may be the first one to know of it.
         let votes = self.electorate.votes(Some((&committed.addr, committed.epoch)));
         let is_named = votes.iter().any(|it| it.addr == committed.addr && it.epoch > claim.epoch);
@@ -257,11 +258,12 @@ impl Machine {
     /// before the first failover differ at epoch 0, and Sentinel itself never switches without a
     /// higher epoch.
     fn is_not_newer(&self, claim: &Claim) -> bool {
-        let reachable = |it: &&Committed| {
-            !self.nodes.get(&it.addr).is_some_and(|it| it.is_gone(self.rules.unreachable))
-        };
         let published = self.committed.as_ref().filter(|it| it.published);
-        published.filter(reachable).is_some_and(|it| claim.epoch <= it.epoch)
+        published.is_some_and(|it| !self.is_gone(&it.addr) && claim.epoch <= it.epoch)
+    }
+
+    fn is_gone(&self, addr: &NodeAddr) -> bool {
+        self.nodes.get(addr).is_some_and(|node| node.is_gone(self.rules.unreachable))
     }
 
     /// Whether `addr` verified in its last answer to a query sent at or after `since`; `None`
@@ -274,13 +276,20 @@ impl Machine {
         Some(node.report().is_some_and(|report| verifies(report, self.rules.verify)))
     }
 
-    /// Whether a claim without a majority is for a node that reports itself a replica, in an answer
-    /// to a query sent since the claim was made and since `since`.
-    pub(super) fn is_refuted(&self, claim: &Claim, since: Instant) -> bool {
+    /// Whether what few name leads nowhere: since they do, and since `since`, the node has reported
+    /// itself a replica; or no majority knows it, although there was time to hear of it.
+    pub(super) fn leads_nowhere(
+        &self,
+        now: Instant,
+        addr: &NodeAddr,
+        epoch: Epoch,
+        since: Instant,
+    ) -> bool {
         let pending = self.pending.as_ref();
-        let pending = pending.filter(|it| it.addr == claim.addr && it.epoch == claim.epoch);
-        !claim.majority
-            && pending.is_some_and(|it| self.is_replica_since(&claim.addr, it.since.max(since)))
+        pending.filter(|it| it.addr == *addr && it.epoch == epoch).is_some_and(|it| {
+            self.is_replica_since(addr, it.since.max(since))
+                || (!self.is_credible(addr) && now >= it.since + self.rules.verify_deadline)
+        })
     }
 
     /// Warns, once per claim, that a majority insists on a node that is not a master.
@@ -317,16 +326,11 @@ impl Machine {
 
     /// How long the pending claim has to stand before it has an effect.
     pub(super) fn grace(&self, pending: &PendingClaim) -> Duration {
-        let older = |committed: &Committed| pending.epoch < committed.epoch;
         match &self.committed {
             None => self.rules.bootstrap_grace,
             Some(committed)
-                if older(committed)
-                    || self
-                        .nodes
-                        .superseded
-                        .get(&pending.addr)
-                        .is_some_and(|by| *by >= pending.epoch) =>
+                if pending.epoch < committed.epoch
+                    || self.is_left_behind(&pending.addr, pending.epoch) =>
             {
                 self.rules.regress_grace
             }
@@ -350,12 +354,8 @@ impl Machine {
             _ => {}
         }
         // Back in suspicion, the gate stays closed without a gap if the master is unreachable.
-        let target = self
-            .committed
-            .as_ref()
-            .filter(|it| it.published)
-            .and_then(|it| self.nodes.get(&it.addr));
-        let gone = target.is_some_and(|node| node.is_gone(self.rules.unreachable));
+        let published = self.committed.as_ref().filter(|it| it.published);
+        let gone = published.is_some_and(|it| self.is_gone(&it.addr));
         match &self.state {
             MachineState::Suspect { .. } | MachineState::Unconfirmed { .. } if gone => {
                 self.enter(MachineState::NoMaster {

@@ -14,8 +14,9 @@
 //!   is no doubt.
 //!
 //! It ends with a commit, or when the master answers and sentinels confirm it in views that were
-//! requested *after the last sign of the doubt*. A majority is sufficient at once; fewer sentinels
-//! after a grace period like that of the start, if none contradicts. The very same process is also
+//! requested *after the last sign of the doubt*. A majority is sufficient at once, unless another
+//! names a node at a higher epoch that may still be committed; fewer sentinels after a grace period
+//! like that of the start, if none contradicts. The very same process is also
 //! accepted without any sentinel, or against a claim that leads to nothing, after a longer period,
 //! since silence never removes a master (S5). If neither the master nor any majority answers for
 //! ten seconds, although the master is reachable, the network is merely too slow for queries.
@@ -299,7 +300,7 @@ impl Machine {
             Err(_) => ProcessRelation::Unrelated,
         };
         let same = committed.published && relation == ProcessRelation::Same;
-        let Some(patience) = self.patience(doubt, committed, relation, same) else { return };
+        let Some(patience) = self.patience(now, doubt, committed, relation, same) else { return };
         if now.saturating_duration_since(doubt.until) < patience {
             return;
         }
@@ -335,6 +336,7 @@ impl Machine {
     /// time alone does not help.
     fn patience(
         &self,
+        now: Instant,
         doubt: &Doubt,
         committed: &Committed,
         relation: ProcessRelation,
@@ -353,11 +355,15 @@ impl Machine {
             epoch == committed.epoch && self.is_replica_since(addr, doubt.until)
         };
         let opposed = votes().any(|(_, addr, epoch)| !ours(addr) && !refuted(addr, epoch));
-        let newer = votes().any(|(_, addr, epoch)| !ours(addr) && epoch > committed.epoch);
-        let views = || self.electorate.member_views_since(doubt.until).filter(|view| !view.tilt);
-        let mut trusted = self.electorate.trusted_views(Some(doubt.until)).filter(|it| !it.tilt);
+        let is_void = |addr: &NodeAddr, epoch| self.leads_nowhere(now, addr, epoch, doubt.until);
+        let newer = votes()
+            .any(|(_, it, epoch)| !ours(it) && epoch > committed.epoch && !is_void(it, epoch));
+        let trusted = || {
+            let views = self.electorate.trusted_views(Some(doubt.until));
+            views.filter(|view| !view.tilt && !is_void(&view.addr, view.epoch))
+        };
         if relation == ProcessRelation::Unrelated
-            && trusted.any(|view| view.down || view.failing_over || view.rebooted)
+            && trusted().any(|view| view.down || view.failing_over || view.rebooted)
         {
             return None;
         }
@@ -370,7 +376,7 @@ impl Machine {
         }
         // A failover in progress may promote at any moment, but one that hangs must not stop
         // traffic forever.
-        let failing_over = views().any(|view| view.failing_over && view.addr == committed.addr);
+        let failing_over = trusted().any(|view| view.failing_over && view.addr == committed.addr);
         let calm = if failing_over { self.rules.hold_max } else { Duration::ZERO };
         if !newer && self.electorate.is_majority(&confirming) {
             Some(calm)

@@ -412,18 +412,18 @@ impl Electorate {
             .map(|(_, received)| &received.view)
     }
 
-    /// Whether only configured members are heard about the state of master and peers: anybody may
-    /// have announced the others. Not if fewer are configured than a failover needs.
-    fn trusts_roots_only(&self) -> bool {
-        !self.depends_on_learned() && self.roots().next().is_some()
+    /// Whether a sentinel is heard about the state of master and peers. Only configured ones are:
+    /// anybody may have announced the others. Not if fewer are configured than a failover needs.
+    pub(super) fn is_trusted(&self, configured: bool) -> bool {
+        configured || self.depends_on_learned() || self.roots().next().is_none()
     }
 
     /// The [views](Self::member_views) that are trusted about the state of master and peers,
     /// limited to answers to queries sent at or after `since`.
     pub(super) fn trusted_views(&self, since: Option<Instant>) -> impl Iterator<Item = &View> {
-        let rooted = self.trusts_roots_only();
+        let all = self.is_trusted(false);
         self.received_from_members()
-            .filter(move |(_, it)| it.configured || !rooted)
+            .filter(move |(_, it)| it.configured || all)
             .filter(move |(_, it)| since <= Some(it.asked_at))
             .map(|(_, it)| &it.view)
     }

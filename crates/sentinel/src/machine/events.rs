@@ -42,8 +42,12 @@ impl Machine {
         }
     }
 
-    /// The views of the former sentinels and what they announced do not count any more.
+    /// The views of the former sentinels and what they announced do not count any more. A failover
+    /// that they have begun continues, and none of the new ones will announce its promotion.
     fn replace_sentinels(&mut self, now: Instant, names: usize) {
+        if matches!(self.state, MachineState::Stable | MachineState::Suspect { .. }) {
+            self.hold_for_failover_in_progress(now);
+        }
         self.electorate.refound(names);
         self.reach.majority_at = now;
         self.pending = None;
@@ -59,7 +63,10 @@ impl Machine {
         if committed.as_ref().is_some_and(|(_, epoch)| view.epoch < *epoch) {
             self.actions.push(MachineAction::Warning(Warning::StaleView));
         } else if let Some((addr, _)) = &committed {
-            let troubled = !view.tilt && (view.down || view.failing_over) && view.addr == *addr;
+            let troubled = !view.tilt
+                && (view.down || view.failing_over)
+                && view.addr == *addr
+                && self.electorate.is_trusted(received.configured);
             if newer {
                 self.timeline.switched(now);
             }

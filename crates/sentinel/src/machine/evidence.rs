@@ -226,11 +226,8 @@ impl Machine {
         let hidden: Vec<NodeAddr> = hidden.map(|(node, _)| node.clone()).collect();
         hidden.into_iter().for_each(|node| self.succession.ignore(node, None));
         self.meet_children(now, None);
-        let failing = |(_, view): (&MyId, &View)| {
-            view.failing_over && self.committed.as_ref().is_some_and(|it| it.addr == view.addr)
-        };
-        if first && self.electorate.member_views().any(failing) {
-            self.hold_for(now, HoldCause::Ordered, None);
+        if first {
+            self.hold_for_failover_in_progress(now);
         }
         self.close_to_parent(now);
     }

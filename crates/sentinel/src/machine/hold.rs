@@ -8,7 +8,7 @@ use target::ReplyPolicy;
 use super::confirmed::Lacking;
 use super::state::{HoldCause, MachineState, NoMasterReason};
 use super::{Machine, MachineAction, Pause, Warning};
-use crate::{MyId, NodeAddr};
+use crate::{MyId, NodeAddr, View};
 
 /// The number of holds within [`HOLD_WINDOW`] that may end without a commit. After that, signs of a
 /// failover no longer cause a hold.
@@ -120,6 +120,15 @@ impl Machine {
         let until = now + self.rules.hold_max;
         self.enter(MachineState::Armed { cause, candidate, since: now, until });
         self.nodes.probe_soon(now);
+    }
+
+    /// Holds if a sentinel has a failover of the committed master in progress.
+    pub(super) fn hold_for_failover_in_progress(&mut self, now: Instant) {
+        let addr = self.committed.as_ref().map(|committed| &committed.addr);
+        let failing = |view: &View| view.failing_over && Some(&view.addr) == addr;
+        if self.electorate.trusted_views(None).any(failing) {
+            self.hold_for(now, HoldCause::Ordered, None);
+        }
     }
 
     /// Ends a hold that led to nothing.

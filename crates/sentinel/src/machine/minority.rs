@@ -11,7 +11,7 @@
 use std::time::Instant;
 
 use super::state::{Basis, MachineState, NoMasterReason};
-use super::vote_count::VoteOutcome;
+use super::vote_count::{Claim, VoteOutcome};
 use super::{Machine, MachineAction, Warning};
 use crate::Minority;
 
@@ -51,14 +51,13 @@ impl Machine {
             }
             Some(_) if !strict && !proven => self.reach.minority = None,
             Some(since) if strict && provable != Some(true) && !silent => {
+                let last = || self.committed.as_ref().map(|it| (&it.addr, it.epoch));
+                let is_void =
+                    |it: &Claim| !it.majority && self.leads_nowhere(now, &it.addr, it.epoch, since);
                 let leading = match &self.vote_outcome {
-                    VoteOutcome::Confirmed { .. } => {
-                        self.committed.as_ref().map(|it| (&it.addr, it.epoch))
-                    }
-                    // Few name a replica. A majority for the last master counts, then.
-                    VoteOutcome::Claimed(claim) if self.is_refuted(claim, since) => {
-                        self.committed.as_ref().map(|it| (&it.addr, it.epoch))
-                    }
+                    VoteOutcome::Confirmed { .. } => last(),
+                    // Few name what leads nowhere. A majority for the last master counts, then.
+                    VoteOutcome::Claimed(claim) if is_void(claim) => last(),
                     // If nothing is published, a majority for another node ends the minority too.
                     // If the gate is closed to the last master, only the commit of that node does.
                     // Sentinels that lost their files name the last master at a lower epoch.

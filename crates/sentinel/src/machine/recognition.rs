@@ -61,7 +61,7 @@ impl Machine {
                     || view.failing_over
                     || view.run_id != lineage.run_id)
         };
-        if self.electorate.member_views_since(doubt.until()).any(objects) {
+        if self.electorate.trusted_views(Some(doubt.until())).any(objects) {
             return false;
         }
         // One of the replicas may have been promoted, by hand or out of the sentinels' reach.

@@ -25,6 +25,15 @@ fn empty_master(letter: char) -> Answer {
     Answer::Report(report)
 }
 
+/// The same address, another process, with the data of the former one.
+fn restarted_master(letter: char) -> Answer {
+    let Answer::Report(mut report) = master(letter, "history-2", "history-1") else {
+        panic!("a report")
+    };
+    report.lineage.as_mut().expect("a lineage").run_id = "next process".into();
+    Answer::Report(report)
+}
+
 #[test]
 fn keeps_gate_closed_on_old_masters_own_answer() {
     // This process loses its network for a while, during which a planned failover takes place.
@@ -232,6 +241,48 @@ fn requires_a_vote_for_another_process() {
     );
     rig.reconnects(2).run(3000);
     assert_eq!(rig.outcomes_untimed(), ["hold", "commit A@5 reconfirmed"]);
+}
+
+/// The third address is that of a sentinel of another cluster, or one of the group lies. A majority
+/// confirms the master after its restart.
+#[test]
+fn ends_doubt_by_a_majority_despite_a_lie() {
+    for (addr, epoch, restarted) in [
+        ('D', 999, restarted_master as fn(char) -> Answer),
+        ('D', 999, empty_master),
+        ('B', 999, restarted_master),
+    ] {
+        let mut rig = Rig::new();
+        rig.sentinels.remove(&3);
+        rig.sentinels.insert(4, super::rig::view(addr, epoch, &[], &[]));
+        for sentinel in [1, 2] {
+            rig.change(sentinel, |it| it.peers.truncate(1));
+        }
+        rig.nodes.insert('D', master('D', "foreign", ""));
+        rig.change(1, |it| it.peers[0].0 = super::rig::id(2));
+        rig.run(15_000);
+        rig.mark();
+        rig.fails('A', ProbeFailure::Unreachable).run(3000);
+        rig.nodes.insert('A', restarted('A'));
+        rig.run(12_000);
+        assert_eq!(
+            rig.outcomes_untimed(),
+            ["hold", "commit A@5 reconfirmed"],
+            "{addr}: {:?}",
+            rig.outcomes()
+        );
+    }
+}
+
+/// The leader of a failover is the first one to know of it, and its master is not reachable.
+#[test]
+fn keeps_gate_closed_after_a_restart_if_few_name_a_known_node() {
+    let mut rig = Rig::booted();
+    rig.fails('A', ProbeFailure::Unreachable).run(3000);
+    rig.names(1, 'B', 6).fails('B', ProbeFailure::Unreachable);
+    rig.nodes.insert('A', restarted_master('A'));
+    rig.run(60_000);
+    assert_eq!(rig.outcomes_untimed(), ["hold"], "{:?}", rig.outcomes());
 }
 
 #[test]

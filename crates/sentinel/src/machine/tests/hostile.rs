@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::rig::{Answer, Rig, id, master, node, view};
-use crate::machine::{Admission, MachineEvent, Trust};
+use crate::machine::{Admission, MachineEvent, MachineState, Trust};
 use crate::{MachineRules, Minority, MyId, Notice, View};
 
 /// The attacker's sentinels.
@@ -312,4 +312,14 @@ fn learned_sentinels_keep_no_gate_closed() {
         assert_eq!(rig.outcomes_untimed(), honest.outcomes_untimed(), "{number}");
         assert!(!rig.machine.is_holding(), "{number}: {:?}", rig.outcomes());
     }
+}
+
+/// Nor does it make this process ask the sentinels more often, or report a suspicion.
+#[test]
+fn learned_sentinels_raise_no_suspicion() {
+    let mut rig = attacked(Rig::booted());
+    let mut lie = view('A', 5, &[1, 2, 3], &['B', 'C']);
+    (lie.failing_over, lie.down) = (true, true);
+    insist(&mut rig, &lie, 20_000);
+    assert_eq!(*rig.machine.state(), MachineState::Stable);
 }

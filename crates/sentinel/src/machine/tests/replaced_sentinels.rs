@@ -2,7 +2,7 @@
 
 use super::rig::{Answer, Letter, Rig, id, master, view};
 use crate::machine::{MachineAction, MachineEvent, Warning};
-use crate::{MachineRules, Minority};
+use crate::{MachineRules, Minority, Notice};
 
 /// Replaces the sentinels 1 to 3 by 11 to 13, which name `addr` at `epoch`.
 fn replace(rig: &mut Rig, addr: Letter, epoch: u64, reachable: &[u8]) {
@@ -136,4 +136,27 @@ fn forgets_announcements_of_former_sentinels() {
     rig.run(10_000);
     assert_eq!(rig.outcomes_untimed(), ["hold", "release"]);
     assert!(!rig.machine.members().any(|(member, ..)| *member == id(1)));
+}
+
+/// A failover has begun when all sentinels are replaced. The new ones never announce its promotion.
+#[test]
+fn holds_for_a_failover_that_former_sentinels_began() {
+    let mut rig = Rig::booted();
+    rig.change(1, |it| it.failing_over = true).publishes(1, Notice::Changed).run(2000);
+    assert!(rig.outcomes().is_empty(), "{:?}", rig.outcomes());
+    replace(&mut rig, 'A', 5, &[11, 12, 13]);
+    assert_eq!(rig.outcomes_untimed(), ["hold"]);
+    rig.run(500);
+    rig.promotes('B').run(500);
+    for sentinel in 11..=13 {
+        rig.names(sentinel, 'B', 6);
+    }
+    rig.run(2000);
+    assert_eq!(rig.outcomes_untimed(), ["hold", "commit B@6 majority"], "{:?}", rig.outcomes());
+    // It leads to nothing.
+    let mut rig = Rig::booted();
+    rig.change(1, |it| it.failing_over = true).run(2000);
+    replace(&mut rig, 'A', 5, &[11, 12, 13]);
+    rig.run(15_000);
+    assert_eq!(rig.outcomes_untimed(), ["hold", "release"], "{:?}", rig.outcomes());
 }
