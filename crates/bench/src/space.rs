@@ -7,37 +7,19 @@
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
-use std::process::{Command, Stdio};
-
-use harness::find_in_path;
 
 /// Starts this command again in its own namespace, with `--namespaced` and the program to measure.
 /// Returns only if that fails, with the reason.
 #[must_use]
 pub fn enter(program: &Path) -> String {
-    let Some(unshare) = find_in_path("unshare") else { return "unshare is missing".to_owned() };
-    // Root needs only a network namespace; other users become root of a user namespace, if the
-    // kernel allows that.
-    let ways: [&[&str]; 2] = [&["--net"], &["--map-root-user", "--net"]];
-    let works = |way: &&&[&str]| {
-        let mut trial = Command::new(&unshare);
-        trial
-            .args(**way)
-            .arg("true")
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
-        trial.status().is_ok_and(|status| status.success())
-    };
-    let Some(way) = ways.iter().find(works) else {
-        return "the kernel gives this user no network namespace; root gets one".to_owned();
+    let Some(mut unshare) = harness::unshare() else {
+        return "unshare is missing or gives this user no network namespace; root gets one".into();
     };
     let own = match std::env::current_exe() {
         Ok(own) => own,
         Err(error) => return format!("this program does not find itself: {error}"),
     };
-    let error =
-        Command::new(&unshare).args(*way).arg("--").arg(own).args(arguments(program)).exec();
+    let error = unshare.arg("--").arg(own).args(arguments(program)).exec();
     format!("unshare cannot be started: {error}")
 }
 

@@ -71,7 +71,7 @@ pub use netns::{
     shape,
 };
 pub use node_certificates::{CertificateFiles, Certificates, tls_client, tls_client_with};
-pub use own::{alone, raise_files};
+pub use own::{alone, raise_files, unshare};
 pub use pointsman::{Pointsman, PointsmanBuilder};
 pub use process::{Launch, Process};
 pub use rustix::process::Signal;

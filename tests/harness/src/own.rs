@@ -28,31 +28,15 @@ pub fn alone(test: &str) -> bool {
         loopback_up().expect("a loopback interface");
         return true;
     }
-    // Root needs only a network namespace; other users become root of a user namespace, if the
-    // kernel allows that.
-    let ways: [&[&str]; 2] = [&["--net"], &["--map-root-user", "--net"]];
-    let unshare = find_in_path("unshare");
-    let works = |way: &&&[&str]| {
-        let Some(unshare) = &unshare else { return false };
-        let mut trial = Command::new(unshare);
-        trial
-            .args(**way)
-            .arg("true")
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
-        trial.status().is_ok_and(|status| status.success())
-    };
     let tools = ["ip", "nft", "tc"].iter().all(|tool| find_in_path(tool).is_some());
-    let (Some(unshare), Some(way), true) = (&unshare, ways.iter().find(works), tools) else {
+    let (Some(mut unshare), true) = (unshare(), tools) else {
         eprintln!(
             "{test} needs a network namespace of its own, with ip, nft and tc: not to be had here, so NOT TESTED"
         );
         return false;
     };
     let own = std::env::current_exe().expect("the path of this program");
-    let output = Command::new(unshare)
-        .args(*way)
+    let output = unshare
         .arg("--")
         .arg(own)
         .args([test, "--exact", "--nocapture"])
@@ -68,6 +52,27 @@ pub fn alone(test: &str) -> bool {
     assert!(output.status.success(), "inside its namespace it failed:\n{said}");
     assert!(said.contains("1 passed"), "no test is called {test}:\n{said}");
     false
+}
+
+/// `unshare` into a network namespace of its own, without the command that it is to start; `None`
+/// if it is missing or the kernel allows this user none.
+#[must_use]
+pub fn unshare() -> Option<Command> {
+    let program = find_in_path("unshare")?;
+    // Root needs only a network namespace; other users become root of a user namespace, if the
+    // kernel allows that.
+    let ways: [&[&str]; 2] = [&["--net"], &["--map-root-user", "--net"]];
+    let command = |way: &&[&str]| {
+        let mut command = Command::new(&program);
+        command.args(*way);
+        command
+    };
+    let works = |way: &&&[&str]| {
+        let mut trial = command(way);
+        trial.arg("true").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        trial.status().is_ok_and(|status| status.success())
+    };
+    ways.iter().find(works).map(command)
 }
 
 /// Raises the limit on open files of this process to its maximum and returns it.

@@ -3,13 +3,15 @@
 //! All of them serve the same failover, each with clients of its own.
 
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use clap::ValueEnum;
 use harness::{
-    Cluster, Haproxy, Load, LoadBuilder, Pointsman, Process, Service, Shape, find_in_path,
+    Authority, CertificatePaths, Cluster, Haproxy, Load, LoadBuilder, Pointsman, Process, Service,
+    Shape, Tls, find_in_path,
 };
 use setup::files;
 
@@ -21,6 +23,8 @@ pub(super) const CLIENTS: usize = 4;
 pub(super) const RATE: u32 = 200;
 /// How long a client waits for a reply before it reconnects.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
+/// The name in the certificate of a Pointsman whose clients use TLS.
+const NAME: &str = "redis.bench";
 /// How long a client waits after an error.
 const BACK_OFF: Duration = Duration::from_millis(20);
 
@@ -189,6 +193,8 @@ pub(super) struct Front {
 enum Stands {
     Pointsman {
         pointsman: Pointsman,
+        /// Where its clients use TLS, and how.
+        secured: Option<(SocketAddr, Tls)>,
         program: PathBuf,
         /// Those that took over.
         successors: Vec<Process>,
@@ -234,6 +240,7 @@ impl Front {
     /// Clients of it: those that ask sentinels, if it is nothing.
     pub(super) fn clients(&self, cluster: &Cluster) -> LoadBuilder {
         match &self.stands {
+            Stands::Pointsman { secured: Some((addr, tls)), .. } => Load::to(*addr).tls(tls),
             Stands::Pointsman { pointsman, .. } => Load::to(pointsman.addr()),
             Stands::Haproxy(haproxy) => Load::to(haproxy.addr()),
             Stands::Service(service) => Load::to(service.addr()),
@@ -258,7 +265,7 @@ impl Front {
     /// Replaces its process the way its documentation gives.
     pub(super) fn restart(&mut self) {
         match &mut self.stands {
-            Stands::Pointsman { pointsman, program, successors } => {
+            Stands::Pointsman { pointsman, program, successors, .. } => {
                 successors.push(pointsman.taken_over_by(program));
             }
             Stands::Haproxy(haproxy) => haproxy.restart(),
@@ -283,6 +290,29 @@ fn pointsman(
     if contender.is_durable() {
         builder = builder.service_line(&format!("durability.replicas = {replicas}"));
     }
-    let pointsman = builder.start();
-    Ok(Stands::Pointsman { pointsman, program, successors: Vec::new() })
+    let secured = cluster.is_tls().then(|| {
+        let authority = Authority::new("bench");
+        let paths = authority.issue(&[NAME]).write(&state);
+        (paths, cluster.address().port(), Tls::new(&authority, NAME))
+    });
+    if let Some((paths, addr, _)) = &secured {
+        builder = builder.service_line(&tls_sections(cluster, paths, *addr));
+    }
+    let (pointsman, secured) = (builder.start(), secured.map(|(_, addr, tls)| (addr, tls)));
+    Ok(Stands::Pointsman { pointsman, secured, program, successors: Vec::new() })
+}
+
+/// TLS on all connections: to the servers and the sentinels, and from the clients.
+fn tls_sections(cluster: &Cluster, own: &CertificatePaths, addr: SocketAddr) -> String {
+    let file = |name: &str| cluster.folder().join("tls").join(name);
+    let (ca, certificate, key) = (file("ca.crt"), file("client.crt"), file("client.key"));
+    let to_servers = format!(
+        "enabled = true\nca_file = {ca:?}\ncertificate_file = {certificate:?}\nkey_file = {key:?}"
+    );
+    let (chain, own_key) = (&own.chain, &own.key);
+    format!(
+        "tls_listen = [\"{addr}\"]\n\
+         [service.tls]\ncertificate_files = [{chain:?}]\nkey_files = [{own_key:?}]\n\
+         [service.redis_tls]\n{to_servers}\n[service.sentinel_tls]\n{to_servers}"
+    )
 }

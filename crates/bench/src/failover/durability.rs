@@ -61,6 +61,8 @@ pub(super) struct Plan {
     pub(super) writers: usize,
     /// By how much the network between a master and its replicas delays each direction.
     pub(super) delay: Duration,
+    /// All connections use TLS.
+    pub(super) tls: bool,
     /// The faults; all if empty.
     pub(super) faults: Vec<Fault>,
     /// What the writers use; all [`WAYS`] if empty.
@@ -100,7 +102,8 @@ pub(super) fn run(
     let (mut outcomes, mut failed) = (Vec::new(), 0);
     for run in 1..=plan.runs {
         for fault in plan.faults() {
-            for way in plan.ways().iter().filter(|way| way.is_durable() || run % 5 == 1) {
+            let ways = plan.ways().iter().filter(|way| !plan.tls || way.is_pointsman());
+            for way in ways.filter(|way| way.is_durable() || run % 5 == 1) {
                 if stage.stop.load(Ordering::Acquire) {
                     break;
                 }
@@ -161,14 +164,15 @@ impl Outcome {
             "way": name_of(&self.way), "fault": name_of(&self.fault),
             "acknowledged": self.acknowledged, "lost": self.lost, "errors": self.errors,
             "gap_ms": self.gap.as_millis(), "replicas": plan.replicas, "writers": plan.writers,
-            "delay_ms": plan.delay.as_millis(),
+            "delay_ms": plan.delay.as_millis(), "tls": plan.tls,
         });
         line.to_string()
     }
 }
 
 fn play(plan: &Plan, stage: &Stage<'_>, way: Contender, fault: Fault) -> Result<Outcome, String> {
-    let cluster = Cluster::builder().down_after(DOWN_AFTER).start_apart();
+    let cluster = Cluster::builder().down_after(DOWN_AFTER);
+    let cluster = if plan.tls { cluster.tls() } else { cluster }.start_apart();
     let sentinels: Vec<&Node> = cluster.sentinels().iter().collect();
     let (beside, others) = sentinels.split_first().ok_or("no sentinel")?;
     let (old, replicas) = (cluster.master(), cluster.replicas());
@@ -215,7 +219,7 @@ fn play(plan: &Plan, stage: &Stage<'_>, way: Contender, fault: Fault) -> Result<
     load.stop();
     drop(front);
     let verdict = load
-        .verify(cluster.current_master_addr()?)
+        .verify_on(cluster.master().client())
         .map_err(|error| format!("the new master cannot be asked: {error}"))?;
     let counts = load.counts();
     let (acknowledged, errors, gap) = (counts.acknowledged, counts.errors, counts.longest_gap);

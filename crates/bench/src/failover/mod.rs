@@ -68,6 +68,9 @@ pub(crate) struct FailoverOptions {
     /// Milliseconds by which the network delays each direction between a master and its replicas.
     #[arg(long, value_name = "MS", default_value_t = 0, requires = "durability")]
     delay: u64,
+    /// TLS on all connections; only with Pointsman.
+    #[arg(long, requires = "durability")]
+    tls: bool,
     #[command(flatten)]
     subject: Subject,
 }
@@ -128,7 +131,8 @@ pub(crate) fn run(options: &FailoverOptions) -> Result<ExitCode, String> {
         let (runs, writers) = (options.runs(), options.writers);
         let delay = Duration::from_millis(options.delay);
         let (faults, ways) = (options.fault.clone(), options.contender.clone());
-        let plan = Plan { replicas, runs, writers, delay, faults, ways };
+        let tls = options.tls;
+        let plan = Plan { replicas, runs, writers, delay, tls, faults, ways };
         return durability::run(&plan, &stage, raw);
     }
     let (admitted, mut failed) = admit(&options.contenders());
@@ -247,6 +251,7 @@ mod tests {
             fault: Vec::new(),
             writers: WRITERS,
             delay: 0,
+            tls: false,
             subject: Subject::default(),
         }
     }

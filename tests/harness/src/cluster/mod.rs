@@ -166,6 +166,12 @@ impl Cluster {
         &self.address
     }
 
+    /// Whether its servers speak [TLS](Builder::tls).
+    #[must_use]
+    pub fn is_tls(&self) -> bool {
+        self.certificates.is_some()
+    }
+
     /// The authority of a cluster that speaks [TLS](Builder::tls).
     ///
     /// # Panics

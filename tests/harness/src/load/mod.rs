@@ -237,7 +237,19 @@ impl Load {
     /// # Errors
     /// An error of the connection; the counts are unchanged and the check can be repeated.
     pub fn verify(&self, master: SocketAddr) -> std::io::Result<Verdict> {
-        verify::verify(&self.tally.acknowledged(), &self.prefix, master, self.login.as_ref())
+        self.verify_on(self.client(master)?)
+    }
+
+    /// Looks up every acknowledged key on the server of this client.
+    ///
+    /// # Errors
+    /// An error of the connection.
+    pub fn verify_on(&self, client: Client) -> std::io::Result<Verdict> {
+        verify::verify(&self.tally.acknowledged(), &self.prefix, client)
+    }
+
+    fn client(&self, addr: SocketAddr) -> std::io::Result<Client> {
+        Client::connect_as(addr, self.login.as_ref(), Duration::from_secs(10))
     }
 
     /// Like [`verify`](Self::verify), and then forgets the checked keys and deletes them from the
@@ -247,7 +259,7 @@ impl Load {
     /// An error of the connection; the keys are then kept.
     pub fn settle(&self, master: SocketAddr) -> std::io::Result<Verdict> {
         let taken = self.tally.take_acknowledged();
-        let verdict = verify::verify(&taken, &self.prefix, master, self.login.as_ref());
+        let verdict = self.client(master).and_then(|it| verify::verify(&taken, &self.prefix, it));
         match verdict {
             Ok(verdict) => {
                 // Keys that cannot be deleted only use memory.

@@ -27,13 +27,7 @@ pub struct Verdict {
     pub lost: BTreeSet<(usize, u64)>,
 }
 
-pub(super) fn verify(
-    ranges: &Ranges,
-    prefix: &str,
-    addr: SocketAddr,
-    login: Option<&Login>,
-) -> io::Result<Verdict> {
-    let mut client = Client::connect_as(addr, login, Duration::from_secs(10))?;
+pub(super) fn verify(ranges: &Ranges, prefix: &str, mut client: Client) -> io::Result<Verdict> {
     let mut verdict = Verdict::default();
     each_batch(ranges, |batch| {
         verdict.acknowledged += batch.len() as u64;
