@@ -268,6 +268,34 @@ fn serves_a_pipeline_that_is_written_before_it_is_read() {
     }
 }
 
+/// A command with a wrong number of words opens and ends no transaction, but for `EXEC`.
+#[test]
+fn follows_transactions_beside_malformed_requests() {
+    let cluster = cluster();
+    let pipelines: [&[&[&str]]; 5] = [
+        &[&["MULTI", "x"], &["SET", "k", "1"], &["DISCARD", "x"], &["RESET", "x"], &["GET", "k"]],
+        &[&["MULTI"], &["SET", "k", "2"], &["DISCARD", "x"], &["SET", "k", "3"], &["EXEC"]],
+        &[&["MULTI"], &["SET", "k", "4"], &["RESET", "x"], &["SET", "k", "5"], &["EXEC"]],
+        &[&["MULTI"], &["SET", "k", "6"], &["MULTI", "x"], &["SET", "k", "7"], &["DISCARD"]],
+        &[&["MULTI"], &["SET", "k", "8"], &["EXEC", "x"], &["SET", "k", "9"], &["EXEC"]],
+    ];
+    for mode in BOTH {
+        let pointsman = durable(&cluster, mode, (1, "20s"));
+        let (mut client, mut direct) = (pointsman.client(), cluster.master().client());
+        for pipeline in pipelines {
+            let requests: Vec<_> = pipeline.iter().map(|words| words.to_vec()).collect();
+            let expected = direct.pipeline(&requests).expect("replies");
+            let replies = client.pipeline(&requests).expect("replies");
+            assert_eq!(replies, expected, "{mode}: {requests:?}");
+            let one_by_one = |words: &Vec<&str>| client.cmd(words).expect("a reply");
+            let replies: Vec<_> = requests.iter().map(one_by_one).collect();
+            assert_eq!(replies, expected, "{mode}: {requests:?}");
+            assert!(client.cmd(&["SET", "k", "z"]).expect("a reply").is_ok(), "{mode}");
+        }
+        assert_eq!((ended(&pointsman, "not_confirmed"), not_confirmed(&pointsman)), (0.0, 0.0));
+    }
+}
+
 /// A server that reads an end drops a client that waits for replicas.
 #[test]
 fn answers_clients_that_have_ended_their_direction() {

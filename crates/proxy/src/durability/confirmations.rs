@@ -153,10 +153,6 @@ pub(crate) struct Confirmations {
     beginning: Vec<u8>,
     /// Whether the incomplete request may write, once that is known.
     may_write: Option<bool>,
-    /// Within a transaction, as far as is known when the next request is sent.
-    is_queueing: bool,
-    /// `MULTI` requests that are not answered yet.
-    multis: u32,
     /// Bytes that were examined and are not written yet.
     examined: usize,
     /// How many of them come before the next `WAIT`, if one follows.
@@ -198,8 +194,6 @@ impl Confirmations {
             ledger,
             beginning: Vec::new(),
             may_write: None,
-            is_queueing: false,
-            multis: 0,
             examined: 0,
             before_wait: None,
             in_flight: VecDeque::new(),
@@ -261,7 +255,7 @@ impl Confirmations {
         let is_needed = self.waits.is_empty()
             && self.is_holding()
             && self.examined == 0
-            && !self.is_queueing
+            && !self.ledger.may_queue()
             && self.ledger.answers_all()
             && self.ledger.at_boundary(Direction::Request);
         if is_needed {
@@ -325,7 +319,11 @@ impl Confirmations {
             }
             let may_write = self.may_write.take().unwrap_or(true);
             self.beginning.clear();
-            let effect = self.effect(may_write);
+            let effect = match may_write {
+                true if self.ledger.may_queue() => Effect::Queues,
+                true => Effect::MayWrite,
+                false => Effect::Reads,
+            };
             // A request that is not answered has no reply to hold.
             if self.ledger.owed() > owed {
                 self.sent(effect);
@@ -366,20 +364,6 @@ impl Confirmations {
         }
     }
 
-    /// The effect of the request that has just ended.
-    fn effect(&mut self, may_write: bool) -> Effect {
-        match self.ledger.last_request() {
-            Some(Class::Multi) => (self.is_queueing, self.multis) = (true, self.multis + 1),
-            Some(Class::Exec | Class::Discard | Class::Reset) => self.is_queueing = false,
-            _ => {}
-        }
-        match may_write {
-            true if self.is_queueing => Effect::Queues,
-            true => Effect::MayWrite,
-            false => Effect::Reads,
-        }
-    }
-
     fn sent(&mut self, effect: Effect) {
         self.writes += u32::from(effect != Effect::Reads);
         match self.in_flight.back_mut() {
@@ -390,13 +374,6 @@ impl Confirmations {
 
     /// The oldest request is answered.
     fn answer(&mut self) {
-        if self.multis > 0
-            && let Some((Class::Multi, _)) = self.ledger.last_answer()
-        {
-            self.multis -= 1;
-            // A transaction that was not opened queues nothing.
-            self.is_queueing &= self.multis > 0 || self.ledger.is_in_transaction();
-        }
         self.answered += 1;
         let Some(run) = self.in_flight.front_mut() else { return };
         self.writes = self.writes.saturating_sub(u32::from(run.effect != Effect::Reads));
@@ -408,11 +385,7 @@ impl Confirmations {
 
     /// Whether all that arrives passes as it is. To be [passed](Self::pass), then.
     pub(crate) fn is_idle(&self) -> bool {
-        self.writes == 0
-            && self.multis == 0
-            && self.waits.is_empty()
-            && !self.is_holding()
-            && self.undecided.is_empty()
+        self.writes == 0 && self.waits.is_empty() && !self.is_holding() && self.undecided.is_empty()
     }
 
     /// These bytes from the server pass as they are.

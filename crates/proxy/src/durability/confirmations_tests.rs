@@ -224,6 +224,39 @@ fn confirms_writes_after_a_refused_transaction() {
     assert_eq!(requests(&mut it, &["SET k v"]), format!("*3 SET k v {WAIT}"));
 }
 
+/// A server refuses these for their number of words, and keeps the transaction as it was. Its
+/// refusal of `EXEC` ends it.
+#[test]
+fn follows_transactions_beside_malformed_requests() {
+    let mut it = confirmations(OnTimeout::Error);
+    let wire = format!("*2 MULTI x *3 SET k v {WAIT}");
+    assert_eq!(requests(&mut it, &["MULTI x", "SET k v"]), wire);
+    assert_eq!(receive(&mut it, "-ERR arguments\r\n+OK\r\n:1\r\n"), "-ERR arguments +OK ");
+    requests(&mut it, &["MULTI"]);
+    assert_eq!(receive(&mut it, "+OK\r\n"), "+OK ");
+    for malformed in ["DISCARD x", "RESET x", "MULTI x"] {
+        let sent = requests(&mut it, &[malformed, "SET k v"]);
+        assert_eq!(sent, format!("*2 {malformed} *3 SET k v "));
+        let replies = "-ERR arguments\r\n+QUEUED\r\n";
+        assert_eq!(receive(&mut it, replies), "-ERR arguments +QUEUED ", "{malformed}");
+        assert!(!it.takes_wait() && it.is_idle(), "{malformed}");
+    }
+    let wire = format!("*2 EXEC x *3 SET k v {WAIT}");
+    assert_eq!(requests(&mut it, &["EXEC x", "SET k v"]), wire);
+    assert_eq!(receive(&mut it, "-EXECABORT\r\n+OK\r\n:1\r\n"), "-EXECABORT +OK ");
+}
+
+/// The transaction goes on, and a `WAIT` would be queued in it.
+#[test]
+fn follows_transactions_whose_end_is_refused() {
+    let mut it = confirmations(OnTimeout::Error);
+    requests(&mut it, &["MULTI", "DISCARD"]);
+    assert_eq!(receive(&mut it, "+OK\r\n-NOPERM discard\r\n"), "+OK -NOPERM discard ");
+    assert_eq!(requests(&mut it, &["SET k v"]), "*3 SET k v ");
+    assert_eq!(receive(&mut it, "+QUEUED\r\n"), "+QUEUED ");
+    assert!(!it.takes_wait());
+}
+
 /// No server waits for what a blocked client was given unless another command follows.
 #[test]
 fn confirms_blocking_commands_from_another_command_on() {

@@ -32,7 +32,7 @@ pub enum Class {
     ReadWrite,
     /// `MULTI`: opens a transaction when it is answered with success.
     Multi,
-    /// `EXEC` without arguments: ends the transaction and unwatches all keys.
+    /// `EXEC`: ends the transaction and unwatches all keys.
     Exec,
     /// `DISCARD`: the same, without execution.
     Discard,
@@ -98,7 +98,7 @@ pub enum Class {
     Debugger,
     /// `QUIT`: answered with `+OK`, then the server closes.
     Quit,
-    /// `RESET` without arguments: clears the connection's state.
+    /// `RESET`: clears the connection's state.
     Reset,
     /// `SHUTDOWN`: on success the server closes without a reply.
     Shutdown,
@@ -194,6 +194,18 @@ impl Class {
             Self::Quit | Self::Shutdown => ClassGroup::Ending,
             Self::Reset => ClassGroup::Reset,
         }
+    }
+
+    /// The class of a request of this many words, the name included. With any other number than
+    /// expected the server refuses it, and it has no effect on the connection; except `EXEC`, which
+    /// ends a transaction even so.
+    pub(crate) const fn of_words(self, words: u32) -> Self {
+        let expected = match self {
+            Self::Multi | Self::Discard | Self::Reset => 1,
+            Self::ReplyOn | Self::ReplyOff | Self::ReplySkip => 3,
+            _ => return self,
+        };
+        if words == expected { self } else { Self::Ordinary }
     }
 
     /// Whether it is the maintenance handshake.

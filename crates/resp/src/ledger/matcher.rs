@@ -328,15 +328,9 @@ impl Matcher {
         args: u32,
         max_marks: u16,
     ) -> Result<(), Untrackable> {
-        // With a wrong number of words these are refused and have no effect, except EXEC, whose
-        // error may or may not end a transaction.
-        let class = match class {
-            Class::Exec if args != 1 => return Err(Untrackable),
-            Class::Reset if args != 1 => Class::Ordinary,
-            Class::ReplyOn | Class::ReplyOff | Class::ReplySkip if args != 3 => Class::Ordinary,
-            Class::Replication | Class::Debugger => return Err(Untrackable),
-            class => class,
-        };
+        if matches!(class, Class::Replication | Class::Debugger) {
+            return Err(Untrackable);
+        }
         self.pin_changed = true;
         self.affinity.sent(class);
         let position = self.answered.wrapping_add(self.owed);
@@ -483,7 +477,7 @@ impl Matcher {
         self.last_answer = Some((class, answer));
         self.features.answered(class);
         self.recorder.answered(Answered { class, answer, top: frame.top(), line: frame.line() });
-        match answer {
+        let tracked = match answer {
             _ if class == Class::Iterate => {
                 self.iterated(detail, answer, frame);
                 Ok(())
@@ -501,7 +495,12 @@ impl Matcher {
                 }
                 Ok(())
             }
+        };
+        // Nothing in flight begins or ends a transaction.
+        if self.marks.is_empty() && !self.has_unmarked() {
+            self.suppression.may_queue = self.connection.transaction;
         }
+        tracked
     }
 
     fn end_transaction(&mut self) {

@@ -533,10 +533,10 @@ impl Ledger {
         self.matcher.suppression.is_settled()
     }
 
-    /// Whether a transaction is open, as of the last reply.
+    /// Whether a transaction may be open when the server reads the next request.
     #[must_use]
-    pub fn is_in_transaction(&self) -> bool {
-        self.matcher.connection.transaction
+    pub fn may_queue(&self) -> bool {
+        self.matcher.suppression.may_queue
     }
 
     /// Whether a request has ended since [`take_counts`](Self::take_counts). True of an opaque

@@ -201,7 +201,8 @@ impl ModelServer {
     }
 
     fn reply_mode(&mut self, mode: &str, say: &ModelCommand) -> Option<Vec<ServerFrame>> {
-        if self.multi_sent || self.restricted() || say.refused {
+        let may_queue = self.multi_sent || self.multi.is_some();
+        if may_queue || self.restricted() || say.refused {
             return None;
         }
         match mode {

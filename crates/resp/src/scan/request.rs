@@ -203,7 +203,7 @@ impl RequestScanner {
 
     #[inline]
     fn end(&mut self) -> RequestScan {
-        let class = self.lookup.class();
+        let class = self.lookup.class().of_words(self.args);
         self.state = RequestState::Start;
         self.last = Some(class);
         let detail = match self.lookup {
