@@ -255,16 +255,20 @@ fn serves_readers_while_writes_wait() {
 fn serves_a_pipeline_that_is_written_before_it_is_read() {
     const PAIRS: usize = 1500;
     let cluster = cluster();
-    let pointsman = durable(&cluster, BOTH[0], (1, "20s"));
-    let mut client = pointsman.client();
-    let value = "x".repeat(10_000);
-    let (set, get) = (["SET", "k", value.as_str()], ["GET", "k"]);
-    client
-        .send(&[harness::encode(&set), harness::encode(&get)].concat().repeat(PAIRS))
-        .expect("sent");
-    for pair in 0..PAIRS {
-        assert!(client.read_value().expect("a reply").is_ok(), "{pair}");
-        assert_eq!(client.read_value().expect("a reply").text(), Some(value.as_str()), "{pair}");
+    for mode in BOTH {
+        let pointsman = durable(&cluster, mode, (1, "20s"));
+        let mut client = pointsman.client();
+        let value = "x".repeat(10_000);
+        let (set, get) = (["SET", "k", value.as_str()], ["GET", "k"]);
+        client
+            .send(&[harness::encode(&set), harness::encode(&get)].concat().repeat(PAIRS))
+            .expect("sent");
+        for pair in 0..PAIRS {
+            assert!(client.read_value().expect("a reply").is_ok(), "{mode}: {pair}");
+            let read = client.read_value().expect("a reply");
+            assert_eq!(read.text(), Some(value.as_str()), "{mode}: {pair}");
+        }
+        assert_eq!(client.cmd(&["STRLEN", "k"]).expect("a reply").int(), Some(10_000), "{mode}");
     }
 }
 

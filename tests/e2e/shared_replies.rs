@@ -59,6 +59,24 @@ fn keeps_readers_of_deep_pipelines_of_large_values() {
     serves(&mut other);
 }
 
+/// Many libraries write all of a pipeline before they read a reply. The sockets hold a part of it.
+#[test]
+fn serves_pipelines_that_are_written_before_they_are_read() {
+    const PAIRS: usize = 5_000;
+    let cluster = Cluster::builder().replicas(0).sentinels(1).start();
+    let pointsman = start(&cluster);
+    let (mut writer, mut other) = (sharing(&pointsman), sharing(&pointsman));
+    let value = "x".repeat(10_000);
+    let (set, get) = (encode(&["SET", "k", &value]), encode(&["GET", "k"]));
+    writer.send(&[set, get].concat().repeat(PAIRS)).unwrap();
+    serves(&mut other);
+    for _ in 0..PAIRS {
+        assert!(writer.read_value().unwrap().is_ok());
+        read_large(&mut writer, value.len());
+    }
+    serves(&mut writer);
+}
+
 #[test]
 fn keeps_several_replies_that_are_read_late() {
     let cluster = Cluster::builder().replicas(0).sentinels(1).start();

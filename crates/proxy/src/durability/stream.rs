@@ -3,7 +3,7 @@
 //! It takes the place of the connection in a pump, or of the connection that several clients share.
 //! What is confirmed, and where a `WAIT` is sent, is decided by [`Confirmations`].
 
-use std::io;
+use std::io::{self, Read};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -114,11 +114,8 @@ impl<S: ByteStream> ConfirmedStream<S> {
 
     /// Moves replies that may pass to the reader.
     fn read_ready(&mut self, buffer: &mut [u8]) -> usize {
-        let waiting = self.ready.get(self.read..).unwrap_or_default();
-        let len = waiting.len().min(buffer.len());
-        if let (Some(to), Some(from)) = (buffer.get_mut(..len), waiting.get(..len)) {
-            to.copy_from_slice(from);
-        }
+        let mut waiting = self.ready.get(self.read..).unwrap_or_default();
+        let len = waiting.read(buffer).unwrap_or_default();
         self.read += len;
         if !self.has_ready() {
             (self.ready, self.read) = (Vec::new(), 0);

@@ -19,7 +19,7 @@
 //! It never splices, because every byte has to be processed.
 
 use std::collections::VecDeque;
-use std::io;
+use std::io::{self, Read};
 use std::task::{Context, Poll, ready};
 
 use tls::{MAX_RECORD, TlsConnection, TlsSide};
@@ -254,14 +254,9 @@ impl<S: TlsSide> TlsStream<S> {
             let incoming = invariant::first_bytes_mut(scratch, before.saturating_add(read))?;
             let mut filled = 0;
             let processed = connection.process(incoming, |bytes| {
-                let free = buffer.get_mut(filled..).unwrap_or_default();
-                let length = free.len().min(bytes.len());
-                let (now, later) = bytes.split_at(length);
-                if let Some(free) = free.get_mut(..length) {
-                    free.copy_from_slice(now);
-                }
-                filled += length;
-                plaintext.extend_from_slice(later);
+                let (free, mut rest) = (buffer.get_mut(filled..).unwrap_or_default(), bytes);
+                filled += rest.read(free).unwrap_or_default();
+                plaintext.extend_from_slice(rest);
             });
             match processed {
                 Ok(()) => Poll::Ready(Ok(Some(filled))),
@@ -294,10 +289,7 @@ impl<S: TlsSide> State<S> {
 
     /// Moves plaintext into `buffer`, and returns how much.
     fn take_plaintext(&mut self, buffer: &mut [u8]) -> usize {
-        let length = self.plaintext.len().min(buffer.len());
-        if let (Some(from), Some(to)) = (self.plaintext.get(..length), buffer.get_mut(..length)) {
-            to.copy_from_slice(from);
-        }
+        let length = self.plaintext.as_slice().read(buffer).unwrap_or_default();
         self.plaintext.drain(..length);
         if self.plaintext.is_empty() {
             self.plaintext = Vec::new();

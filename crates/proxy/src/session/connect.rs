@@ -277,7 +277,6 @@ async fn rebalance(
     upstream: Upstream,
     state: CarryState,
 ) -> (TargetRef, Upstream, Start) {
-    let CarryState { ledger, unsent: early, .. } = state;
     let WorkerContext { shared, counters, .. } = context;
     let Service { route, .. } = &*shared.service;
     if let Some(there) = route
@@ -287,19 +286,19 @@ async fn rebalance(
         if matches!(upstream, Upstream::Shared(_)) {
             counters.rebalanced.increment();
             there.record_use();
-            let (upstream, start) = sharing::start_elsewhere(ledger, early);
+            let (upstream, start) = sharing::start_elsewhere(state);
             return (there, upstream, start);
         }
         let deadline = Instant::now() + REBALANCE_TIMEOUT;
-        let resumed = Server { target: &there, context, deadline }.replay(&ledger).await;
+        let resumed = Server { target: &there, context, deadline }.replay(&state.ledger).await;
         if let Some((upstream, replayed)) = resumed.ok().filter(|_| may_be_used(&there)) {
             counters.dials.increment();
             counters.rebalanced.increment();
             there.record_use();
-            return (there, upstream, Start::resumed(early, replayed));
+            return (there, upstream, Start::resumed(state.unsent, replayed));
         }
     }
-    (here, upstream, Start::resumed(early, Box::new(Replayed::from(*ledger))))
+    (here, upstream, Start::resumed(state.unsent, Box::new(Replayed::from(*state.ledger))))
 }
 
 fn hold_until(context: &WorkerContext) -> Instant {

@@ -12,6 +12,7 @@ use resp::{Ledger, Limits, MustEnd, Pin, SessionState};
 
 use crate::end_reason::{EndReason, Side};
 use crate::invariant;
+use crate::io::buffer::KeptBytes;
 use crate::io::flow::FlowStep;
 use crate::io::stream::ByteStream;
 use crate::maintenance::pending;
@@ -260,7 +261,9 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
     /// Takes the state that the session continues with.
     fn take_state(&mut self, unsent: Vec<u8>, lost: Option<EndReason>) -> CarryState {
         let ledger = std::mem::replace(&mut self.ledger, Ledger::new(&Limits::default()));
-        CarryState { ledger: Box::new(ledger), unsent, lost }
+        let undelivered = Some(self.replies.take_kept()).filter(|it| !it.is_empty());
+        let undelivered = undelivered.map(KeptBytes::new);
+        CarryState { ledger: Box::new(ledger), unsent, undelivered, lost }
     }
 }
 

@@ -1,12 +1,13 @@
 //! How a session gets a connection of its own although its service shares connections, and how it
 //! returns.
 //!
-//! Either happens at a boundary: the replies to everything that was sent are delivered, and the
-//! server keeps nothing for the session but state that can be set on any connection.
+//! Either happens at a boundary: everything that was sent is answered, and the server keeps nothing
+//! for the session but state that can be set on any connection. Usually the client has read all
+//! replies, too. One that sends more than is taken may not read before it has sent all of it: it
+//! takes the replies along to its own connection, where nothing limits what it may send.
 
 use std::time::{Duration, Instant};
 
-use resp::Ledger;
 use target::TargetRef;
 
 use crate::session::carry::replay::Replayed;
@@ -25,9 +26,9 @@ pub(crate) fn start_shared(state: CarryState) -> (Upstream, Start) {
 }
 
 /// The start of a session that shares connections to another target from now on.
-pub(crate) fn start_elsewhere(mut ledger: Box<Ledger>, unsent: Vec<u8>) -> (Upstream, Start) {
-    ledger.changed_server();
-    start_shared(CarryState { ledger, unsent, lost: None })
+pub(crate) fn start_elsewhere(mut state: CarryState) -> (Upstream, Start) {
+    state.ledger.changed_server();
+    start_shared(state)
 }
 
 impl Session {

@@ -148,12 +148,27 @@ impl Member {
         state.promote(promotion);
     }
 
-    /// Why the session needs a connection of its own, when nothing of it is under way here.
+    /// Why the session needs a connection of its own, when nothing of it is under way here but
+    /// replies that it has not read.
     pub(crate) fn promotion(&self) -> Option<Promotion> {
         let state = self.state.borrow();
         // It may be in the queue, but gets no further turn.
-        let under_way = state.in_flight > 0 || state.sent > 0 || state.has_replies();
+        let under_way = state.in_flight > 0 || state.sent > 0;
         state.promotion.filter(|_| !under_way && state.failed.is_none())
+    }
+
+    /// Whether the client sends more than is taken now. It may not read before it has sent all.
+    pub(crate) fn is_full(&self) -> bool {
+        self.state.borrow().full
+    }
+
+    /// Takes the replies that the session has not read.
+    pub(crate) fn take_replies(&mut self) -> Vec<u8> {
+        let state = &mut *self.state.borrow_mut();
+        state.kept.set(0);
+        let mut replies = std::mem::take(&mut state.replies);
+        replies.drain(..std::mem::take(&mut state.read));
+        replies
     }
 
     /// Whether it neither needs a connection of its own nor has ended.

@@ -1,6 +1,6 @@
 //! The state of a member of a shared connection: the bytes of its client, and the replies to it.
 
-use std::io;
+use std::io::{self, Read};
 use std::rc::Rc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ pub(super) const MAX_REQUEST: usize = 64 * 1024;
 pub(super) const MAX_UNSENT: usize = 2 * MAX_REQUEST;
 
 /// A session with more than this in its reply buffer gets a connection of its own, with its own
-/// flow control, once it has read it.
+/// flow control, once it has read it, or sends more than is taken before that.
 const LARGE_REPLIES: usize = 256 * 1024;
 
 /// A connection is not read while a client has more than this to read from it. Larger than any
@@ -278,9 +278,7 @@ impl MemberState {
         ended: u32,
         not_authenticated: bool,
     ) -> Received {
-        if self.waiting() == 0 {
-            self.wake();
-        }
+        let was_empty = self.waiting() == 0;
         if self.read > LARGE_REPLIES && self.read > self.waiting() {
             self.replies.drain(..std::mem::take(&mut self.read));
         }
@@ -293,6 +291,9 @@ impl MemberState {
         if self.waiting() > LARGE_REPLIES {
             self.kept.set(self.waiting());
             self.promote(Promotion::Reason(PromotionReason::LargeReply));
+        }
+        if was_empty || (self.promotion.is_some() && self.in_flight == 0) {
+            self.wake();
         }
         if self.has_too_much() {
             return Received::Enough;
@@ -310,11 +311,8 @@ impl MemberState {
 
     /// Moves replies to the client.
     pub(super) fn read_replies(&mut self, buffer: &mut [u8]) -> usize {
-        let waiting = self.replies.get(self.read..).unwrap_or_default();
-        let len = waiting.len().min(buffer.len());
-        if let (Some(to), Some(from)) = (buffer.get_mut(..len), waiting.get(..len)) {
-            to.copy_from_slice(from);
-        }
+        let mut waiting = self.replies.get(self.read..).unwrap_or_default();
+        let len = waiting.read(buffer).unwrap_or_default();
         self.read += len;
         self.drained += len as u64;
         if self.waiting() == 0 {

@@ -318,20 +318,25 @@ fn opens_own_connections_if_none_can_be_shared() {
     expect(&mut client, b"$-1\r\n");
 }
 
+/// A client that does not read a reply of 16 MiB. Returns what it is sent.
+fn send_large(client: &mut TcpStream, shared: &mut TcpStream) -> Vec<u8> {
+    client.write_all(&get("large")).unwrap();
+    expect(shared, &get("large"));
+    let size = 16 << 20;
+    let mut reply = format!("${size}\r\n").into_bytes();
+    reply.resize(reply.len() + size, b'x');
+    reply.extend_from_slice(b"\r\n");
+    shared.write_all(&reply).unwrap();
+    reply
+}
+
 #[test]
 fn serves_large_replies_and_then_promotes() {
     let backend = Backend::new();
     let proxy = proxy(&backend);
     let (mut client, mut shared) = sharing(&proxy, &backend);
     let mut other = another(&proxy, &mut shared);
-    client.write_all(&get("large")).unwrap();
-    expect(&mut shared, &get("large"));
-    let size = 16 << 20;
-    let mut reply = format!("${size}\r\n").into_bytes();
-    reply.resize(reply.len() + size, b'x');
-    reply.extend_from_slice(b"\r\n");
-    // The client does not read, and the other one is served.
-    shared.write_all(&reply).unwrap();
+    let reply = send_large(&mut client, &mut shared);
     exchange(&mut other, &mut shared, &get("small"), b"$1\r\ns\r\n");
     let mut read = vec![0; reply.len()];
     std::io::Read::read_exact(&mut client, &mut read).unwrap();
@@ -339,6 +344,42 @@ fn serves_large_replies_and_then_promotes() {
     client.write_all(&get("next")).unwrap();
     let mut own = backend.accept_carried();
     expect(&mut own, &get("next"));
+}
+
+/// It may not read before it has sent all of its requests.
+#[test]
+fn promotes_clients_with_replies_that_they_have_not_read() {
+    let backend = Backend::new();
+    let proxy = proxy(&backend);
+    let (mut client, mut shared) = sharing(&proxy, &backend);
+    let reply = send_large(&mut client, &mut shared);
+    client.write_all(&get("next")).unwrap();
+    let mut own = backend.accept_carried();
+    expect(&mut own, &get("next"));
+    own.write_all(b"$1\r\nn\r\n").unwrap();
+    client.write_all(&get("last")).unwrap();
+    expect(&mut own, &get("last"));
+    let mut read = vec![0; reply.len()];
+    std::io::Read::read_exact(&mut client, &mut read).unwrap();
+    assert!(read == reply);
+    expect(&mut client, b"$1\r\nn\r\n");
+    exchange(&mut client, &mut own, b"", b"$1\r\nl\r\n");
+}
+
+/// Its error follows the replies that it has not read.
+#[test]
+fn delivers_replies_before_it_refuses_a_request() {
+    let backend = Backend::new();
+    let mut proxy = TestProxy::new(Options { hold_timeout: SOON / 20, ..options() });
+    proxy.commit(backend.addr());
+    let (mut client, mut shared) = sharing(&proxy, &backend);
+    let reply = send_large(&mut client, &mut shared);
+    let _closed = backend.close();
+    client.write_all(&get("next")).unwrap();
+    proxy.wait_for("the promotion", |stats| stats.shared.promoted.iter().sum::<u64>() == 1);
+    let all = rest(&mut client);
+    let refusal = all.strip_prefix(&reply[..]).expect("the reply comes first");
+    assert!(refusal.starts_with(b"-LOADING "), "{}", refusal.escape_ascii());
 }
 
 #[test]

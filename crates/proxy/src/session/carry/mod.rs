@@ -35,6 +35,7 @@ use target::{Generation, Target, TargetRef};
 
 use crate::context::WorkerContext;
 use crate::end_reason::EndReason;
+use crate::io::buffer::KeptBytes;
 use crate::service::Service;
 use crate::session::carry::replay::{Failed, Replayed, Server};
 use crate::session::connect::Connected;
@@ -49,6 +50,8 @@ pub(crate) struct CarryState {
     pub(crate) ledger: Box<Ledger>,
     /// Bytes read from the client and not forwarded; they begin at a frame boundary.
     pub(crate) unsent: Vec<u8>,
+    /// Replies that the client has not taken yet, if it is promoted before it reads.
+    pub(crate) undelivered: Option<KeptBytes>,
     /// How the target ended the connection, if it did.
     pub(crate) lost: Option<EndReason>,
 }
@@ -70,6 +73,8 @@ pub(crate) struct Migration<'a> {
     pub(crate) purpose: Purpose,
     /// The connection that was opened last was not a new one.
     pub(crate) reused: bool,
+    /// Replies to the client are undelivered, so it cannot be sent anything else yet.
+    pub(crate) is_behind: bool,
     /// A request was [sent](interrupt) ahead of the state of the session.
     pub(crate) is_interrupt: bool,
 }

@@ -9,6 +9,7 @@ use target::TargetRef;
 
 use super::{Connected, Connecting, FirstDial, Mode, rebalance};
 use crate::end_reason::EndReason;
+use crate::io::buffer::KeptBytes;
 use crate::io::stream::ClientStream;
 use crate::maintenance::pending;
 use crate::not_carried::{NotCarried, Uncarried};
@@ -63,18 +64,22 @@ impl Session {
     async fn connect_again(
         &self,
         client: &mut impl ClientStream,
-        again: Again,
+        mut again: Again,
     ) -> Result<Ready, SessionEnd> {
         let returns_after = again.returns_after;
-        let mut unsent = Vec::new();
-        match self.carry(client, again, &mut unsent).await {
-            Ok(Connected { target, upstream, replayed }) => {
+        let (mut unsent, undelivered) = (Vec::new(), again.state.undelivered.take());
+        match self.carry(client, again, &mut unsent, undelivered.is_some()).await {
+            Ok(Connected { target, upstream, mut replayed }) => {
+                if let (Some(replayed), Some(first)) = (&mut replayed, undelivered) {
+                    replayed.messages.splice(..0, first.into_rest());
+                }
                 Ok((target, upstream, Start { early: unsent, replayed, returns_after }))
             }
             Err((reason, mut push)) => {
-                let mut refusals = refusals::refuse(client, unsent, reason, false).await;
-                refusals.append(&mut push);
-                Err((reason, refusals))
+                let mut last = undelivered.map_or_else(Vec::new, KeptBytes::into_rest);
+                last.append(&mut refusals::refuse(client, unsent, reason, false).await);
+                last.append(&mut push);
+                Err((reason, last))
             }
         }
     }
@@ -85,9 +90,10 @@ impl Session {
         client: &mut impl ClientStream,
         again: Again,
         unsent: &mut Vec<u8>,
+        is_behind: bool,
     ) -> Result<Connected, SessionEnd> {
-        let Again { state: CarryState { ledger, unsent: requests, lost }, old, purpose, .. } =
-            again;
+        let Again { state, old, purpose, .. } = again;
+        let CarryState { ledger, unsent: requests, lost, .. } = state;
         *unsent = requests;
         let from = self.target.as_ref();
         let old = Some(old).filter(|_| lost.is_none());
@@ -95,7 +101,7 @@ impl Session {
         let lost = from.map(|target| target.generation()).zip(lost);
         let (failed, reused, is_interrupt) = (None, false, false);
         let migration =
-            Migration { ledger, from, lost, old, failed, purpose, reused, is_interrupt };
+            Migration { ledger, from, lost, old, failed, purpose, is_behind, reused, is_interrupt };
         let mode = Mode::Resume(migration);
         let mut connecting = Connecting::new(&self.base, client, unsent, mode);
         let reason = match connecting.connect().await {

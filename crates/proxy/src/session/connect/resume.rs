@@ -46,8 +46,10 @@ impl<C: ClientStream> Connecting<'_, C> {
             // A failover is under way: whatever ended the connection is part of it.
             (migration.lost, migration.old, migration.failed) = (None, None, None);
             self.base.stage.set(Stage::AtGate);
-            let ledger = &mut migration.ledger;
-            Box::pin(pending::announce_failover(*client, ledger, context, until)).await?;
+            if !migration.is_behind {
+                let ledger = &mut migration.ledger;
+                Box::pin(pending::announce_failover(*client, ledger, context, until)).await?;
+            }
             // In a box: a session that waits for its permit has no memory for this.
             Box::pin(hold::wait(&mut **client, unsent, route, ticket, until)).await?;
             self.yield_to_requests().await;
@@ -105,8 +107,10 @@ impl<C: ClientStream> Connecting<'_, C> {
                 permit.failed();
             }
         }
-        let ledger = &mut migration.ledger;
-        pending::announce_failover(self.client, ledger, self.context, self.until).await?;
+        if !migration.is_behind {
+            let ledger = &mut migration.ledger;
+            pending::announce_failover(self.client, ledger, self.context, self.until).await?;
+        }
         if Instant::now() >= self.until { Err(reason) } else { Ok(()) }
     }
 }

@@ -8,7 +8,10 @@
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
+use target::ReplyPolicy;
+
 use crate::end_reason::{EndReason, Side};
+use crate::io::flow::ForwardingPolicy;
 use crate::io::stream::ByteStream;
 use crate::options::UpstreamMode;
 use crate::runtime::timers::LazyTimer;
@@ -86,6 +89,16 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
         unsent
     }
 
+    /// Takes the replies that the client has not read, for the session's next connection.
+    fn take_replies(&mut self) {
+        let replies = self.upstream.as_member().map_or_else(Vec::new, Member::take_replies);
+        if !replies.is_empty() {
+            let (flow, _, _, mut policy) = self.reply_parts();
+            policy.on_read(&replies);
+            flow.keep(&replies);
+        }
+    }
+
     /// Why a session that shares, or may return to that, stops now.
     pub(crate) fn check_transition(&mut self, idle: bool, waker: &Waker) -> Option<Stop> {
         let stop = if U::SHARED {
@@ -101,8 +114,12 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
         } else {
             return None;
         };
-        let settled = self.replies.is_clear() && !self.is_interleaving();
         let promotes = U::SHARED;
+        let is_owed = !self.replies.is_clear() || (promotes && self.upstream.has_unread());
+        // A client that may not read before it has sent all takes its replies along.
+        let takes_replies = self.upstream.member().is_some_and(Member::is_full)
+            && self.target.reply_policy() == ReplyPolicy::Pass;
+        let settled = (!is_owed || takes_replies) && !self.is_interleaving();
         let stays = match promotes {
             true => self.leaving == Leaving::AtBoundary,
             false => self.leaving != Leaving::No,
@@ -110,6 +127,7 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
         if !settled || stays || self.target.fence().is_raised() {
             return None;
         }
+        self.take_replies();
         if self.ledger.shared_state().is_none() {
             // Only requests without such an effect are shared.
             return promotes.then_some(EndReason::StateLost.into());

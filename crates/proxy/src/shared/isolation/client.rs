@@ -126,7 +126,7 @@ impl Client {
         assert!(self.recorded.starts_with(&self.executed), "executed what has not been recorded");
         match member.offer() {
             Offer::Join => Need::Join,
-            Offer::Nothing if member.promotion().is_some() => Need::Promote,
+            Offer::Nothing if member.promotion().is_some() && !member.has_unread() => Need::Promote,
             Offer::Nothing => Need::Nothing,
             Offer::Silent(connection) => Need::Replace(connection),
         }
