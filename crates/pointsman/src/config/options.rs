@@ -623,8 +623,9 @@ section! {
         ///
         /// One more closes the oldest of the source that has the most; sources are counted as in
         /// max_connections_per_source. The places are those of max_connections, of which
-        /// established sessions take theirs first. A waiting handshake takes up to 40 KiB, which
-        /// a place has, and computes nothing.
+        /// established sessions take theirs first. A waiting handshake computes nothing. It takes
+        /// up to 80 KiB, and 16 KiB once its worker keeps more than 16 MiB for all clients: then a
+        /// longer one is ended.
         max_handshakes: usize = ValueKind::Count(0, 65_536), Some("0"), Restart;
         /// Folder for the socket through which a new process takes over from this one (run
         /// --takeover).

@@ -23,9 +23,7 @@ use crate::session_row::TlsFacts;
 /// A `WAIT` leaves in one write with requests of at most this many bytes. More are not copied.
 const JOINED: usize = 16 * 1024;
 
-/// While a worker keeps more than this for all clients, a connection that holds more than [`LARGE`]
-/// bytes is closed.
-const MAX_KEPT: usize = 64 * 1024 * 1024;
+/// A connection that holds more bytes than this is closed if its worker keeps too much.
 const LARGE: usize = 256 * 1024;
 
 /// A connection whose writes are confirmed.
@@ -136,7 +134,7 @@ impl<S: ByteStream> ConfirmedStream<S> {
         }
         received?;
         self.kept.set(self.confirmations.held());
-        if self.confirmations.held() > LARGE && buffer::kept_bytes() > MAX_KEPT {
+        if self.confirmations.held() > LARGE && buffer::is_full() {
             return Err(Fault::TooMuchHeld.into());
         }
         Ok(false)

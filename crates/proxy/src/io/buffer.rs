@@ -99,9 +99,21 @@ pub(crate) fn max_read() -> usize {
     MAX_READ.get()
 }
 
+/// The most that one direction of a session may keep now: what memory is divided by, once this
+/// worker keeps much.
+pub(crate) fn max_held() -> usize {
+    if MAX_READ.get() > MIN_READ { usize::MAX } else { MIN_READ }
+}
+
 /// The bytes that this worker keeps.
+#[cfg(test)]
 pub(crate) fn kept_bytes() -> usize {
     KEPT_BYTES.get()
+}
+
+/// Whether this worker keeps so much that sessions with large replies have to be slowed or ended.
+pub(crate) fn is_full() -> bool {
+    KEPT_BYTES.get() > 64 << 20
 }
 
 fn set_kept(all: usize) {
@@ -181,6 +193,10 @@ impl Drop for KeptBytes {
 pub(crate) struct KeptCount(usize);
 
 impl KeptCount {
+    pub(crate) fn is_zero(&self) -> bool {
+        self.0 == 0
+    }
+
     /// This many are kept now.
     pub(crate) fn set(&mut self, bytes: usize) {
         if bytes != self.0 {

@@ -307,6 +307,9 @@ impl Flow {
         scratch: &mut [u8],
         reads_left: &mut usize,
     ) -> Result<(), FlowStep> {
+        if !sink.has_room() {
+            return Err(FlowStep::Stuck);
+        }
         let measured = match policy.before_read() {
             WritePermission::Unlimited => false,
             WritePermission::Limited(_) => true,

@@ -8,6 +8,7 @@ use resp::{Direction, Ledger, Screened, SessionState};
 use target::{ReplyPolicy, Target};
 
 use crate::context::WorkerContext;
+use crate::io::buffer;
 use crate::io::flow::{ForwardingPolicy, WritePermission};
 use crate::latency::Stopwatch;
 use crate::service::Hint;
@@ -44,7 +45,7 @@ impl RequestForwarding<'_> {
     /// Reads bytes among which a refused request may be. Whether all of them are forwarded.
     #[cold]
     fn screen(&mut self, bytes: &[u8]) -> bool {
-        *self.screened = self.ledger.screen(bytes).map(Box::new);
+        *self.screened = self.ledger.screen(bytes, buffer::max_held()).map(Box::new);
         self.screened.is_none()
     }
 

@@ -58,6 +58,13 @@ pub(crate) trait ByteStream: Unpin {
         self.begun_write() > 0
     }
 
+    /// Whether it takes bytes now. Asked before each read for it, so that nothing is read that has
+    /// to be kept.
+    #[inline(always)]
+    fn has_room(&mut self) -> bool {
+        true
+    }
+
     /// Whether a write would be pending until something is read.
     fn holds_writes(&self) -> bool {
         false

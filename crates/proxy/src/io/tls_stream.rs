@@ -22,7 +22,7 @@ use std::collections::VecDeque;
 use std::io::{self, Read};
 use std::task::{Context, Poll, ready};
 
-use tls::{MAX_RECORD, TlsConnection, TlsSide};
+use tls::{MAX_RECORD, RECORD_OVERHEAD, TlsConnection, TlsSide};
 
 use crate::invariant;
 use crate::io::buffer::{self, KeptCount, SCRATCH_SIZE};
@@ -157,6 +157,12 @@ impl<S: TlsSide> TlsStream<S> {
             *received = Vec::new();
             let processed =
                 connection.process(&mut incoming, |bytes| plaintext.extend_from_slice(bytes));
+            // Servers are trusted: their certificates may be as long as they are.
+            let most = if S::OPENS { usize::MAX } else { buffer::max_held() };
+            let processed = match connection.waiting().len().saturating_sub(RECORD_OVERHEAD) {
+                waiting if waiting > most => Err(tls::rustls::Error::PeerSentOversizedRecord),
+                _ => processed,
+            };
             if let Err(error) = processed {
                 *is_broken = true;
                 let _alerted = self.poll_flush(cx);

@@ -9,6 +9,7 @@ use tls::rustls::pki_types::ServerName;
 use tls::rustls::{ClientConnection, StreamOwned};
 use tls::{ServerSide, TlsConnection, Version};
 
+use crate::io::buffer::KeptBytes;
 use crate::io::stream::{ByteStream, SocketStream};
 use crate::io::tls_stream::{HandshakeStep, TlsStream};
 use crate::io::tls_stream_rig;
@@ -26,10 +27,14 @@ fn cx() -> Context<'static> {
     Context::from_waker(Waker::noop())
 }
 
+fn eventfd() -> std::os::fd::OwnedFd {
+    rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap()
+}
+
 impl Ends {
     /// Both ends after the handshake, over sockets with small buffers.
     fn new(version: Version) -> Self {
-        let eventfd = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+        let eventfd = eventfd();
         let reactor = reactor::install(Reactor::new(&eventfd).unwrap());
         let (ours, theirs) = UnixStream::pair().unwrap();
         for socket in [&ours, &theirs] {
@@ -106,6 +111,32 @@ impl Ends {
             bytes.truncate(read.unwrap());
             bytes
         })
+    }
+}
+
+/// A client that announces a hello of 64 KiB and sends it in small records.
+#[test]
+fn ends_long_handshakes_while_the_worker_keeps_much() {
+    let ca = TestCa::new();
+    for (much, held) in [(0, 60_000), (1 << 24, 17_000)] {
+        let kept = KeptBytes::new(vec![0; much]);
+        let (eventfd, (ours, _theirs)) = (eventfd(), UnixStream::pair().unwrap());
+        let _reactor = reactor::install(Reactor::new(&eventfd).unwrap());
+        ours.set_nonblocking(true).unwrap();
+        let server = ca.listening(&ca.settings()).settings;
+        let connection = TlsConnection::accept(server.config()).unwrap();
+        let socket = SocketStream::accepted(ours.into(), false).unwrap();
+        let mut stream = TlsStream::new(socket, connection);
+        let hello = [&[1, 0, 0xff, 0xff, 3, 3][..], &[b'r'; 61_000]].concat();
+        let mut records = hello.chunks(1000).map(|piece| {
+            [&[0x16, 3, 1][..], &u16::try_from(piece.len()).unwrap().to_be_bytes(), piece].concat()
+        });
+        let ended = records.position(|mut record| {
+            matches!(stream.poll_handshake(&mut cx(), &mut record), Poll::Ready(Err(_)))
+        });
+        let taken = ended.map_or(61_000, |records| records * 1000);
+        assert!(ended.is_some() == (much > 0) && taken.abs_diff(held) < 1500, "{ended:?}");
+        drop(kept);
     }
 }
 

@@ -17,10 +17,11 @@ use crate::address::Peer;
 use crate::context::WorkerContext;
 use crate::io::stream::SocketStream;
 use crate::limits::Admission;
-use crate::listener::accept_errors::{AcceptBackoff, AcceptErrorKind, classify};
+use crate::listener::accept_errors::{AcceptBackoff, is_lasting};
 use crate::listener::inbox::{Client, HandedOver, Inboxes};
 use crate::listener::listen_socket::AcceptSource;
 use crate::listener::screening::{self, Verdict};
+use crate::log_rate::LogRate;
 use crate::options::Splice;
 use crate::rejection::Rejection;
 use crate::runtime::tasks;
@@ -38,9 +39,6 @@ const MAX_DRAINED: usize = 8192;
 /// Clients accepted in a row before existing sessions run.
 const ACCEPTS_PER_TURN: usize = 32;
 
-/// Clients accepted in a row while clients without a request are frequent.
-const ACCEPTS_PER_TURN_IN_A_FLOOD: usize = 1;
-
 /// The pause of a listener that has accepted enough, while clients without a request are frequent.
 const FLOOD_PAUSE: Duration = Duration::from_millis(1);
 
@@ -53,6 +51,7 @@ pub(crate) async fn serve(
     permit: AcceptPermit,
 ) {
     let (mut backoff, mut accepted_count) = (AcceptBackoff::default(), 0_usize);
+    let log = LogRate::<1>::default();
     let mut closing = RareEvent::new(context.drain.reached(Phase::Draining));
     loop {
         let accepted = tokio::select! {
@@ -72,24 +71,24 @@ pub(crate) async fn serve(
                     () = &mut closing => break,
                     () = tokio::time::sleep(FLOOD_PAUSE) => {}
                 }
-            } else if accepted_count % accepts_per_turn(&context) == 0 {
+            } else if accepted_count % ACCEPTS_PER_TURN == 0 {
                 tasks::yield_now().await;
             }
             continue;
         };
-        let advice = backoff.failed(Instant::now(), errno);
+        let pause = backoff.failed(errno);
         context.counters.accept_errors.increment();
-        if let Some(errors) = advice.log_errors {
+        if let Some(unlogged) = log.due(0, Instant::now()) {
             let service = &*context.shared.service.name;
             let error = std::io::Error::from(errno);
-            tracing::warn!(service, errors, %error, "cannot accept connections");
+            tracing::warn!(service, %error, unlogged, "cannot accept connections");
         }
-        if advice.pause.is_zero() {
+        if pause.is_zero() {
             continue;
         }
         tokio::select! {
             () = &mut closing => break,
-            () = tokio::time::sleep(advice.pause) => {}
+            () = tokio::time::sleep(pause) => {}
         }
     }
     if !context.listener.leaves_queue() {
@@ -97,13 +96,6 @@ pub(crate) async fn serve(
     }
     drop(listen_socket);
     drop(permit);
-}
-
-fn accepts_per_turn(context: &WorkerContext) -> usize {
-    match context.silent_clients.are_frequent() {
-        true => ACCEPTS_PER_TURN_IN_A_FLOOD,
-        false => ACCEPTS_PER_TURN,
-    }
 }
 
 /// The next client. While the process is out of descriptors, a client is accepted only if it can
@@ -139,7 +131,7 @@ pub(crate) async fn drain_queue(listen_socket: &impl AcceptSource, context: &Arc
         }
         let admitted =
             listen_socket.accept().and_then(|(socket, peer)| begin(socket, peer, context, None));
-        if admitted.is_err_and(|errno| classify(errno) != AcceptErrorKind::Connection) {
+        if admitted.is_err_and(is_lasting) {
             return;
         }
     }

@@ -174,7 +174,8 @@ fn accepted_by_round(silent_clients_before: usize) -> [usize; 2] {
 }
 
 #[tokio::test(start_paused = true)]
-async fn accepts_one_client_per_round_in_a_flood() {
+async fn accepts_few_clients_per_round_in_a_flood() {
     assert_eq!(accepted_by_round(0), [32, 40]);
-    assert_eq!(accepted_by_round(20), [1, 2]);
+    // Four per millisecond, and none passes here.
+    assert_eq!(accepted_by_round(20), [4, 4]);
 }

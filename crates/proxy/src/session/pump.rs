@@ -44,6 +44,7 @@ use target::{Target, TargetRef};
 
 use crate::context::WorkerContext;
 use crate::end_reason::{EndReason, Side};
+use crate::io::buffer::{self, KeptCount};
 use crate::io::flow::{EndSignal, Flow, FlowStep, MAX_READS};
 use crate::io::stream::ByteStream;
 use crate::latency::Stopwatch;
@@ -108,6 +109,8 @@ pub(super) struct Rare {
     /// Waits for the turn of this session to leave.
     pub(super) turn: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     pub(super) half_close: LazyTimer,
+    /// What the screen holds.
+    pub(super) held: KeptCount,
     pub(super) patience: LazyTimer,
     /// Set while the gate is closed.
     pub(super) gate_check: LazyTimer,
@@ -299,7 +302,7 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
         if early.is_empty() {
             return;
         }
-        match self.ledger.screen(&early) {
+        match self.ledger.screen(&early, buffer::max_held()) {
             None => self.requests.replace_kept(early),
             Some(screened) => self.forward_screened(screened),
         }
@@ -319,6 +322,10 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
     fn forward_screened(&mut self, Screened { bytes, refused, broken }: Screened) {
         if !bytes.is_empty() {
             self.requests.keep(&bytes);
+        }
+        if self.ledger.is_screening() || self.rare.is_some() {
+            let held = self.ledger.screened();
+            self.rare().held.set(held);
         }
         // Nothing more is read, as the server would not: it answers with an error and closes.
         if broken {

@@ -337,9 +337,7 @@ impl State {
     }
 
     fn wake(&self) {
-        if let Some(waker) = &self.waker {
-            waker.wake_by_ref();
-        }
+        self.waker.iter().for_each(Waker::wake_by_ref);
     }
 
     fn set_waker(&mut self, cx: &Context<'_>) {

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use crate::end_reason::EndReason;
 use crate::io::stream::ByteStream;
 use crate::shared::connection::Connection;
-use crate::shared::member_state::{KEPT_CAPACITY, MAX_REQUEST, MAX_UNSENT, MemberState, Promotion};
+use crate::shared::member_state::{KEPT_CAPACITY, MAX_REQUEST, MemberState, Promotion};
 use crate::shared::upstream_ledger::MemberId;
 
 /// What is to be done with the bytes of a member.
@@ -81,6 +81,7 @@ impl Member {
         } else {
             state.buffer.drain(..sent);
         }
+        state.count();
     }
 
     /// Offers the bytes that were written. The caller has [recorded](Self::record_sent) those that
@@ -267,17 +268,25 @@ impl ByteStream for Member {
         }
     }
 
+    #[inline]
+    fn has_room(&mut self) -> bool {
+        let mut state = self.state.borrow_mut();
+        state.failed.is_some() || state.room() > 0
+    }
+
     fn poll_write(&mut self, _cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let state = &mut *self.state.borrow_mut();
         if let Some(kind) = state.failed {
             return Poll::Ready(Err(kind.into()));
         }
-        if state.promotion.is_some() || state.unsent().len() >= MAX_UNSENT {
-            state.full = true;
+        let room = state.room();
+        if room == 0 {
             return Poll::Pending;
         }
-        state.buffer.extend_from_slice(bytes);
-        Poll::Ready(Ok(bytes.len()))
+        let taken = bytes.get(..room).unwrap_or(bytes);
+        state.buffer.extend_from_slice(taken);
+        state.count();
+        Poll::Ready(Ok(taken.len()))
     }
 
     fn poll_shutdown(&mut self, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {

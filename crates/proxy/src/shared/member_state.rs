@@ -12,7 +12,7 @@ use crate::shared::upstream_ledger::MemberId;
 use resp::{NextRequest, PromotionReason, Sharing, WholeRequests};
 
 use crate::end_reason::EndReason;
-use crate::io::buffer::{self, KeptCount};
+use crate::io::buffer::{self, KeptCount, MIN_READ};
 use crate::shared::connection::Connection;
 
 /// The largest request that is shared. The connection would be blocked by one that its client does
@@ -20,7 +20,7 @@ use crate::shared::connection::Connection;
 pub(super) const MAX_REQUEST: usize = 64 * 1024;
 
 /// A client is not read while so much of it waits for a turn.
-pub(super) const MAX_UNSENT: usize = 2 * MAX_REQUEST;
+const MAX_UNSENT: usize = 2 * MAX_REQUEST;
 
 /// A session with more than this in its reply buffer gets a connection of its own, with its own
 /// flow control, once it has read it, or sends more than is taken before that.
@@ -29,10 +29,6 @@ const LARGE_REPLIES: usize = 256 * 1024;
 /// A connection is not read while a client has more than this to read from it. Larger than any
 /// reply that is common, since a reply that has begun cannot change to another connection.
 const MAX_REPLIES: usize = 32 * 1024 * 1024;
-
-/// While a worker keeps more than this, no connection is read from which a client has large replies
-/// to read.
-const MAX_KEPT: usize = 64 * 1024 * 1024;
 
 /// A client that has read less than this within [`PATIENCE`] is cut, if its connection is not read
 /// meanwhile.
@@ -57,6 +53,11 @@ pub(crate) enum Promotion {
 /// each. It closes the connection of a client that sends more.
 const UNAUTHENTICATED: (usize, usize) = (10, 16 * 1024);
 
+/// The size from which the replies that one client has not read are large.
+fn large() -> usize {
+    LARGE_REPLIES.min(buffer::max_held())
+}
+
 /// What may be shared on a connection.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rules<'a> {
@@ -77,7 +78,7 @@ pub(super) enum Received {
 }
 
 /// The state of a member, which its session and its connection use in turns.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct MemberState {
     pub(super) id: MemberId,
     pub(super) requests: WholeRequests,
@@ -120,31 +121,18 @@ pub(super) struct MemberState {
 
 impl MemberState {
     pub(super) fn new(id: MemberId) -> Self {
-        Self {
-            id,
-            requests: WholeRequests::new(MAX_REQUEST),
-            buffer: Vec::new(),
-            sent: 0,
-            taken: 0,
-            in_flight: 0,
-            prepared: 0,
-            window: ReplyWindow::default(),
-            held_back: false,
-            replies: Vec::new(),
-            read: 0,
-            drained: 0,
-            slow_since: None,
-            queued: false,
-            awaits_access: false,
-            closing: false,
-            full: false,
-            promotion: None,
-            failed: None,
-            cause: None,
-            connection: None,
-            waker: None,
-            kept: KeptCount::default(),
-        }
+        Self { id, requests: WholeRequests::new(MAX_REQUEST), ..Self::default() }
+    }
+
+    /// How many bytes of the client are taken now. It is woken when there is room again.
+    #[inline]
+    pub(super) fn room(&mut self) -> usize {
+        let room = match self.promotion {
+            Some(_) => 0,
+            None => MAX_UNSENT.min(buffer::max_held()).saturating_sub(self.unsent().len()),
+        };
+        self.full |= room == 0;
+        room
     }
 
     pub(super) fn unsent(&self) -> &[u8] {
@@ -152,9 +140,7 @@ impl MemberState {
     }
 
     pub(super) fn wake(&self) {
-        if let Some(waker) = &self.waker {
-            waker.wake_by_ref();
-        }
+        self.waker.iter().for_each(Waker::wake_by_ref);
     }
 
     pub(super) fn promote(&mut self, promotion: Promotion) {
@@ -237,6 +223,9 @@ impl MemberState {
             self.wake();
         }
         match next {
+            NextRequest::Incomplete if self.unsent().len() >= buffer::max_held() => {
+                self.promote(Promotion::Reason(PromotionReason::LargeRequest));
+            }
             NextRequest::Incomplete | NextRequest::Empty(_) => {}
             NextRequest::Whole { len, sharing: Sharing::Shared } => return Some((len, false)),
             NextRequest::Whole { len, sharing: Sharing::SharedScript } => return Some((len, true)),
@@ -282,14 +271,18 @@ impl MemberState {
         if self.read > LARGE_REPLIES && self.read > self.waiting() {
             self.replies.drain(..std::mem::take(&mut self.read));
         }
+        // Exactly, or it would have twice the capacity that is counted.
+        if self.replies.capacity() - self.replies.len() < bytes.len() {
+            self.replies.reserve_exact(bytes.len().max(self.replies.len() / 4));
+        }
         self.replies.extend_from_slice(bytes);
+        self.count();
         self.in_flight = self.in_flight.saturating_sub(ended);
         self.window.received(bytes.len(), ended);
         if not_authenticated {
             self.promote(Promotion::Reason(PromotionReason::NotAuthenticated));
         }
-        if self.waiting() > LARGE_REPLIES {
-            self.kept.set(self.waiting());
+        if self.waiting() > large() {
             self.promote(Promotion::Reason(PromotionReason::LargeReply));
         }
         if was_empty || (self.promotion.is_some() && self.in_flight == 0) {
@@ -302,6 +295,12 @@ impl MemberState {
             true => Received::Room,
             false => Received::Usual,
         }
+    }
+
+    /// Counts what is kept beyond what memory is divided by.
+    pub(super) fn count(&mut self) {
+        let kept = self.waiting() + self.buffer.len();
+        self.kept.set(if kept > MIN_READ { kept } else { 0 });
     }
 
     /// Replies that the client has not read.
@@ -320,23 +319,21 @@ impl MemberState {
             self.replies.clear();
             if self.replies.capacity() > KEPT_CAPACITY {
                 self.replies = Vec::new();
-                self.kept.set(0);
             }
-        } else if self.waiting() > LARGE_REPLIES {
-            self.kept.set(self.waiting());
         }
+        self.count();
         len
     }
 
     /// Whether its connection must not be read before the client has read.
     pub(super) fn has_too_much(&self) -> bool {
         let waiting = self.waiting();
-        waiting > MAX_REPLIES || (waiting > LARGE_REPLIES && buffer::kept_bytes() > MAX_KEPT)
+        waiting > MAX_REPLIES || (waiting > large() && buffer::is_full())
     }
 
     /// Whether the client hardly reads, while its connection is not read because of large replies.
     pub(super) fn is_stuck(&mut self, now: Instant) -> bool {
-        if self.waiting() <= LARGE_REPLIES {
+        if self.waiting() <= large() {
             self.slow_since = None;
             return false;
         }
@@ -407,6 +404,7 @@ mod tests {
     use std::task::Wake;
 
     use super::*;
+    use crate::io::buffer::KeptBytes;
 
     #[derive(Default)]
     struct WakeCounter(AtomicUsize);
@@ -414,6 +412,24 @@ mod tests {
     impl Wake for WakeCounter {
         fn wake(self: Arc<Self>) {
             self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// While the worker keeps much, a client may keep what memory is divided by.
+    #[test]
+    fn promotes_clients_that_keep_much_while_the_worker_does() {
+        let half = [&b"*2\r\n$3\r\nGET\r\n$60000\r\n"[..], &[b'x'; 20_000]].concat();
+        for much in [0, 1 << 24] {
+            let others = KeptBytes::new(vec![0; much]);
+            let mut reader = MemberState::new(MemberId(1));
+            reader.receive(&[b'x'; 20_000], 0, false);
+            assert_eq!(reader.promotion.is_some(), much > 0);
+            assert_eq!(buffer::kept_bytes(), much + 20_000);
+            let mut writer = MemberState::new(MemberId(2));
+            writer.buffer.clone_from(&half);
+            assert_eq!((writer.next(None), writer.promotion.is_some()), (None, much > 0));
+            drop((reader, others));
+            assert_eq!(buffer::kept_bytes(), 0);
         }
     }
 

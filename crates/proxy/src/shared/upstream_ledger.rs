@@ -20,7 +20,7 @@ use resp::{Frames, Limits};
 
 /// A client of a shared connection. The number is never used again, so that a late reply finds no
 /// later client.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MemberId(pub u64);
 
 /// Bounds of one connection.

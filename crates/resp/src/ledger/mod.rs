@@ -629,15 +629,15 @@ impl Ledger {
         admitted
     }
 
-    /// Reads bytes that were not [admitted](Self::admits). `None` if they are to be forwarded as
-    /// they are.
+    /// Reads bytes that were not [admitted](Self::admits), and holds at most `most` bytes after
+    /// that. `None` if they are to be forwarded as they are.
     #[cold]
-    pub fn screen(&mut self, bytes: &[u8]) -> Option<Screened> {
+    pub fn screen(&mut self, bytes: &[u8], most: usize) -> Option<Screened> {
         let rules = self.refusals.rules()?;
         let mut kept = self.screen.take();
         let mut fresh = Screen::default();
         let screen = kept.as_deref_mut().unwrap_or(&mut fresh);
-        let screened = screen.read(rules, bytes);
+        let screened = screen.read(rules, bytes, most);
         if !screen.is_idle() {
             self.screen = Some(kept.unwrap_or_else(|| Box::new(fresh)));
         }
@@ -649,6 +649,12 @@ impl Ledger {
         if let Some(screen) = &mut self.screen {
             screen.skip_body(u32::try_from(n).unwrap_or(u32::MAX));
         }
+    }
+
+    /// Bytes of memory that hold what was read and is not to be forwarded yet.
+    #[must_use]
+    pub fn screened(&self) -> usize {
+        self.screen.as_ref().map_or(0, |screen| screen.held())
     }
 
     /// Whether bytes were read that are not to be forwarded yet.

@@ -6,7 +6,8 @@
 //! its bytes are held. That is a few hundred bytes of an array, and the line of an inline command.
 //!
 //! Bytes that are no request are not forwarded: the server gets other bytes that are none, answers
-//! with its error and closes. Nothing is read from the client after that.
+//! with its error and closes. Nothing is read from the client after that. The beginning of a line
+//! that is longer than the caller can hold is treated in the same way.
 
 use crate::commands::refused::{Decision, RefusalRules, RefusedCommand};
 use crate::scan::bulk::MAX_BULK_LEN;
@@ -114,8 +115,19 @@ impl Screen {
         self.scanner.skip_body(n);
     }
 
-    /// Reads what the client has sent. `None` if all of it is to be forwarded.
-    pub(crate) fn read(&mut self, rules: &RefusalRules, bytes: &[u8]) -> Option<Screened> {
+    /// Bytes of memory that are held.
+    pub(crate) fn held(&self) -> usize {
+        self.held.capacity()
+    }
+
+    /// Reads what the client has sent, and holds at most `most` bytes after that. `None` if all of
+    /// it is to be forwarded.
+    pub(crate) fn read(
+        &mut self,
+        rules: &RefusalRules,
+        bytes: &[u8],
+        most: usize,
+    ) -> Option<Screened> {
         let bounds = Self::bounds();
         let mut output = Output { read: bytes, passed: 0, changed: None };
         let mut input = bytes;
@@ -137,6 +149,13 @@ impl Screen {
                 }
             }
             self.read_one(rules, &bounds, &mut input, &mut output);
+        }
+        if self.held.len() > most {
+            self.held = Vec::new();
+            if self.fate == Fate::Undecided {
+                self.fate = Fate::Broken;
+                output.change().break_off(false);
+            }
         }
         output.changed
     }
@@ -268,7 +287,7 @@ mod tests {
                 ledger.request(piece);
                 continue;
             }
-            let Some(screened) = ledger.screen(piece) else {
+            let Some(screened) = ledger.screen(piece, usize::MAX) else {
                 all.extend_from_slice(piece);
                 continue;
             };
@@ -412,6 +431,22 @@ mod tests {
             let forwarded = [first.0, last.0].concat();
             assert!(forwarded.ends_with(&after) && forwarded.starts_with(&large) != is_refused);
         }
+    }
+
+    #[test]
+    fn breaks_off_a_line_that_is_longer_than_may_be_held() {
+        let line = [b"PUBLISH ".to_vec(), vec![b'a'; 20_000]].concat();
+        let mut plenty = ledger(DEFAULT);
+        let held = plenty.screen(&line, usize::MAX).expect("nothing is forwarded");
+        assert!(held.bytes.is_empty() && !held.broken);
+        assert!(plenty.screened() >= line.len());
+        let mut scarce = ledger(DEFAULT);
+        let (first, second) = line.split_at(16_000);
+        let held = scarce.screen(first, 16_384).expect("nothing is forwarded");
+        assert!(held.bytes.is_empty() && !held.broken);
+        let ended = scarce.screen(second, 16_384).expect("other bytes are forwarded");
+        assert!(ended.broken && ended.bytes == b"*1\r\n!\r\n", "{ended:?}");
+        assert_eq!(scarce.screened(), 0);
     }
 
     #[test]

@@ -41,6 +41,13 @@ pub struct WholeRequests {
     promotes: Option<PromotionReason>,
 }
 
+/// Shares nothing.
+impl Default for WholeRequests {
+    fn default() -> Self {
+        Self::new(0)
+    }
+}
+
 impl WholeRequests {
     /// Requests of at most `max_len` bytes are shared.
     #[must_use]

@@ -216,8 +216,8 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
 impl Rare {
     /// Whether nothing is waited for.
     fn is_unused(&self) -> bool {
-        let Self { turn, half_close, patience, gate_check, unresponsive, returns } = self;
+        let Self { turn, half_close, patience, gate_check, unresponsive, returns, held } = self;
         let mut timers = [half_close, patience, gate_check, unresponsive, returns].into_iter();
-        turn.is_none() && !timers.any(LazyTimer::is_set)
+        turn.is_none() && held.is_zero() && !timers.any(LazyTimer::is_set)
     }
 }
