@@ -84,8 +84,12 @@ impl Directive {
 
     /// Whether it begins with these words.
     pub(super) fn begins(&self, with: &[&str]) -> bool {
-        self.words.len() >= with.len()
-            && with.iter().zip(&self.words).all(|(text, word)| word.is(text))
+        with.iter().zip(0..).all(|(text, at)| self.has_at(at, text))
+    }
+
+    /// Whether the word at `at` is this one.
+    pub(super) fn has_at(&self, at: usize, text: &str) -> bool {
+        self.words.get(at).is_some_and(|word| word.is(text))
     }
 }
 

@@ -43,182 +43,105 @@ const TLS_DEFAULT: &str = "applied to every line with `ssl` of a Redis listener"
 const WAIT: &str =
     "Pointsman has no queue and no retries: clients wait for a master up to service.hold_timeout";
 
-/// Directives by their first words; of several that match, the longest counts. Grouped by subject.
-const KNOWN: &[(&[&str], LineOutcome, &str)] = &[
-    (&["tcp-check"], Unneeded, CHECKS),
-    (&["option", "tcp-check"], Unneeded, CHECKS),
-    (&["option", "redis-check"], Unneeded, CHECKS),
-    (&["option", "httpchk"], Unneeded, CHECKS),
-    (&["option", "external-check"], Unneeded, CHECKS),
-    (&["option", "log-health-checks"], Unneeded, LOGS),
-    (&["external-check"], Unneeded, CHECKS),
-    (&["http-check"], Unneeded, CHECKS),
-    (&["timeout", "check"], Unneeded, CHECKS),
-    (&["spread-checks"], Unneeded, CHECKS),
-    (&["max-spread-checks"], Unneeded, CHECKS),
-    (&["default-server"], Unneeded, SENTINELS),
-    (&["server"], Unneeded, SENTINELS),
-    (&["server-template"], Unneeded, SENTINELS),
-    (&["use-server"], Unneeded, SENTINELS),
-    (&["balance"], Unneeded, SENTINELS),
-    (&["hash-type"], Unneeded, SENTINELS),
-    (&["fullconn"], Unneeded, SENTINELS),
-    (&["dynamic-cookie-key"], Unneeded, SENTINELS),
-    (&["load-server-state-from-file"], Unneeded, SENTINELS),
-    (&["server-state-file"], Unneeded, SENTINELS),
-    (&["server-state-base"], Unneeded, SENTINELS),
-    (&["mode"], Unneeded, "clients' ports always speak Redis, and the admin server HTTP"),
-    (&["retries"], Unneeded, WAIT),
-    (&["retry-on"], Unneeded, WAIT),
-    (&["option", "redispatch"], Unneeded, WAIT),
-    (&["option", "persist"], Unneeded, WAIT),
-    (&["timeout", "queue"], Unneeded, WAIT),
-    (&["timeout", "client"], Unneeded, IDLE),
-    (&["timeout", "server"], Unneeded, IDLE),
-    (&["timeout", "tunnel"], Unneeded, IDLE),
-    (&["timeout", "client-fin"], Unneeded, "see service.half_close_timeout"),
-    (&["timeout", "server-fin"], Unneeded, "see service.half_close_timeout"),
-    (&["timeout", "http-request"], Unneeded, HTTP),
-    (&["timeout", "http-keep-alive"], Unneeded, HTTP),
-    (&["timeout", "tarpit"], Unneeded, HTTP),
+/// Directives by their first words, grouped by the note; of several that match, the longest counts.
+const KNOWN: &[(LineOutcome, &str, &str)] = &[
     (
-        &["timeout", "connect"],
+        Unneeded,
+        CHECKS,
+        "tcp-check, option tcp-check, option redis-check, option httpchk, \
+         option external-check, external-check, http-check, timeout check, spread-checks, \
+         max-spread-checks",
+    ),
+    (
+        Unneeded,
+        LOGS,
+        "option log-health-checks, option tcplog, option dontlognull, option dontlog-normal, \
+         option logasap, option log-separate-errors, option httplog, log, log-format, \
+         error-log-format, log-tag, log-send-hostname",
+    ),
+    (
+        Unneeded,
+        SENTINELS,
+        "default-server, server, server-template, use-server, balance, hash-type, fullconn, \
+         dynamic-cookie-key, load-server-state-from-file, server-state-file, \
+         server-state-base, option allbackups, use_backend, default_backend",
+    ),
+    (Unneeded, "clients' ports always speak Redis, and the admin server HTTP", "mode"),
+    (Unneeded, WAIT, "retries, retry-on, option redispatch, option persist, timeout queue"),
+    (Unneeded, IDLE, "timeout client, timeout server, timeout tunnel, clitimeout, srvtimeout"),
+    (Unneeded, "see service.half_close_timeout", "timeout client-fin, timeout server-fin"),
+    (
+        Unneeded,
+        HTTP,
+        "timeout http-request, timeout http-keep-alive, timeout tarpit, \
+         option http-server-close, option httpclose, option forwardfor, \
+         option http-keep-alive, option http-use-htx, unique-id-format, monitor-net, \
+         monitor, http-request, http-response, http-after-response, http-error, http-reuse, \
+         errorfile, errorloc, compression, cookie, redirect, rspadd",
+    ),
+    (
         Unneeded,
         "no Redis listener takes this value; see service.connect_timeout",
+        "timeout connect, contimeout",
     ),
-    (&["contimeout"], Unneeded, "no Redis listener takes this value; see service.connect_timeout"),
-    (&["clitimeout"], Unneeded, IDLE),
-    (&["srvtimeout"], Unneeded, IDLE),
-    (&["timeout", "client-hs"], Unneeded, "see service.tls.handshake_timeout"),
-    (&["timeout"], Unmatched, "this timeout has no effect here: Pointsman has no such phase"),
-    (&["option", "tcpka"], Unneeded, KEEPALIVE),
-    (&["option", "clitcpka"], Unneeded, KEEPALIVE),
-    (&["option", "srvtcpka"], Unneeded, KEEPALIVE),
-    (&["clitcpka-cnt"], Unneeded, KEEPALIVE),
-    (&["clitcpka-idle"], Unneeded, KEEPALIVE),
-    (&["clitcpka-intvl"], Unneeded, KEEPALIVE),
-    (&["srvtcpka-cnt"], Unneeded, KEEPALIVE),
-    (&["srvtcpka-idle"], Unneeded, KEEPALIVE),
-    (&["srvtcpka-intvl"], Unneeded, KEEPALIVE),
-    (&["option", "tcplog"], Unneeded, LOGS),
-    (&["option", "dontlognull"], Unneeded, LOGS),
-    (&["option", "dontlog-normal"], Unneeded, LOGS),
-    (&["option", "logasap"], Unneeded, LOGS),
-    (&["option", "log-separate-errors"], Unneeded, LOGS),
-    (&["option", "httplog"], Unneeded, LOGS),
-    (&["option", "socket-stats"], Unneeded, "see /metrics"),
-    (&["option", "contstats"], Unneeded, "see /metrics"),
-    (&["option", "tcp-smart-accept"], Unneeded, TUNING),
-    (&["option", "tcp-smart-connect"], Unneeded, TUNING),
-    (&["option", "splice-auto"], Unneeded, TUNING),
-    (&["option", "splice-request"], Unneeded, TUNING),
-    (&["option", "splice-response"], Unneeded, TUNING),
-    (&["option", "allbackups"], Unneeded, SENTINELS),
-    (&["option", "abortonclose"], Unneeded, "a client that closes while it waits is dropped"),
+    (Unneeded, "see service.tls.handshake_timeout", "timeout client-hs"),
+    (Unmatched, "this timeout has no effect here: Pointsman has no such phase", "timeout"),
     (
-        &["option", "nolinger"],
+        Unneeded,
+        KEEPALIVE,
+        "option tcpka, option clitcpka, option srvtcpka, clitcpka-cnt, clitcpka-idle, \
+         clitcpka-intvl, srvtcpka-cnt, srvtcpka-idle, srvtcpka-intvl",
+    ),
+    (Unneeded, "see /metrics", "option socket-stats, option contstats"),
+    (
+        Unneeded,
+        TUNING,
+        "option tcp-smart-accept, option tcp-smart-connect, option splice-auto, \
+         option splice-request, option splice-response, bind-process, backlog, maxconn, \
+         nbproc, nbthread, cpu-map, cpu-policy, thread-groups, ulimit-n, fd-hard-limit, \
+         maxpipes, nosplice, noepoll, no-memory-trimming, profiling.tasks",
+    ),
+    (Unneeded, "a client that closes while it waits is dropped", "option abortonclose"),
+    (
         Unneeded,
         "connections to a superseded master are reset, all others are closed in order",
+        "option nolinger",
     ),
-    (&["option", "http-server-close"], Unneeded, HTTP),
-    (&["option", "httpclose"], Unneeded, HTTP),
-    (&["option", "forwardfor"], Unneeded, HTTP),
-    (&["option", "http-keep-alive"], Unneeded, HTTP),
-    (&["option", "http-use-htx"], Unneeded, HTTP),
-    (&["option"], Unmatched, "this option has no counterpart in Pointsman"),
-    (&["no"], Unneeded, "turns off a feature that Pointsman does not have"),
-    (&["log"], Unneeded, LOGS),
-    (&["log-format"], Unneeded, LOGS),
-    (&["error-log-format"], Unneeded, LOGS),
-    (&["log-tag"], Unneeded, LOGS),
-    (&["log-send-hostname"], Unneeded, LOGS),
-    (&["unique-id-format"], Unneeded, HTTP),
-    (&["monitor-uri"], Unneeded, "the admin server answers /alive, /ready, /startup and /healthz"),
-    (&["monitor-net"], Unneeded, HTTP),
-    (&["monitor"], Unneeded, HTTP),
+    (Unmatched, "this option has no counterpart in Pointsman", "option"),
+    (Unneeded, "turns off a feature that Pointsman does not have", "no"),
+    (Unneeded, "the admin server answers /alive, /ready, /startup and /healthz", "monitor-uri"),
     (
-        &["stats", "auth"],
         Unmatched,
         "the admin server has no users: a token takes their place, see admin.read_token_file",
+        "stats auth",
     ),
     (
-        &["stats", "socket"],
         Unneeded,
         "Pointsman has no runtime socket; see `pointsman status` and /status",
+        "stats socket",
     ),
-    (&["stats"], Unneeded, "see /, /status and /metrics of the admin server"),
-    (&["http-request"], Unneeded, HTTP),
-    (&["http-response"], Unneeded, HTTP),
-    (&["http-after-response"], Unneeded, HTTP),
-    (&["http-error"], Unneeded, HTTP),
-    (&["http-reuse"], Unneeded, HTTP),
-    (&["errorfile"], Unneeded, HTTP),
-    (&["errorloc"], Unneeded, HTTP),
-    (&["compression"], Unneeded, HTTP),
-    (&["cookie"], Unneeded, HTTP),
-    (&["redirect"], Unneeded, HTTP),
-    (&["rspadd"], Unneeded, HTTP),
-    (&["tcp-request"], Unmatched, GUARD),
-    (&["tcp-response"], Unmatched, GUARD),
-    (&["acl"], Unmatched, GUARD),
-    (&["filter"], Unmatched, GUARD),
-    (&["stick-table"], Unmatched, TABLES),
-    (&["stick"], Unmatched, TABLES),
-    (&["rate-limit"], Unmatched, TABLES),
-    (&["use_backend"], Unneeded, SENTINELS),
-    (&["default_backend"], Unneeded, SENTINELS),
-    (&["bind"], Unmatched, NOT_REDIS),
-    (&["bind-process"], Unneeded, TUNING),
-    (&["backlog"], Unneeded, TUNING),
-    (&["maxconn"], Unneeded, TUNING),
-    (&["source"], Unmatched, "outgoing connections use the address that the routing table selects"),
-    (&["transparent"], Unmatched, "outgoing connections use the proxy's own address"),
-    (&["dispatch"], Unmatched, SENTINELS),
-    (&["disabled"], Unneeded, "a disabled section is left out"),
-    (&["enabled"], Unneeded, "every service is enabled"),
-    (&["description"], Unneeded, "a description"),
-    (&["id"], Unneeded, "services are identified by name"),
-    (&["guid"], Unneeded, "services are identified by name"),
-    (&["email-alert"], Unmatched, "Pointsman sends no mail: use the Prometheus alerts"),
-    (&["daemon"], Unneeded, PROCESS),
-    (&["master-worker"], Unneeded, PROCESS),
-    (&["user"], Unneeded, PROCESS),
-    (&["group"], Unneeded, PROCESS),
-    (&["uid"], Unneeded, PROCESS),
-    (&["gid"], Unneeded, PROCESS),
-    (&["chroot"], Unneeded, PROCESS),
-    (&["pidfile"], Unneeded, PROCESS),
-    (&["node"], Unneeded, PROCESS),
-    (&["localpeer"], Unneeded, PROCESS),
-    (&["setcap"], Unneeded, PROCESS),
-    (&["insecure-fork-wanted"], Unneeded, PROCESS),
-    (&["insecure-setuid-wanted"], Unneeded, PROCESS),
-    (&["mworker-max-reloads"], Unneeded, PROCESS),
-    (&["expose-fd"], Unneeded, PROCESS),
-    (&["set-dumpable"], Unneeded, PROCESS),
-    (&["unix-bind"], Unneeded, PROCESS),
-    (&["default-path"], Unneeded, PROCESS),
-    (&["setenv"], Unneeded, "expanded where the file refers to it"),
-    (&["presetenv"], Unneeded, "expanded where the file refers to it"),
-    (&["resetenv"], Unneeded, "expanded where the file refers to it"),
-    (&["unsetenv"], Unneeded, "expanded where the file refers to it"),
-    (&["nbproc"], Unneeded, TUNING),
-    (&["nbthread"], Unneeded, TUNING),
-    (&["cpu-map"], Unneeded, TUNING),
-    (&["cpu-policy"], Unneeded, TUNING),
-    (&["thread-groups"], Unneeded, TUNING),
-    (&["ulimit-n"], Unneeded, TUNING),
-    (&["fd-hard-limit"], Unneeded, TUNING),
-    (&["maxpipes"], Unneeded, TUNING),
-    (&["maxconnrate"], Unmatched, TABLES),
-    (&["maxsessrate"], Unmatched, TABLES),
-    (&["nosplice"], Unneeded, TUNING),
-    (&["noepoll"], Unneeded, TUNING),
-    (&["no-memory-trimming"], Unneeded, TUNING),
-    (&["profiling.tasks"], Unneeded, TUNING),
-    (&["hard-stop-after"], Unneeded, "see [shutdown]"),
-    (&["grace"], Unneeded, "see [shutdown]"),
-    (&["close-spread-time"], Unneeded, "see shutdown.drain_spread"),
+    (Unneeded, "see /, /status and /metrics of the admin server", "stats"),
+    (Unmatched, GUARD, "tcp-request, tcp-response, acl, filter"),
+    (Unmatched, TABLES, "stick-table, stick, rate-limit, maxconnrate, maxsessrate"),
+    (Unmatched, NOT_REDIS, "bind"),
+    (Unmatched, "outgoing connections use the address that the routing table selects", "source"),
+    (Unmatched, "outgoing connections use the proxy's own address", "transparent"),
+    (Unmatched, SENTINELS, "dispatch"),
+    (Unneeded, "a disabled section is left out", "disabled"),
+    (Unneeded, "every service is enabled", "enabled"),
+    (Unneeded, "a description", "description"),
+    (Unneeded, "services are identified by name", "id, guid"),
+    (Unmatched, "Pointsman sends no mail: use the Prometheus alerts", "email-alert"),
+    (
+        Unneeded,
+        PROCESS,
+        "daemon, master-worker, user, group, uid, gid, chroot, pidfile, node, localpeer, \
+         setcap, insecure-fork-wanted, insecure-setuid-wanted, mworker-max-reloads, \
+         expose-fd, set-dumpable, unix-bind, default-path",
+    ),
+    (Unneeded, "expanded where the file refers to it", "setenv, presetenv, resetenv, unsetenv"),
+    (Unneeded, "see [shutdown]", "hard-stop-after, grace"),
+    (Unneeded, "see shutdown.drain_spread", "close-spread-time"),
 ];
 
 /// Families of keywords, by prefix.
@@ -238,22 +161,25 @@ const FAMILIES: &[(&str, LineOutcome, &str)] = &[
     (".", Unmatched, "the condition is not evaluated: the lines of every branch are read"),
 ];
 
+/// Every known directive with its outcome.
+fn known() -> impl Iterator<Item = (&'static str, LineOutcome, &'static str)> {
+    KNOWN.iter().flat_map(|(outcome, note, list)| list.split(", ").map(|it| (it, *outcome, *note)))
+}
+
 /// The outcome of a directive that nothing was made of.
 pub(super) fn directive(directive: &Directive) -> (LineOutcome, &'static str) {
-    let known = KNOWN
-        .iter()
-        .filter(|(words, ..)| directive.begins(words))
-        .max_by_key(|(words, ..)| words.len());
-    if let Some((_, verdict, note)) = known {
-        return (*verdict, note);
+    let begins = |text: &str| text.split(' ').zip(0..).all(|(it, at)| directive.has_at(at, it));
+    let found = known().filter(|(words, ..)| begins(words));
+    if let Some((_, outcome, note)) = found.max_by_key(|(words, ..)| words.split(' ').count()) {
+        return (outcome, note);
     }
     let first = directive.word(0);
     let family = FAMILIES.iter().find(|(start, ..)| first.starts_with(start));
-    family.map_or((Unmatched, "unknown keyword"), |(_, verdict, note)| (*verdict, note))
+    family.map_or((Unmatched, "unknown keyword"), |(_, outcome, note)| (*outcome, note))
 }
 
 /// Whether the keyword, a directive or a head of a section, is one of haproxy's.
 pub(super) fn is_known(keyword: &str) -> bool {
     ["global", "defaults", "listen", "frontend", "backend"].contains(&keyword)
-        || KNOWN.iter().any(|(words, ..)| words.first().is_some_and(|word| *word == keyword))
+        || known().any(|(words, ..)| words.split(' ').next() == Some(keyword))
 }
