@@ -33,6 +33,9 @@ pub(super) struct RedisListener {
     pub(super) servers: BTreeSet<ServerId>,
     /// Whether its backends have different servers.
     pub(super) differs: bool,
+    /// Whether a backend has servers of its own, and no sentinel's answer selects it: they may be
+    /// another dataset.
+    pub(super) has_strangers: bool,
     /// The first `use_backend` that depends on the client or its traffic.
     pub(super) routed_by: Option<usize>,
 }
@@ -256,12 +259,17 @@ fn listener(
         .collect();
     let role = backends.iter().filter_map(check).find_map(|check| check.role);
     let port = listen_port(config, section);
-    let sets: BTreeSet<BTreeSet<ServerId>> = backends
-        .iter()
-        .map(|at| servers(config, *at).map(|server| server.id(port)).collect::<BTreeSet<_>>())
-        .filter(|set| !set.is_empty())
-        .collect();
-    let differs = sets.len() > 1;
+    let servers_of = |at: &usize| -> BTreeSet<ServerId> {
+        servers(config, *at).map(|server| server.id(port)).collect()
+    };
+    let mut sets: Vec<BTreeSet<ServerId>> = backends.iter().map(servers_of).collect();
+    sets.retain(|set| !set.is_empty());
+    let (selected, others): (Vec<usize>, Vec<usize>) =
+        backends.iter().partition(|at| is_selected(config, checks, section, **at));
+    let known: BTreeSet<ServerId> = selected.iter().flat_map(servers_of).collect();
+    let differs = sets.iter().any(|set| sets.first() != Some(set));
+    let is_strange = |set: BTreeSet<ServerId>| !set.is_empty() && set.is_disjoint(&known);
+    let has_strangers = differs && others.iter().map(servers_of).any(is_strange);
     let servers: BTreeSet<ServerId> = sets.into_iter().flatten().collect();
     let is_redis = backends.iter().chain(&voters).filter_map(check).any(|check| check.is_redis)
         || servers.iter().any(|(_, port)| *port == Some(6379));
@@ -274,10 +282,36 @@ fn listener(
         queries,
         servers,
         differs,
+        has_strangers,
         routed_by: routed_by(config, section),
         backends,
         voters,
     })
+}
+
+/// Whether an answer of sentinels leads the clients of a section to a backend: its own check asks
+/// them, or a condition demands enough votes. One that demands few, as for a standby site, leads
+/// away from the master that they name.
+fn is_selected(config: &ConfigFile, checks: &[HealthCheck], section: usize, at: usize) -> bool {
+    let queries = |at: usize| checks.get(at).is_some_and(|check| check.sentinel.is_some());
+    let votes = |directive: &Directive| {
+        let words: Vec<String> = directive.words.iter().map(ToString::to_string).collect();
+        let is_less = |it: &String| ["unless", "lt", "le", "eq"].contains(&it.as_str());
+        let mut named = words.iter().flat_map(|word| backends_in(word));
+        !words.iter().any(|it| is_less(it) || it.starts_with('!'))
+            && named.any(|name| config.backend(&name).is_some_and(queries))
+    };
+    let own = directives(config, section);
+    let is_rule =
+        |it: &&Directive| it.begins(&["use_backend"]) && config.backend(&it.word(1)) == Some(at);
+    let by_rule = |rule: &Directive| {
+        let is_named = |acl: &&Directive| {
+            acl.begins(&["acl"]) && rule.words.iter().skip(2).any(|it| it.is(&acl.word(1)))
+        };
+        votes(rule) || own.iter().filter(is_named).any(votes)
+    };
+    let within = directives(config, at).iter().filter(|it| is_condition(it));
+    queries(at) || within.into_iter().any(votes) || own.iter().filter(is_rule).any(by_rule)
 }
 
 /// The first `use_backend` of a section that depends on more than the health of backends.

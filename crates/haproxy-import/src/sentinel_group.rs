@@ -23,7 +23,7 @@ impl<'a> SentinelGroup<'a> {
         self.lines.push(line);
     }
 
-    pub(super) fn extend(&mut self, other: &Self) {
+    fn extend(&mut self, other: &Self) {
         for endpoint in &other.endpoints {
             if self.known.insert(endpoint.clone()) {
                 self.endpoints.push(endpoint.clone());
@@ -33,7 +33,22 @@ impl<'a> SentinelGroup<'a> {
         self.lines.extend(&other.lines);
     }
 
-    pub(super) fn shares(&self, other: &Self) -> bool {
+    fn shares(&self, other: &Self) -> bool {
         other.endpoints.iter().any(|endpoint| self.known.contains(endpoint))
     }
+}
+
+/// Joins groups with a sentinel in common; each of the results may be another installation.
+pub(super) fn join(found: Vec<SentinelGroup<'_>>) -> Vec<SentinelGroup<'_>> {
+    let mut groups: Vec<SentinelGroup<'_>> = Vec::new();
+    for group in found.into_iter().filter(|group| !group.endpoints.is_empty()) {
+        // A group may join several earlier ones.
+        let (joined, apart): (Vec<_>, Vec<_>) =
+            groups.into_iter().partition(|known| known.shares(&group));
+        groups = apart;
+        let mut all = SentinelGroup::default();
+        joined.iter().chain([&group]).for_each(|known| all.extend(known));
+        groups.push(all);
+    }
+    groups
 }

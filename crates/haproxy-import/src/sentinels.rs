@@ -8,7 +8,7 @@ use crate::health_check;
 use crate::plan::Planner;
 use crate::proxies::{self, RedisListener};
 use crate::report::LineOutcome;
-use crate::sentinel_group::SentinelGroup;
+use crate::sentinel_group::{self, SentinelGroup};
 use crate::tokenizer::safe_word;
 use crate::{Position, Refusal, SENTINEL_PORT, values};
 
@@ -24,30 +24,47 @@ impl<'a> Planner<'a> {
             return Some((given, None));
         }
         let refusals = self.refusals.len();
-        let mut own = SentinelGroup::default();
-        for section in listener.voters.iter().chain(&listener.backends) {
-            own.extend(&self.queried(*section));
-        }
-        if self.refusals.len() > refusals {
+        let sections = listener.voters.iter().chain(&listener.backends);
+        let mut own = sentinel_group::join(sections.map(|at| self.queried(*at)).collect());
+        if self.refusals.len() > refusals || self.refuse_two_installations(listener, &own) {
             return None;
         }
-        if let Some(first) = own.lines.first().map(|line| line.position.clone()) {
-            for line in own.lines {
-                self.notes.add(line, LineOutcome::Mapped, "one of service.sentinels");
-            }
-            return Some((own.endpoints, Some(first)));
-        }
-        if let Some(group) = self.elsewhere(listener) {
+        let found = own.pop().or_else(|| {
+            let group = self.elsewhere(listener)?;
             let note =
                 "its checks ask no sentinel: the sentinels of the rest of the file are taken";
             self.note_head(listener.section, LineOutcome::Assumed, note);
-            for line in &group.lines {
-                self.notes.add(line, LineOutcome::Mapped, "one of service.sentinels");
-            }
-            return Some((group.endpoints, group.lines.first().map(|line| line.position.clone())));
+            Some(group)
+        });
+        let Some(group) = found else {
+            let assumed = self.on_server_hosts(listener);
+            return (self.refusals.len() == refusals).then_some((assumed, None));
+        };
+        for line in &group.lines {
+            self.notes.add(line, LineOutcome::Mapped, "one of service.sentinels");
         }
-        let assumed = self.on_server_hosts(listener);
-        (self.refusals.len() == refusals).then_some((assumed, None))
+        Some((group.endpoints, group.lines.first().map(|line| line.position.clone())))
+    }
+
+    /// Refuses a listener whose checks ask sentinels without a common address: that may be two
+    /// installations, which need not agree on who a master is, even if its name is the same.
+    fn refuse_two_installations(
+        &mut self,
+        listener: &RedisListener,
+        groups: &[SentinelGroup<'a>],
+    ) -> bool {
+        let [one, other, ..] = groups else { return false };
+        let name = safe_word(&listener.name);
+        let first =
+            |group: &SentinelGroup<'a>| group.endpoints.first().cloned().unwrap_or_default();
+        let (one, other) = (first(one), first(other));
+        let message = format!("{name} asks sentinels without a common address: {one} and {other}");
+        let remedy = format!(
+            "give each installation a frontend of its own in the file, or name the sentinels of \
+             this one: --sentinel {name}=HOST:PORT"
+        );
+        self.refuse(listener.section, message, remedy);
+        true
     }
 
     /// The sentinels that options give for a listener.
@@ -58,6 +75,11 @@ impl<'a> Planner<'a> {
         };
         let own: Vec<String> = of(Some(&listener.name));
         if own.is_empty() { of(None) } else { own }
+    }
+
+    /// Whether an option gives the sentinels of this very listener.
+    pub(super) fn has_own_sentinels(&self, listener: &RedisListener) -> bool {
+        self.options.sentinels.iter().any(|(of, _)| of.as_ref() == Some(&listener.name))
     }
 
     /// The sentinels that a backend's checks query.
@@ -127,21 +149,7 @@ impl<'a> Planner<'a> {
             }
             found.push(group);
         }
-        let mut groups: Vec<SentinelGroup<'a>> = Vec::new();
-        for mut group in found.into_iter().filter(|group| !group.endpoints.is_empty()) {
-            // A group may join several earlier ones.
-            let (joined, apart): (Vec<_>, Vec<_>) =
-                groups.into_iter().partition(|known| known.shares(&group));
-            groups = apart;
-            if let Some((first, rest)) = joined.split_first() {
-                let mut all = first.clone();
-                rest.iter().for_each(|known| all.extend(known));
-                all.extend(&group);
-                group = all;
-            }
-            groups.push(group);
-        }
-        groups
+        sentinel_group::join(found)
     }
 
     /// Sentinel's usual place: port 26379 on the hosts of the Redis servers.

@@ -224,20 +224,27 @@ impl<'a> Planner<'a> {
         }
         let masters: BTreeSet<&str> =
             listener.queries.iter().map(|it| it.master.as_str()).collect();
-        if *source == NameSource::Option
-            || masters.len() == 1
-            || (masters.is_empty() && !listener.differs)
-        {
-            return false;
-        }
-        let message = if masters.is_empty() {
-            format!("the backends of {name} have different servers, and no check queries Sentinel")
-        } else {
-            let all: Vec<String> = masters.iter().map(|it| safe_word(it)).collect();
-            format!("the checks of {name} ask for several masters: {}", all.join(", "))
-        };
-        let remedy =
+        let mut remedy =
             format!("if they are one master with its replicas, name it: --name {name}=NAME");
+        let message = match masters.len() {
+            _ if *source == NameSource::Option => return false,
+            0 if !listener.differs => return false,
+            0 => format!(
+                "the backends of {name} have different servers, and no check queries Sentinel"
+            ),
+            1 if !listener.has_strangers || self.has_own_sentinels(listener) => return false,
+            1 => {
+                remedy = format!(
+                    "if they are one master with its replicas, name its sentinels: \
+                     --sentinel {name}=HOST:PORT; else give each a frontend of its own"
+                );
+                format!("{name} can lead to servers that no sentinel's answer selects")
+            }
+            _ => {
+                let all: Vec<String> = masters.iter().map(|it| safe_word(it)).collect();
+                format!("the checks of {name} ask for several masters: {}", all.join(", "))
+            }
+        };
         self.refuse(listener.section, message, remedy);
         true
     }

@@ -8,6 +8,7 @@ use super::*;
 mod checks;
 mod clients;
 mod report;
+mod routing;
 mod services;
 mod tls;
 

@@ -208,14 +208,18 @@ fn refuses_one_listener_for_several_datasets() {
         "{by_health}"
     );
     assert_eq!(services(&import_with(&front("{ nbsrv(x) ge 1 }"), &named(&["f=m"]))).len(), 1);
-    let voted = format!(
-        "{}backend v\n tcp-check send SENTINEL\\ master\\ m\\r\\n\n server s h1:26379\n",
-        front("{ nbsrv(v) ge 1 }")
-    );
+    let votes = |name: &str, master: &str, host: &str| {
+        let query = format!("tcp-check send SENTINEL\\ master\\ {master}\\r\\n");
+        format!("backend {name}\n {query}\n server s {host}:26379\n")
+    };
+    let one = front("{ nbsrv(v) ge 1 }") + &votes("v", "m", "h1");
+    assert!(refusal(&one).contains("f can lead to servers that no sentinel's answer selects"));
+    let voted = one.replace(" default_backend y", " use_backend y if { nbsrv(u) ge 1 }")
+        + &votes("u", "m", "h1");
     assert_eq!(services(&import(&voted)), [("m".to_owned(), "[\"0.0.0.0:1\"]".to_owned())]);
     let two = voted
         .replace("use_backend x if", "acl other nbsrv(w) ge 1\n use_backend x if other or")
-        + "backend w\n tcp-check send SENTINEL\\ master\\ n\\r\\n\n server s h2:26379\n";
+        + &votes("w", "n", "h2");
     assert!(
         refusal(&two).contains("the checks of f ask for several masters: m, n"),
         "{}",
