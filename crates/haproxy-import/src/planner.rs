@@ -8,7 +8,7 @@ use crate::plan::{Plan, PlannedListen, Planner};
 use crate::proxies::{self, Proxies};
 use crate::report::Notes;
 use crate::tokenizer::safe_word;
-use crate::values::BindAddress;
+use crate::values::{self, BindAddress};
 use crate::variables::Variables;
 use crate::{Environment, ImportOptions, Refusal, settings};
 
@@ -71,19 +71,29 @@ impl Planner<'_> {
         }
     }
 
-    /// Refuses servers at port 0, or at a port relative to that of their client: nothing says where
-    /// Redis listens. Charts write port 0 where Redis accepts TLS only.
+    /// Refuses servers at port 0, or at a port that depends on that of their client: nothing says
+    /// where Redis listens. Charts write port 0 where Redis accepts TLS only.
     fn refuse_ports(&mut self) {
         let sections: BTreeSet<usize> = self.proxies.serving().collect();
         for section in sections {
+            let listeners =
+                self.proxies.listeners.iter().filter(|it| it.backends.contains(&section));
+            let ports: BTreeSet<u16> =
+                listeners.flat_map(|it| proxies::listen_ports(self.config, it.section)).collect();
             for server in proxies::servers(self.config, section) {
                 let port = server.address.rsplit_once(':').map_or("", |(_, port)| port);
                 let is_relative = port.starts_with(['+', '-']);
-                if port.parse::<u16>() != Ok(0) && !is_relative {
+                let is_absent = matches!(values::server(&server.address), Some((_, None)));
+                let is_missing = is_absent && ports.len() > 1;
+                if port.parse::<u16>() != Ok(0) && !is_relative && !is_missing {
                     continue;
                 }
                 let shown = safe_word(&server.address);
-                let message = if is_relative {
+                let message = if is_missing {
+                    let ports: Vec<String> = ports.iter().map(ToString::to_string).collect();
+                    let ports = ports.join(", ");
+                    format!("{shown} has no port, and its clients use several: {ports}")
+                } else if is_relative {
                     format!("{shown} has a port relative to that of its client")
                 } else {
                     format!("{shown} has port 0, at which nothing can be reached")

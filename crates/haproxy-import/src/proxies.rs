@@ -191,17 +191,25 @@ fn is_admin(config: &ConfigFile, section: usize, backends: &[usize]) -> bool {
         })
 }
 
-/// The port of a section's only `bind`, which is that of servers without one.
-fn listen_port(config: &ConfigFile, section: usize) -> Option<u16> {
+/// The ports that clients of a section connect to.
+pub(super) fn listen_ports(config: &ConfigFile, section: usize) -> BTreeSet<u16> {
     let binds = directives(config, section).iter().filter(|it| it.begins(&["bind"]));
-    let ports: BTreeSet<u16> = binds
-        .filter_map(|it| values::bind_addresses(&it.word(1), false).ok())
+    let head = config.sections.get(section).map(|it| it.head.word(2));
+    binds
+        .map(|it| it.word(1))
+        .chain(head)
+        .filter_map(|text| values::bind_addresses(&text, false).ok())
         .flatten()
         .filter_map(|addr| match addr {
             BindAddress::Tcp(addr) => Some(addr.port()),
             BindAddress::Unix(_) => None,
         })
-        .collect();
+        .collect()
+}
+
+/// The only port of a section, which is that of servers without one.
+fn listen_port(config: &ConfigFile, section: usize) -> Option<u16> {
+    let ports = listen_ports(config, section);
     ports.first().copied().filter(|_| ports.len() == 1)
 }
 

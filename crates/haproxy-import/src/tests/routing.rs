@@ -73,3 +73,47 @@ fn accepts_a_backend_for_each_node_of_one_master() {
         assert_eq!(service["sentinels"].to_string(), "[\"s1:26379\", \"s2:26379\"]", "{rules}");
     }
 }
+
+/// haproxy connects to the port that the client used: here to two datasets.
+#[test]
+fn refuses_servers_without_a_port_for_several_ports() {
+    let check = " option redis-check\n tcp-check expect string role:master\n";
+    let one = format!("listen f\n bind :21001\n bind :21101\n{check} server r1 h check port 1\n");
+    let part = "h has no port, and its clients use several: 21001, 21101";
+    let shown = refused_with(&one, &["f=m"]);
+    assert!(shown.contains(&format!("h.cfg:6:2: {part}")), "{shown}");
+    let two = format!(
+        "frontend f\n bind :21001\n default_backend b\nfrontend g\n bind :21101\n \
+         default_backend b\nbackend b\n{check} server r1 h\n"
+    );
+    assert!(refused_with(&two, &["f=m", "g=n"]).contains(part));
+    let own = one.replace("h check", "h:6379 check");
+    assert_eq!(services(&import_with(&own, &named(&["f=m"]))).len(), 1);
+    // The address of `listen` counts, and so does a range.
+    for binds in ["f :21001\n bind :21101", "f\n bind :21001,:21101"] {
+        let text = one.replace("f\n bind :21001\n bind :21101", binds);
+        assert!(refused_with(&text, &["f=m"]).contains(part), "{binds}");
+    }
+}
+
+/// Any backend may be meant, those of other datasets as well.
+#[test]
+fn refuses_computed_and_unknown_backends() {
+    let backend = |name: &str, host: &str| servers(name, "master", host);
+    let text = |rule: &str| {
+        let rules = format!(" {rule}\n default_backend r_1\n");
+        frontend(&rules) + &backend("r_1", "h") + &backend("r_2", "i")
+    };
+    for rule in [
+        "use_backend r_%[dst_port]",
+        "use_backend r_%[dst_port] if TRUE",
+        "use_backend r_1 if { src 10.0.0.0/8 }\n use_backend r_%[dst_port]",
+        "use_backend r_3 if { nbsrv(r_1) lt 1 }",
+    ] {
+        let shown = refusal(&text(rule));
+        assert!(shown.contains("is computed, or not in the file"), "{rule}: {shown}");
+        assert!(shown.contains("--name f=NAME"), "{shown}");
+        let named = import_with(&text(rule), &named(&["f=m"]));
+        assert_eq!(line(&named, 3).outcome, LineOutcome::Unmatched, "{rule}");
+    }
+}
