@@ -38,6 +38,8 @@ pub(super) struct RedisListener {
     pub(super) has_strangers: bool,
     /// The first `use_backend` that depends on the client or its traffic.
     pub(super) routed_by: Option<usize>,
+    /// The first `use_backend` whose backend is computed or missing.
+    pub(super) unknown_rule: Option<usize>,
 }
 
 /// The sections by purpose, each as an index into the list of all sections.
@@ -176,8 +178,9 @@ fn leads_to_cluster(checks: &[HealthCheck], backends: &[usize]) -> bool {
 }
 
 fn is_admin(config: &ConfigFile, section: usize, backends: &[usize]) -> bool {
-    let dynamic =
-        directives(config, section).iter().any(|it| it.begins(&["use_backend"]) && is_dynamic(it));
+    let dynamic = directives(config, section)
+        .iter()
+        .any(|it| it.begins(&["use_backend"]) && is_dynamic(config, it));
     let all = std::iter::once(section).chain(backends.iter().copied());
     !dynamic
         && all.flat_map(|at| directives(config, at)).any(|it| {
@@ -259,6 +262,10 @@ fn listener(
     }
     dedup(&mut voters);
     let check = |at: &usize| checks.get(*at);
+    let own = directives(config, section);
+    let rule = |is_it: &dyn Fn(&[Directive], &Directive) -> bool| {
+        own.iter().position(|it| it.begins(&["use_backend"]) && is_it(own, it))
+    };
     let queries: Vec<SentinelQuery> = voters
         .iter()
         .chain(&backends)
@@ -291,7 +298,8 @@ fn listener(
         servers,
         differs,
         has_strangers,
-        routed_by: routed_by(config, section),
+        routed_by: rule(&|own, it| !is_about_health(own, it)),
+        unknown_rule: rule(&|_, it| is_dynamic(config, it)),
         backends,
         voters,
     })
@@ -322,16 +330,9 @@ fn is_selected(config: &ConfigFile, checks: &[HealthCheck], section: usize, at: 
     queries(at) || within.into_iter().any(votes) || own.iter().filter(is_rule).any(by_rule)
 }
 
-/// The first `use_backend` of a section that depends on more than the health of backends.
-fn routed_by(config: &ConfigFile, section: usize) -> Option<usize> {
-    let own = directives(config, section);
-    own.iter()
-        .position(|it| it.begins(&["use_backend"]) && (is_dynamic(it) || !is_about_health(own, it)))
-}
-
-/// Whether the name of the backend is computed.
-fn is_dynamic(directive: &Directive) -> bool {
-    directive.word(1).contains("%[")
+/// Whether the backend is computed, or missing.
+fn is_dynamic(config: &ConfigFile, rule: &Directive) -> bool {
+    config.backend(&rule.word(1)).is_none()
 }
 
 /// Whether every term of a condition is about backends' health. `own` has the section's ACLs.

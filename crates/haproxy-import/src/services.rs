@@ -206,11 +206,21 @@ impl<'a> Planner<'a> {
     /// Refuses a listener that spreads its clients over servers that need not share a dataset.
     fn refuse_routing(&mut self, listener: &RedisListener, source: &NameSource) -> bool {
         let name = safe_word(&listener.name);
-        if let Some(rule) = listener
-            .routed_by
-            .and_then(|at| proxies::directives(self.config, listener.section).get(at))
-        {
-            if listener.differs {
+        let own = proxies::directives(self.config, listener.section);
+        let [unknown, routed] = [listener.unknown_rule, listener.routed_by].map(|at| own.get(at?));
+        if let Some(rule) = unknown.filter(|_| *source != NameSource::Option) {
+            let backend = safe_word(&rule.word(1));
+            let message =
+                format!("the backend {backend} of {name} is computed, or not in the file");
+            let remedy = format!(
+                "if every backend has the servers of one master, name it: --name {name}=NAME; \
+                 else give each a frontend of its own"
+            );
+            self.refusals.push(Refusal::new(rule.position.clone(), message, remedy));
+            return true;
+        }
+        for rule in unknown.into_iter().chain(routed) {
+            if listener.differs && routed.is_some() {
                 let message =
                     format!("{name} selects between different servers by client or traffic");
                 let remedy =
@@ -219,7 +229,7 @@ impl<'a> Planner<'a> {
                 return true;
             }
             let note =
-                "Pointsman does not select by client or traffic: all clients reach the master";
+                "Pointsman does not select by client or traffic: all clients are treated alike";
             self.notes.add(rule, LineOutcome::Unmatched, note);
         }
         let masters: BTreeSet<&str> =
