@@ -5,6 +5,9 @@
 //! some networks before a `reject` for everyone. Rules that refuse single networks, and rules on
 //! anything but the source, have no counterpart and are reported as such.
 //!
+//! `accept` ends only its own stage, of `connection`, `session` and `content`. If several stages
+//! restrict clients, the networks of one have to be part of those of all others.
+//!
 //! With `accept-proxy`, rules of the stage `connection` concern the load balancer and not the
 //! client, so only later stages are converted.
 
@@ -22,6 +25,8 @@ const LOCALHOST: [&str; 2] = ["127.0.0.0/8", "::1/128"];
 
 /// A key's value, and the line that it comes from.
 type Value<'a> = (String, &'a Directive);
+/// The networks that a stage accepts, and its rules.
+type Stage<'a> = (Vec<String>, Vec<&'a Directive>);
 
 /// What a listener demands of its clients.
 #[derive(Debug, Default)]
@@ -144,42 +149,26 @@ impl<'a> Planner<'a> {
             rules.balancers = Some((value.to_owned(), first));
             rules.lines.extend(&with_proxy);
         }
-        let mut accepted: Vec<String> = Vec::new();
-        let mut lines: Vec<&Directive> = Vec::new();
-        for rule in own.iter().filter(|it| it.begins(&["tcp-request"])) {
-            if rule.begins(&["tcp-request", "connection", "expect-proxy", "layer4"]) {
-                if let Some(Condition::Inside(networks)) = condition(own, rule, 4) {
-                    rules.balancers = Some((toml_list(&networks), rule));
-                    rules.lines.push(rule);
-                }
-                continue;
+        let before = ["tcp-request", "connection", "expect-proxy", "layer4"];
+        let expecting: Vec<&Directive> = own.iter().filter(|it| it.begins(&before)).collect();
+        for rule in &expecting {
+            if let Some(Condition::Inside(networks)) = condition(own, rule, 4) {
+                rules.balancers = Some((toml_list(&networks), rule));
+                rules.lines.push(rule);
             }
-            if rule.begins(&["tcp-request", "inspect-delay"])
-                || rules.balancers.is_some() && rule.begins(&["tcp-request", "connection"])
-            {
-                continue;
-            }
-            let action = rule.word(2);
-            match (action.as_str(), condition(own, rule, 3)) {
-                ("accept", Some(Condition::Inside(networks))) => {
-                    accepted.extend(networks);
-                    lines.push(rule);
-                }
-                ("reject", Some(Condition::Outside(networks))) => {
-                    accepted.extend(networks);
-                    lines.push(rule);
-                    rules.allow = Some((toml_list(&accepted), rule));
-                    break;
-                }
-                ("reject", Some(Condition::Always)) if !accepted.is_empty() => {
-                    lines.push(rule);
-                    rules.allow = Some((toml_list(&accepted), rule));
-                    break;
-                }
-                // Who is accepted by a rule that is not understood is unknown.
-                ("accept", _) => break,
-                _ => {}
-            }
+        }
+        let is_proxied = rules.balancers.is_some() || !expecting.is_empty();
+        let stages = ["connection", "session", "content"];
+        let stages: Vec<Stage<'a>> = stages
+            .iter()
+            .skip(usize::from(is_proxied))
+            .filter_map(|stage| restriction(own, stage))
+            .collect();
+        // A client has to pass every stage.
+        let is_narrowest = |it: &&Stage<'a>| stages.iter().all(|other| is_within(&it.0, &other.0));
+        let lines: Vec<&Directive> = stages.iter().flat_map(|it| &it.1).copied().collect();
+        if let Some((networks, used)) = stages.iter().find(is_narrowest) {
+            rules.allow = used.last().map(|last| (toml_list(networks), *last));
         }
         if rules.allow.is_some() {
             let is_used = |acl: &&Directive| {
@@ -192,6 +181,29 @@ impl<'a> Planner<'a> {
         }
         rules
     }
+}
+
+/// The only networks whose clients pass the rules of a stage; `None` if it closes nobody else.
+fn restriction<'a>(own: &'a [Directive], stage: &str) -> Option<Stage<'a>> {
+    let mut accepted: Vec<String> = Vec::new();
+    let mut lines: Vec<&Directive> = Vec::new();
+    for rule in own.iter().filter(|it| it.begins(&["tcp-request", stage])) {
+        let action = rule.word(2);
+        let (networks, is_last) = match (action.as_str(), condition(own, rule, 3)) {
+            ("accept", Some(Condition::Inside(networks))) => (networks, false),
+            ("reject", Some(Condition::Outside(networks))) => (networks, true),
+            ("reject", Some(Condition::Always)) if !accepted.is_empty() => (Vec::new(), true),
+            // Who is accepted by a rule that is not understood is unknown.
+            ("accept", _) => return None,
+            _ => continue,
+        };
+        accepted.extend(networks);
+        lines.push(rule);
+        if is_last {
+            return Some((accepted, lines));
+        }
+    }
+    None
 }
 
 fn is_about_proxies(line: &Directive) -> bool {
@@ -303,6 +315,17 @@ fn network(text: &str) -> Option<String> {
         IpAddr::V6(_) => std::net::Ipv6Addr::from_bits(base).into(),
     };
     Some(format!("{base}/{length}"))
+}
+
+/// Whether each of these networks is part of one of the others.
+fn is_within(networks: &[String], others: &[String]) -> bool {
+    let length = |it: &str| it.rsplit_once('/').and_then(|(_, length)| length.parse::<u32>().ok());
+    let is_part = |inner: &String, outer: &String| {
+        let base = inner.split('/').next().unwrap_or_default();
+        let wider = length(outer).filter(|it| length(inner).is_some_and(|own| own >= *it));
+        wider.is_some_and(|it| network(&format!("{base}/{it}")).as_ref() == Some(outer))
+    };
+    networks.iter().all(|inner| others.iter().any(|outer| is_part(inner, outer)))
 }
 
 fn toml_list(networks: &[String]) -> String {

@@ -42,6 +42,41 @@ fn converts_rules_that_permit_networks() {
     }
 }
 
+/// An `accept` ends its own stage only: the client still has to pass the rules of later stages.
+#[test]
+fn admits_no_more_than_each_stage() {
+    let within = "tcp-request connection accept if { src 127.0.0.0/8 }";
+    let other = "tcp-request connection accept if { src 10.0.0.0/8 }";
+    let close = "tcp-request connection reject";
+    let one = "tcp-request content reject if !{ src 127.0.0.1 }";
+    for (rules, allow) in [
+        (&[within, one][..], Some("[\"127.0.0.1/32\"]")),
+        (&[within, close, one], Some("[\"127.0.0.1/32\"]")),
+        (&[one, within, close], Some("[\"127.0.0.1/32\"]")),
+        (
+            &["tcp-request session reject unless { src 127.0.0.1 ::1 }", one],
+            Some("[\"127.0.0.1/32\"]"),
+        ),
+        // No list is part of the other.
+        (&[other, close, one], None),
+        (&[within, "tcp-request session reject if { src 127.0.0.9 }"], None),
+    ] {
+        let imported = plain(rules);
+        assert_eq!(value(&imported, "allow").as_deref(), allow, "{rules:?}");
+        if allow.is_none() {
+            let mut all = imported.report.lines.iter().filter(|it| it.line.contains("reject"));
+            assert!(all.all(|it| it.outcome == LineOutcome::Unmatched), "{rules:?}");
+        }
+    }
+    // What an early stage closes reaches no later one.
+    let partly = plain(&[within, other, close, one]);
+    assert_eq!(value(&partly, "allow").as_deref(), Some("[\"127.0.0.1/32\"]"));
+}
+
+fn plain(rules: &[&str]) -> Import {
+    one("", rules)
+}
+
 #[test]
 fn reports_rules_that_it_cannot_convert() {
     for rules in [
@@ -76,7 +111,9 @@ fn converts_proxy_protocol_of_all_addresses() {
     let from = value_of("proxy_protocol_from");
     assert_eq!(from.as_deref(), Some("[\"10.0.0.5/32\", \"10.0.0.6/32\"]"));
     assert_eq!(line(&imported, 5).outcome, LineOutcome::Mapped);
-    // A rule before the header concerns the load balancer.
+    // A rule before the header concerns the load balancer, also above the line that demands it.
+    let imported = one("", &["tcp-request connection reject if !{ src 10.0.0.5 }", expected]);
+    assert_eq!(value(&imported, "allow"), None);
     let before = "tcp-request connection reject if !{ src 10.0.0.5 }";
     let after = "tcp-request session reject if !{ src 192.0.2.0/24 }";
     let imported = one("accept-proxy", &[before, after]);
