@@ -102,20 +102,12 @@ impl<'a> Planner<'a> {
 
     fn note_admin(&mut self, directive: &Directive) {
         if directive.begins(&["monitor-uri"]) {
-            let note = "/alive is for liveness and /ready for readiness";
-            if PROBES.contains(&directive.word(1).as_str()) {
-                self.notes.add(
-                    directive,
-                    LineOutcome::Mapped,
-                    &format!("answered as before: {note}"),
-                );
-            } else {
-                self.notes.add(
-                    directive,
-                    LineOutcome::Unmatched,
-                    &format!("this path is not answered: {note}"),
-                );
-            }
+            let (outcome, what) = match PROBES.contains(&directive.word(1).as_str()) {
+                true => (LineOutcome::Mapped, "answered as before"),
+                false => (LineOutcome::Unmatched, "this path is not answered"),
+            };
+            let note = format!("{what}: /alive is for liveness and /ready for readiness");
+            self.notes.add(directive, outcome, &note);
         } else if directive.words.iter().any(|word| word.is("prometheus-exporter")) {
             let note = "/metrics of the admin server; metrics.haproxy_names adds the old names";
             self.notes.add(directive, LineOutcome::Mapped, note);
@@ -148,30 +140,20 @@ impl<'a> Planner<'a> {
                 "the sentinels decide in place of this condition",
             );
         }
-        for (section, backends) in &proxies.sentinel_frontends {
-            self.note_section(*section, LineOutcome::Unmatched, SENTINELS);
-            for at in backends {
-                self.note_section(*at, LineOutcome::Unmatched, SENTINELS);
-            }
-        }
-        for (section, backends) in &proxies.clusters {
-            self.note_section(*section, LineOutcome::Unmatched, CLUSTER);
-            for at in backends.iter().filter(|at| *at != section) {
-                self.note_section(*at, LineOutcome::Unmatched, CLUSTER);
-            }
-        }
-        for at in &proxies.foreign {
-            self.note_section(*at, LineOutcome::Unmatched, keywords::NOT_REDIS);
-        }
-        for at in &proxies.empty {
-            self.note_section(
-                *at,
-                LineOutcome::Unneeded,
-                "the section has no address and no servers",
-            );
-        }
-        for at in &proxies.disabled {
-            self.note_section(*at, LineOutcome::Unneeded, "the section is disabled");
+        let with_backends = |all: &[(usize, Vec<usize>)]| -> Vec<usize> {
+            all.iter()
+                .flat_map(|(section, backends)| [&[*section], &backends[..]].concat())
+                .collect()
+        };
+        let empty = "the section has no address and no servers";
+        for (sections, outcome, note) in [
+            (with_backends(&proxies.sentinel_frontends), LineOutcome::Unmatched, SENTINELS),
+            (with_backends(&proxies.clusters), LineOutcome::Unmatched, CLUSTER),
+            (proxies.foreign.clone(), LineOutcome::Unmatched, keywords::NOT_REDIS),
+            (proxies.empty.clone(), LineOutcome::Unneeded, empty),
+            (proxies.disabled.clone(), LineOutcome::Unneeded, "the section is disabled"),
+        ] {
+            sections.into_iter().for_each(|at| self.note_section(at, outcome, note));
         }
         for at in proxies.serving() {
             for server in proxies::servers(self.config, at) {

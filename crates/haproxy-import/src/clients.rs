@@ -17,6 +17,7 @@ use crate::config_file::Directive;
 use crate::plan::{Plan, PlannedKey, PlannedService, Planner};
 use crate::proxies::{self, RedisListener};
 use crate::report::LineOutcome;
+use crate::tls;
 
 /// Everyone, in both families.
 const EVERYONE: &str = "[\"0.0.0.0/0\", \"::/0\"]";
@@ -47,15 +48,9 @@ impl<'a> Planner<'a> {
             let mut masters: Vec<ClientRules<'a>> = Vec::new();
             let mut readers: Vec<ClientRules<'a>> = Vec::new();
             for listener in &self.proxies.listeners {
-                let heads = config.sections.get(listener.section).map(|it| &it.head);
-                let binds = proxies::directives(config, listener.section).iter();
-                let lines: Vec<_> = binds.chain(heads).map(|it| &it.position).collect();
-                let is_of = |listen: &[crate::plan::PlannedListen]| {
-                    listen.iter().any(|(_, position)| lines.contains(&position))
-                };
-                if is_of(&service.listen) {
+                if proxies::is_of(config, listener.section, &service.listen) {
                     masters.push(self.rules_of(listener));
-                } else if is_of(&service.replica_listen) {
+                } else if proxies::is_of(config, listener.section, &service.replica_listen) {
                     readers.push(self.rules_of(listener));
                 }
             }
@@ -335,8 +330,7 @@ fn toml_list(networks: &[String]) -> String {
             sorted.push(network.clone());
         }
     }
-    let quoted: Vec<String> = sorted.iter().map(|it| format!("\"{it}\"")).collect();
-    format!("[{}]", quoted.join(", "))
+    tls::toml_list(&sorted)
 }
 
 #[cfg(test)]

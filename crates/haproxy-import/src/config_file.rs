@@ -53,27 +53,17 @@ pub(super) struct Section {
     pub(super) defaults: Option<usize>,
 }
 
-const HEADS: &[(&str, SectionKind)] = &[
-    ("global", SectionKind::Global),
-    ("defaults", SectionKind::Defaults),
-    ("listen", SectionKind::Listen),
-    ("frontend", SectionKind::Frontend),
-    ("backend", SectionKind::Backend),
-    ("acme", SectionKind::Other),
-    ("cache", SectionKind::Other),
-    ("crt-store", SectionKind::Other),
-    ("fcgi-app", SectionKind::Other),
-    ("http-errors", SectionKind::Other),
-    ("log-forward", SectionKind::Other),
-    ("log-profile", SectionKind::Other),
-    ("mailers", SectionKind::Other),
-    ("peers", SectionKind::Other),
-    ("program", SectionKind::Other),
-    ("resolvers", SectionKind::Other),
-    ("ring", SectionKind::Other),
-    ("ruleset", SectionKind::Other),
-    ("traces", SectionKind::Other),
-    ("userlist", SectionKind::Other),
+const HEADS: &[(SectionKind, &str)] = &[
+    (SectionKind::Global, "global"),
+    (SectionKind::Defaults, "defaults"),
+    (SectionKind::Listen, "listen"),
+    (SectionKind::Frontend, "frontend"),
+    (SectionKind::Backend, "backend"),
+    (
+        SectionKind::Other,
+        "acme cache crt-store fcgi-app http-errors log-forward log-profile mailers peers program \
+         resolvers ring ruleset traces userlist",
+    ),
 ];
 
 impl Directive {
@@ -150,7 +140,8 @@ fn refuse_equal_names(sections: &[Section], refusals: &mut Vec<Refusal>) {
 
 fn add(sections: &mut Vec<Section>, directive: Directive, refusals: &mut Vec<Refusal>) {
     let first = directive.word(0);
-    if let Some((_, kind)) = HEADS.iter().find(|(head, _)| *head == first) {
+    let is_first = |head: &str| head == first;
+    if let Some((kind, _)) = HEADS.iter().find(|(_, heads)| heads.split(' ').any(is_first)) {
         let name = match kind {
             SectionKind::Defaults if directive.word(1) == "from" => String::new(),
             _ => directive.word(1),

@@ -26,156 +26,143 @@ pub(super) fn section(kind: SectionKind, keyword: &str) -> (LineOutcome, &'stati
 
 pub(super) const NOT_REDIS: &str = "carries no Redis traffic: keep it in haproxy if it is in use";
 const SENTINELS: &str = "the sentinels decide which server is the master, and ROLE verifies it";
-const CHECKS: &str =
-    "Pointsman has no health checks: it follows the sentinels' majority, by events";
-const LOGS: &str = "failovers, starts and stops are logged to the standard output, see [log]";
-const HTTP: &str = "applies to HTTP only";
-const PROCESS: &str = "set by the service manager or the pod";
-const TUNING: &str = "follows from max_connections and the CPU quota";
-const KEEPALIVE: &str = "always on, for clients and for Redis, see service.tcp_keepalive";
-const GUARD: &str =
-    "Pointsman restricts clients by service.allow alone: use a NetworkPolicy or a firewall";
-const TABLES: &str =
-    "Pointsman has no rates or stick tables; see service.max_connections_per_source";
-const IDLE: &str = "idle clients stay connected; tcp_keepalive finds dead ones. \
-                    service.client_idle_timeout restores the old rule";
-const TLS_DEFAULT: &str = "applied to every line with `ssl` of a Redis listener";
-const WAIT: &str =
-    "Pointsman has no queue and no retries: clients wait for a master up to service.hold_timeout";
 
-/// Directives by their first words, grouped by the note; of several that match, the longest counts.
-const KNOWN: &[(LineOutcome, &str, &str)] = &[
+/// Directives that Pointsman has no use for, as notes and lists of first words. Of several that
+/// match, the longest counts; `*` stands for the rest of a word.
+const UNNEEDED: &[(&str, &str)] = &[
     (
-        Unneeded,
-        CHECKS,
+        "Pointsman has no health checks: it follows the sentinels' majority, by events",
         "tcp-check, option tcp-check, option redis-check, option httpchk, \
          option external-check, external-check, http-check, timeout check, spread-checks, \
          max-spread-checks",
     ),
     (
-        Unneeded,
-        LOGS,
+        "failovers, starts and stops are logged to the standard output, see [log]",
         "option log-health-checks, option tcplog, option dontlognull, option dontlog-normal, \
          option logasap, option log-separate-errors, option httplog, log, log-format, \
          error-log-format, log-tag, log-send-hostname",
     ),
     (
-        Unneeded,
         SENTINELS,
         "default-server, server, server-template, use-server, balance, hash-type, fullconn, \
          dynamic-cookie-key, load-server-state-from-file, server-state-file, \
          server-state-base, option allbackups, use_backend, default_backend",
     ),
-    (Unneeded, "clients' ports always speak Redis, and the admin server HTTP", "mode"),
-    (Unneeded, WAIT, "retries, retry-on, option redispatch, option persist, timeout queue"),
-    (Unneeded, IDLE, "timeout client, timeout server, timeout tunnel, clitimeout, srvtimeout"),
-    (Unneeded, "see service.half_close_timeout", "timeout client-fin, timeout server-fin"),
+    ("clients' ports always speak Redis, and the admin server HTTP", "mode"),
     (
-        Unneeded,
-        HTTP,
-        "timeout http-request, timeout http-keep-alive, timeout tarpit, \
-         option http-server-close, option httpclose, option forwardfor, \
-         option http-keep-alive, option http-use-htx, unique-id-format, monitor-net, \
-         monitor, http-request, http-response, http-after-response, http-error, http-reuse, \
-         errorfile, errorloc, compression, cookie, redirect, rspadd",
+        "Pointsman has no queue and no retries: clients wait for a master up to \
+         service.hold_timeout",
+        "retries, retry-on, option redispatch, option persist, timeout queue",
     ),
     (
-        Unneeded,
+        "idle clients stay connected; tcp_keepalive finds dead ones. \
+         service.client_idle_timeout restores the old rule",
+        "timeout client, timeout server, timeout tunnel, clitimeout, srvtimeout",
+    ),
+    ("see service.half_close_timeout", "timeout client-fin, timeout server-fin"),
+    (
+        "applies to HTTP only",
+        "timeout http-request, timeout http-keep-alive, timeout tarpit, \
+         option http-server-close, option httpclose, option forwardfor, \
+         option http-keep-alive, option http-use-htx, unique-id-format, monitor-net, monitor, \
+         http-request, http-response, http-after-response, http-error, http-reuse, errorfile, \
+         errorloc, compression, cookie, redirect, rspadd, wurfl-*, 51degrees-*, deviceatlas-*",
+    ),
+    (
         "no Redis listener takes this value; see service.connect_timeout",
         "timeout connect, contimeout",
     ),
-    (Unneeded, "see service.tls.handshake_timeout", "timeout client-hs"),
-    (Unmatched, "this timeout has no effect here: Pointsman has no such phase", "timeout"),
+    ("see service.tls.handshake_timeout", "timeout client-hs"),
     (
-        Unneeded,
-        KEEPALIVE,
+        "always on, for clients and for Redis, see service.tcp_keepalive",
         "option tcpka, option clitcpka, option srvtcpka, clitcpka-cnt, clitcpka-idle, \
          clitcpka-intvl, srvtcpka-cnt, srvtcpka-idle, srvtcpka-intvl",
     ),
-    (Unneeded, "see /metrics", "option socket-stats, option contstats"),
+    ("see /metrics", "option socket-stats, option contstats"),
     (
-        Unneeded,
-        TUNING,
+        "follows from max_connections and the CPU quota",
         "option tcp-smart-accept, option tcp-smart-connect, option splice-auto, \
          option splice-request, option splice-response, bind-process, backlog, maxconn, \
          nbproc, nbthread, cpu-map, cpu-policy, thread-groups, ulimit-n, fd-hard-limit, \
-         maxpipes, nosplice, noepoll, no-memory-trimming, profiling.tasks",
+         maxpipes, nosplice, noepoll, no-memory-trimming, profiling.tasks, tune.*",
     ),
-    (Unneeded, "a client that closes while it waits is dropped", "option abortonclose"),
+    ("a client that closes while it waits is dropped", "option abortonclose"),
     (
-        Unneeded,
         "connections to a superseded master are reset, all others are closed in order",
         "option nolinger",
     ),
-    (Unmatched, "this option has no counterpart in Pointsman", "option"),
-    (Unneeded, "turns off a feature that Pointsman does not have", "no"),
-    (Unneeded, "the admin server answers /alive, /ready, /startup and /healthz", "monitor-uri"),
+    ("turns off a feature that Pointsman does not have", "no"),
+    ("the admin server answers /alive, /ready, /startup and /healthz", "monitor-uri"),
+    ("Pointsman has no runtime socket; see `pointsman status` and /status", "stats socket"),
+    ("see /, /status and /metrics of the admin server", "stats"),
+    ("a disabled section is left out", "disabled"),
+    ("every service is enabled", "enabled"),
+    ("a description", "description"),
+    ("services are identified by name", "id, guid"),
     (
-        Unmatched,
+        "set by the service manager or the pod",
+        "daemon, master-worker, user, group, uid, gid, chroot, pidfile, node, localpeer, \
+         setcap, insecure-fork-wanted, insecure-setuid-wanted, mworker-max-reloads, expose-fd, \
+         set-dumpable, unix-bind, default-path",
+    ),
+    ("expanded where the file refers to it", "setenv, presetenv, resetenv, unsetenv"),
+    ("see [shutdown]", "hard-stop-after, grace"),
+    ("see shutdown.drain_spread", "close-spread-time"),
+    (
+        "applied to every line with `ssl` of a Redis listener",
+        "ssl-default-*, ssl-server-verify*, ca-base*, crt-base*",
+    ),
+    ("key exchange uses elliptic curves only", "ssl-dh-*"),
+    ("see service.tls.key_files", "ssl-load-extra-*"),
+];
+
+/// Directives without a counterpart.
+const UNMATCHED: &[(&str, &str)] = &[
+    ("this timeout has no effect here: Pointsman has no such phase", "timeout"),
+    ("this option has no counterpart in Pointsman", "option"),
+    (
         "the admin server has no users: a token takes their place, see admin.read_token_file",
         "stats auth",
     ),
     (
-        Unneeded,
-        "Pointsman has no runtime socket; see `pointsman status` and /status",
-        "stats socket",
+        "Pointsman restricts clients by service.allow alone: use a NetworkPolicy or a firewall",
+        "tcp-request, tcp-response, acl, filter",
     ),
-    (Unneeded, "see /, /status and /metrics of the admin server", "stats"),
-    (Unmatched, GUARD, "tcp-request, tcp-response, acl, filter"),
-    (Unmatched, TABLES, "stick-table, stick, rate-limit, maxconnrate, maxsessrate"),
-    (Unmatched, NOT_REDIS, "bind"),
-    (Unmatched, "outgoing connections use the address that the routing table selects", "source"),
-    (Unmatched, "outgoing connections use the proxy's own address", "transparent"),
-    (Unmatched, SENTINELS, "dispatch"),
-    (Unneeded, "a disabled section is left out", "disabled"),
-    (Unneeded, "every service is enabled", "enabled"),
-    (Unneeded, "a description", "description"),
-    (Unneeded, "services are identified by name", "id, guid"),
-    (Unmatched, "Pointsman sends no mail: use the Prometheus alerts", "email-alert"),
     (
-        Unneeded,
-        PROCESS,
-        "daemon, master-worker, user, group, uid, gid, chroot, pidfile, node, localpeer, \
-         setcap, insecure-fork-wanted, insecure-setuid-wanted, mworker-max-reloads, \
-         expose-fd, set-dumpable, unix-bind, default-path",
+        "Pointsman has no rates or stick tables; see service.max_connections_per_source",
+        "stick-table, stick, rate-limit, maxconnrate, maxsessrate",
     ),
-    (Unneeded, "expanded where the file refers to it", "setenv, presetenv, resetenv, unsetenv"),
-    (Unneeded, "see [shutdown]", "hard-stop-after, grace"),
-    (Unneeded, "see shutdown.drain_spread", "close-spread-time"),
-];
-
-/// Families of keywords, by prefix.
-const FAMILIES: &[(&str, LineOutcome, &str)] = &[
-    ("tune.", Unneeded, TUNING),
-    ("ssl-default-", Unneeded, TLS_DEFAULT),
-    ("ssl-server-verify", Unneeded, TLS_DEFAULT),
-    ("ssl-dh-", Unneeded, "key exchange uses elliptic curves only"),
-    ("ssl-load-extra-", Unneeded, "see service.tls.key_files"),
-    ("ssl-", Unmatched, "no counterpart in Pointsman: see [service.tls] for what it has"),
-    ("ca-base", Unneeded, TLS_DEFAULT),
-    ("crt-base", Unneeded, TLS_DEFAULT),
-    ("lua-", Unmatched, "Pointsman runs no scripts"),
-    ("wurfl-", Unneeded, HTTP),
-    ("51degrees-", Unneeded, HTTP),
-    ("deviceatlas-", Unneeded, HTTP),
-    (".", Unmatched, "the condition is not evaluated: the lines of every branch are read"),
+    (NOT_REDIS, "bind"),
+    ("outgoing connections use the address that the routing table selects", "source"),
+    ("outgoing connections use the proxy's own address", "transparent"),
+    (SENTINELS, "dispatch"),
+    ("Pointsman sends no mail: use the Prometheus alerts", "email-alert"),
+    ("no counterpart in Pointsman: see [service.tls] for what it has", "ssl-*"),
+    ("Pointsman runs no scripts", "lua-*"),
+    ("the condition is not evaluated: the lines of every branch are read", ".*"),
 ];
 
 /// Every known directive with its outcome.
 fn known() -> impl Iterator<Item = (&'static str, LineOutcome, &'static str)> {
-    KNOWN.iter().flat_map(|(outcome, note, list)| list.split(", ").map(|it| (it, *outcome, *note)))
+    let of = |table: &'static [(&str, &str)], outcome| {
+        let each = move |(note, list): &(&'static str, &'static str)| {
+            let note = *note;
+            list.split(", ").map(move |words| (words, outcome, note))
+        };
+        table.iter().flat_map(each)
+    };
+    of(UNNEEDED, Unneeded).chain(of(UNMATCHED, Unmatched))
 }
 
 /// The outcome of a directive that nothing was made of.
 pub(super) fn directive(directive: &Directive) -> (LineOutcome, &'static str) {
-    let begins = |text: &str| text.split(' ').zip(0..).all(|(it, at)| directive.has_at(at, it));
-    let found = known().filter(|(words, ..)| begins(words));
-    if let Some((_, outcome, note)) = found.max_by_key(|(words, ..)| words.split(' ').count()) {
-        return (outcome, note);
-    }
     let first = directive.word(0);
-    let family = FAMILIES.iter().find(|(start, ..)| first.starts_with(start));
-    family.map_or((Unmatched, "unknown keyword"), |(_, outcome, note)| (*outcome, note))
+    let begins = |text: &str| match text.strip_suffix('*') {
+        Some(start) => first.starts_with(start),
+        None => text.split(' ').zip(0..).all(|(it, at)| directive.has_at(at, it)),
+    };
+    let found = known().filter(|(words, ..)| begins(words)).max_by_key(|(words, ..)| words.len());
+    found.map_or((Unmatched, "unknown keyword"), |(_, outcome, note)| (outcome, note))
 }
 
 /// Whether the keyword, a directive or a head of a section, is one of haproxy's.

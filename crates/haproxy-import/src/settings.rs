@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::config_file::{ConfigFile, Directive, SectionKind};
 use crate::plan::{Plan, PlannedKey, PlannedService};
-use crate::proxies::RedisListener;
+use crate::proxies::{self, RedisListener};
 use crate::report::{LineOutcome, Notes};
 use crate::values;
 
@@ -33,12 +33,7 @@ pub(super) fn apply(
         process_key(directive, plan, notes);
     }
     for listener in listeners {
-        let binds = config.effective(listener.section).filter(|it| it.begins(&["bind"]));
-        let head = config.sections.get(listener.section).map(|section| &section.head.position);
-        let lines: Vec<_> = binds.map(|it| &it.position).chain(head).collect();
-        let is_of = |it: &&mut PlannedService| {
-            it.listen.iter().any(|(_, position)| lines.contains(&position))
-        };
+        let is_of = |it: &&mut PlannedService| proxies::is_of(config, listener.section, &it.listen);
         if let Some(service) = plan.services.iter_mut().find(is_of) {
             let backend = listener.backends.first().copied().unwrap_or(listener.section);
             service_keys(config, listener.section, backend, &mut service.keys, notes);

@@ -6,6 +6,7 @@
 //! reported. `--allow-plaintext` gives up all of it, see `tls_lines`. Servers are in `tls_servers`,
 //! and the admin server is in `tls_admin`.
 
+use crate::Refusal;
 use crate::config_file::Directive;
 use crate::plan::{Plan, PlannedKey, PlannedListen, PlannedService, Planner};
 use crate::proxies::{self, RedisListener};
@@ -15,7 +16,6 @@ use crate::tls_lines::has;
 use crate::tls_words::{CipherProblem, TlsDefaults, TlsWords};
 use crate::tokenizer::safe_word;
 use crate::values::BindAddress;
-use crate::{Position, Refusal};
 
 /// A key of a table, and its value in TOML.
 pub(super) type Key = (&'static str, String);
@@ -32,25 +32,17 @@ impl<'a> Planner<'a> {
         }
         for service in &mut plan.services {
             let proxies = self.proxies;
+            let is_of = |it: &&RedisListener| {
+                let of = |listen: &[PlannedListen]| proxies::is_of(self.config, it.section, listen);
+                of(&service.listen) || of(&service.replica_listen)
+            };
             let listeners: Vec<&'a RedisListener> =
-                proxies.listeners.iter().filter(|it| self.belongs(it, service)).collect();
+                proxies.listeners.iter().filter(is_of).collect();
             self.add_tls_of_clients(&listeners, service);
             self.add_tls_of_redis(&listeners, service);
             self.add_tls_of_sentinels(&listeners, service);
         }
         self.add_tls_of_admin(plan);
-    }
-
-    /// Whether a service has an address of a listener.
-    fn belongs(&self, listener: &RedisListener, service: &PlannedService) -> bool {
-        let head = self.head(listener.section).into_iter();
-        let lines: Vec<&Position> = proxies::directives(self.config, listener.section)
-            .iter()
-            .chain(head)
-            .map(|it| &it.position)
-            .collect();
-        let mut all = service.listen.iter().chain(&service.replica_listen);
-        all.any(|(_, position)| lines.contains(&position))
     }
 
     fn add_tls_of_clients(
@@ -66,22 +58,29 @@ impl<'a> Planner<'a> {
                 let Some(keys) = self.keys_of_bind(bind, &defaults.of_bind(bind)) else { continue };
                 self.refuse_unix(service.listen.iter().chain(&service.replica_listen), bind);
                 service.tls_lines.insert(bind.position.clone());
-                match &planned {
-                    Some((known, first)) if *known != keys => {
-                        let message = format!(
-                            "its TLS differs from that of {}, and a service has one [service.tls]",
-                            first.position
-                        );
-                        self.refuse_line(bind, message, "use the same options on both lines");
-                    }
-                    Some(_) => {}
-                    None => planned = Some((keys, bind)),
-                }
+                self.agrees(&mut planned, keys, bind, "a service has one [service.tls]");
             }
         }
         if let Some((keys, line)) = planned {
             service.tables.push(("tls", planned_keys(keys, line)));
         }
+    }
+
+    /// Whether a line has the keys of the first one; refuses it if it has others.
+    pub(super) fn agrees(
+        &mut self,
+        planned: &mut Option<(Vec<Key>, &'a Directive)>,
+        keys: Vec<Key>,
+        line: &'a Directive,
+        reason: &str,
+    ) -> bool {
+        let (known, first) = planned.get_or_insert_with(|| (keys.clone(), line));
+        if *known != keys {
+            let message = format!("its TLS differs from that of {}, and {reason}", first.position);
+            self.refuse_line(line, message, "use the same options on both lines");
+            return false;
+        }
+        true
     }
 
     fn refuse_unix<'b>(&mut self, all: impl Iterator<Item = &'b PlannedListen>, bind: &Directive) {
@@ -243,7 +242,7 @@ pub(super) fn planned_keys(keys: Vec<Key>, line: &Directive) -> Vec<PlannedKey> 
     keys.into_iter().map(planned).collect()
 }
 
-fn toml_list(items: &[impl AsRef<str>]) -> String {
+pub(super) fn toml_list(items: &[impl AsRef<str>]) -> String {
     let quoted: Vec<String> = items.iter().map(|it| quote(it.as_ref())).collect();
     format!("[{}]", quoted.join(", "))
 }

@@ -40,17 +40,7 @@ impl<'a> Planner<'a> {
                 continue;
             }
             let Some(keys) = self.keys_of_admin(bind, &defaults.of_bind(bind)) else { continue };
-            match &planned {
-                Some((known, first)) if *known != keys => {
-                    let message = format!(
-                        "its TLS differs from that of {}, and there is one [admin.tls]",
-                        first.position
-                    );
-                    self.refuse_line(bind, message, "use the same options on both lines");
-                }
-                Some(_) => {}
-                None => planned = Some((keys, bind)),
-            }
+            self.agrees(&mut planned, keys, bind, "there is one [admin.tls]");
         }
         if let Some((keys, line)) = planned {
             plan.admin_tls = planned_keys(keys, line);

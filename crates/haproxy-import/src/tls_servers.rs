@@ -125,9 +125,10 @@ impl<'a> Planner<'a> {
         servers: &[ServerTls<'a>],
     ) {
         let Some((first, _)) = servers.iter().find(|(_, words)| words.is_on) else { return };
+        let reason = format!("service.{table} applies to all");
         if let Some((line, _)) = servers.iter().find(|(_, words)| !words.is_on) {
             let message = format!(
-                "it is reached without TLS, unlike that of {}, and service.{table} applies to all",
+                "it is reached without TLS, unlike that of {}, and {reason}",
                 first.position
             );
             return self.refuse_line(line, message, "use TLS on all of them, or on none");
@@ -136,23 +137,14 @@ impl<'a> Planner<'a> {
             let host = values::server(&line.word(2)).map(|(host, _)| host);
             words.name.is_some() && words.name == host
         });
-        let mut planned: Option<Vec<Key>> = None;
+        let mut planned: Option<(Vec<Key>, &'a Directive)> = None;
         for (line, words) in servers {
             let Some(mut keys) = self.keys_of_server(line, words) else { continue };
             if of_own_host {
                 keys.retain(|(key, _)| *key != "server_name");
             }
-            match &planned {
-                Some(known) if *known != keys => {
-                    let message = format!(
-                        "its TLS differs from that of {}, and service.{table} applies to all",
-                        first.position
-                    );
-                    self.refuse_line(line, message, "use the same options on all of them");
-                    continue;
-                }
-                Some(_) => {}
-                None => planned = Some(keys.clone()),
+            if !self.agrees(&mut planned, keys.clone(), line, &reason) {
+                continue;
             }
             self.notes.add(line, LineOutcome::Mapped, &format!("service.{table}"));
             let verify =
@@ -170,7 +162,7 @@ impl<'a> Planner<'a> {
             };
             self.notes.add(line, LineOutcome::Assumed, note);
         }
-        if let Some(keys) = planned {
+        if let Some((keys, first)) = planned {
             service.tables.push((table, planned_keys(keys, first)));
         }
     }

@@ -29,19 +29,8 @@ const CIPHERS_13: [&str; 3] =
 const UNSUPPORTED: &[&str] =
     &["ca-sign-file", "ca-verify-file", "crl-file", "crt-list", "generate-certificates"];
 /// Options that Pointsman lacks, without consequences for who is admitted.
-const DROPPED: &[&str] = &[
-    "ca-ignore-err",
-    "client-sigalgs",
-    "crt-ignore-err",
-    "curves",
-    "ecdhe",
-    "no-ca-names",
-    "no-tls-tickets",
-    "ocsp-update",
-    "sigalgs",
-    "strict-sni",
-    "tls-ticket-keys",
-];
+const DROPPED: &str = "ca-ignore-err client-sigalgs crt-ignore-err curves ecdhe no-ca-names \
+                       no-tls-tickets ocsp-update sigalgs strict-sni tls-ticket-keys";
 
 /// The options of one line, with those that it inherits.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -199,7 +188,9 @@ impl TlsWords {
             "force-tlsv12" => (self.min, self.max) = (12, 12),
             "force-tlsv13" => (self.min, self.max) = (13, 13),
             other if UNSUPPORTED.contains(&other) => self.unsupported.push(other.to_owned()),
-            other if DROPPED.contains(&other) => self.dropped.push(other.to_owned()),
+            other if DROPPED.split(' ').any(|it| it == other) => {
+                self.dropped.push(other.to_owned())
+            }
             _ => {}
         }
     }
