@@ -174,19 +174,15 @@ fn role(pattern: &str, words: &[Word]) -> Option<Role> {
     let negated = words.iter().any(|word| word.is("!"));
     // Such a node accepts writes, so it is no replica in the sense of Sentinel.
     let pattern = pattern.replace(ACTIVE_REPLICA, "");
-    let has = |text: &str| pattern.contains(text);
-    let named = if has("master") && !has("slave") && !has("master_") {
-        Role::Master
-    } else if has("slave") || has("replica") || has("master_link_status") {
-        Role::Replica
-    } else {
+    // Whole words: a master speaks of `connected_slaves`, and a replica of its `master_host`.
+    let mut all = pattern.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    let is_master = all.clone().any(|word| word == "master");
+    let is_replica = all.any(|it| ["slave", "replica", "master_link_status"].contains(&it));
+    if is_master == is_replica {
         return None;
-    };
+    }
     // Some files write "not a replica" for "a master".
-    Some(match (named, negated) {
-        (Role::Master, false) | (Role::Replica, true) => Role::Master,
-        _ => Role::Replica,
-    })
+    Some(if is_replica == negated { Role::Master } else { Role::Replica })
 }
 
 /// What a `tcp-check send` sends.

@@ -280,7 +280,7 @@ fn listener(
         .filter_map(check)
         .filter_map(|check| check.sentinel.clone())
         .collect();
-    let role = backends.iter().filter_map(check).find_map(|check| check.role);
+    let role = role_of(config, checks, section, &backends);
     let port = listen_port(config, section);
     let servers_of = |at: &usize| -> BTreeSet<ServerId> {
         servers(config, *at).map(|server| server.id(port)).collect()
@@ -311,6 +311,26 @@ fn listener(
         backends,
         voters,
     })
+}
+
+/// The role of a section's default, which `use_backend` without a condition is as well; else of
+/// its first backend with a role.
+fn role_of(
+    config: &ConfigFile,
+    checks: &[HealthCheck],
+    section: usize,
+    backends: &[usize],
+) -> Option<Role> {
+    let mut rules = directives(config, section).iter().filter(|it| it.begins(&["use_backend"]));
+    let rule = rules.find(|it| it.words.len() == 2);
+    let rule = rule.or_else(|| config.setting(section, &["default_backend"]));
+    let default = rule.and_then(|it| config.backend(&it.word(1)));
+    let role = |at: usize| checks.get(at).and_then(|check| check.role);
+    let mut roles = backends.iter().filter_map(|at| role(*at));
+    match default {
+        Some(at) => role(at).or_else(|| roles.find(|it| *it == Role::Master)),
+        None => roles.next(),
+    }
 }
 
 /// Whether an answer of sentinels leads the clients of a section to a backend: its own check asks
@@ -344,7 +364,7 @@ fn is_dynamic(config: &ConfigFile, rule: &Directive) -> bool {
 }
 
 /// Whether every term of a condition is about backends' health. `own` has the section's ACLs.
-fn is_about_health(own: &[Directive], directive: &Directive) -> bool {
+pub(super) fn is_about_health(own: &[Directive], directive: &Directive) -> bool {
     let is_health = |words: &[String]| words.iter().any(|word| !backends_in(word).is_empty());
     let words: Vec<String> = directive.words.iter().skip(2).map(ToString::to_string).collect();
     let mut terms = words.iter();

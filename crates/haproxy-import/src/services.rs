@@ -6,16 +6,21 @@
 
 use std::collections::BTreeSet;
 
+use crate::config_file::Directive;
 use crate::health_check::{CheckLogin, Password, Role};
 use crate::names::NamedListener;
 use crate::plan::{NameSource, Plan, PlannedService, Planner};
+use crate::proxies;
 use crate::proxies::RedisListener;
 use crate::report::LineOutcome;
+use crate::tls::planned_keys;
 use crate::tokenizer::safe_word;
-use crate::{Refusal, proxies};
 
 /// Words in listener names that usually mean readers.
 const READER_WORDS: &[&str] = &["ro", "read", "reader", "readers", "reads", "secondary"];
+/// What becomes of a rule that leads readers to the master.
+const EMPTY: &str = "service.replicas.empty = \"master\": readers reach the master while no replica \
+                     is eligible";
 /// Endings of such words.
 const READER_ENDINGS: &[&str] = &["readonly", "slave", "slaves", "replica", "replicas"];
 
@@ -30,9 +35,66 @@ impl<'a> Planner<'a> {
         for (named, name) in named.iter().zip(Self::service_names(&named)) {
             self.add_master(named, name, plan);
         }
-        for listener in replicas {
+        for listener in &replicas {
             self.add_replicas(listener, plan);
         }
+        for service in plan.services.iter().filter(|it| !it.tables.is_empty()) {
+            let is_of = |it: &&&RedisListener| {
+                proxies::is_of(self.config, it.section, &service.replica_listen)
+                    && self.exceptions(it, Role::Replica).is_empty()
+            };
+            let others: Vec<usize> = replicas.iter().filter(is_of).map(|it| it.section).collect();
+            for section in others {
+                self.note_head(section, LineOutcome::Assumed, EMPTY);
+            }
+        }
+    }
+
+    fn role_of(&self, backend: &str) -> Option<Role> {
+        self.proxies.checks.get(self.config.backend(backend)?)?.role
+    }
+
+    /// The rules that lead clients of this role to servers of the other one.
+    fn exceptions(&self, listener: &RedisListener, role: Role) -> Vec<&'a Directive> {
+        let config = self.config;
+        let own = proxies::directives(config, listener.section).iter();
+        let is_other = |it: &&Directive| self.role_of(&it.word(1)).is_some_and(|it| it != role);
+        own.filter(|it| it.begins(&["use_backend"]) && is_other(it)).collect()
+    }
+
+    /// Refuses a listener that selects the role by client or traffic, and reports one that does so
+    /// while the servers of the usual role are down.
+    fn refuse_roles(&mut self, listener: &RedisListener, role: Role) -> bool {
+        let own = proxies::directives(self.config, listener.section);
+        for rule in self.exceptions(listener, role) {
+            if !proxies::is_about_health(own, rule) {
+                let name = safe_word(&listener.name);
+                let message = format!("{name} selects the master or replicas by client or traffic");
+                self.refuse_line(rule, message, "give writers and readers a frontend each");
+                return true;
+            }
+            let (outcome, note) = match role {
+                Role::Master => (
+                    LineOutcome::Assumed,
+                    "haproxy led writers to replicas here; Pointsman lets them wait for a master",
+                ),
+                Role::Replica if self.is_for_no_replica(rule) => (LineOutcome::Mapped, EMPTY),
+                Role::Replica => (LineOutcome::Assumed, EMPTY),
+            };
+            self.notes.add(rule, outcome, note);
+        }
+        false
+    }
+
+    /// Whether a rule applies exactly while all replicas are down.
+    fn is_for_no_replica(&self, rule: &Directive) -> bool {
+        let words: Vec<String> = rule.words.iter().skip(2).map(ToString::to_string).collect();
+        let text = words.join(" ");
+        let test = text.strip_prefix("if { nbsrv(").and_then(|it| it.split_once(") "));
+        test.is_some_and(|(backend, test)| {
+            let is_none = ["lt 1 }", "eq 0 }"].contains(&test);
+            is_none && self.role_of(backend) == Some(Role::Replica)
+        })
     }
 
     /// Listeners for the master and listeners for replicas. A listener whose checks do not ask for
@@ -57,7 +119,8 @@ impl<'a> Planner<'a> {
 
     fn add_master(&mut self, named: &NamedListener<'_>, name: String, plan: &mut Plan) {
         let NamedListener { listener, master, source } = named;
-        if self.refuse_routing(listener, source)
+        if self.refuse_roles(listener, Role::Master)
+            | self.refuse_routing(listener, *source == NameSource::Option)
             | self.refuse_name(listener, master, source)
             | self.refuse_active_replica(listener, source)
         {
@@ -204,11 +267,11 @@ impl<'a> Planner<'a> {
     }
 
     /// Refuses a listener that spreads its clients over servers that need not share a dataset.
-    fn refuse_routing(&mut self, listener: &RedisListener, source: &NameSource) -> bool {
+    fn refuse_routing(&mut self, listener: &RedisListener, is_named: bool) -> bool {
         let name = safe_word(&listener.name);
         let own = proxies::directives(self.config, listener.section);
         let [unknown, routed] = [listener.unknown_rule, listener.routed_by].map(|at| own.get(at?));
-        if let Some(rule) = unknown.filter(|_| *source != NameSource::Option) {
+        if let Some(rule) = unknown.filter(|_| !is_named) {
             let backend = safe_word(&rule.word(1));
             let message =
                 format!("the backend {backend} of {name} is computed, or not in the file");
@@ -216,16 +279,15 @@ impl<'a> Planner<'a> {
                 "if every backend has the servers of one master, name it: --name {name}=NAME; \
                  else give each a frontend of its own"
             );
-            self.refusals.push(Refusal::new(rule.position.clone(), message, remedy));
+            self.refuse_line(rule, message, &remedy);
             return true;
         }
         for rule in unknown.into_iter().chain(routed) {
             if listener.differs && routed.is_some() {
                 let message =
                     format!("{name} selects between different servers by client or traffic");
-                let remedy =
-                    "give each group of servers a frontend of its own in the file".to_owned();
-                self.refusals.push(Refusal::new(rule.position.clone(), message, remedy));
+                let remedy = "give each group of servers a frontend of its own in the file";
+                self.refuse_line(rule, message, remedy);
                 return true;
             }
             let note =
@@ -237,7 +299,7 @@ impl<'a> Planner<'a> {
         let mut remedy =
             format!("if they are one master with its replicas, name it: --name {name}=NAME");
         let message = match masters.len() {
-            _ if *source == NameSource::Option => return false,
+            _ if is_named => return false,
             0 if !listener.differs => return false,
             0 => format!(
                 "the backends of {name} have different servers, and no check queries Sentinel"
@@ -338,6 +400,7 @@ impl<'a> Planner<'a> {
         let option = self.option_name(Some(&listener.name));
         let queried: BTreeSet<&str> =
             listener.queries.iter().map(|it| it.master.as_str()).collect();
+        let is_named = option.is_some();
         let Some(service) = service_of(listener, option.as_deref(), &queried, plan) else {
             // After an earlier refusal the service may be missing only because of that.
             if self.refusals.is_empty() {
@@ -356,6 +419,15 @@ impl<'a> Planner<'a> {
             }
             return;
         };
+        if self.refuse_roles(listener, Role::Replica) | self.refuse_routing(listener, is_named) {
+            return;
+        }
+        if let Some(rule) = self.exceptions(listener, Role::Replica).first()
+            && !service.tables.iter().any(|(table, _)| *table == "replicas")
+        {
+            let keys = vec![("empty", "\"master\"".to_owned())];
+            service.tables.push(("replicas", planned_keys(keys, rule)));
+        }
         let listen = self.listen_of(listener.section, "service.replica_listen");
         let note = format!("readers of [[service]] {}", service.name);
         self.note_head(listener.section, LineOutcome::Mapped, &note);

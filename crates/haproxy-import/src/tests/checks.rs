@@ -91,6 +91,25 @@ fn tells_role_by_expected_reply() {
     }
 }
 
+/// A check that accepts both roles asks for none, and a master speaks of replicas as well.
+#[test]
+fn tells_no_role_of_a_check_for_both() {
+    for (expect, is_assumed) in [
+        ("rstring role:(master|slave)", true),
+        ("rstring connected_slaves:[1-9]", true),
+        ("string slave0", true),
+        ("rstring role:master.*connected_slaves:2", false),
+        ("string role:master\\r\\nconnected_slaves:1", false),
+    ] {
+        let text = "listen rw\n bind :1\n option redis-check\n tcp-check expect string role:master\n server a h:6379\n";
+        let other = format!("listen any\n bind :2\n tcp-check expect {expect}\n server a h:6379\n");
+        let imported = import(&(text.to_owned() + &other));
+        assert!(!service(&imported).contains_key("replica_listen"), "{expect}");
+        let head = line(&imported, 6);
+        assert_eq!(head.note.contains("no check asks for the role"), is_assumed, "{head:?}");
+    }
+}
+
 /// A query for replicas or for the quorum does not make a listener one of the master.
 #[test]
 fn tells_role_by_sentinel_command() {

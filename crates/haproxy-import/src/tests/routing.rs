@@ -117,3 +117,81 @@ fn refuses_computed_and_unknown_backends() {
         assert_eq!(line(&named, 3).outcome, LineOutcome::Unmatched, "{rule}");
     }
 }
+
+/// A writers' frontend, and one with the backends of masters `m` and replicas `s`.
+fn split(rules: &str) -> String {
+    let old = "frontend old\n bind :9\n default_backend m\n";
+    frontend(rules) + old + &servers("m", "master", "h") + &servers("s", "slave", "h")
+}
+
+/// The addresses of writers and of readers, and what readers get without a replica.
+fn exposed(imported: &Import) -> String {
+    let service = service(imported);
+    let of = |key: &str| service.get(key).map(ToString::to_string).unwrap_or_default();
+    let empty = service.get("replicas").map(|it| it["empty"].to_string());
+    format!("{} {} {}", of("listen"), of("replica_listen"), empty.unwrap_or_default())
+}
+
+#[test]
+fn keeps_writers_away_from_replicas() {
+    let both = "[\"0.0.0.0:1\", \"0.0.0.0:9\"]  ";
+    for rules in [
+        " use_backend s if { nbsrv(m) lt 1 }\n default_backend m\n",
+        " use_backend s if { nbsrv(m) lt 1 }\n use_backend m\n",
+        " use_backend m if { nbsrv(m) ge 1 }\n use_backend s if { nbsrv(s) ge 1 }\n",
+    ] {
+        let imported = import_with(&split(rules), &named(&["f=m", "old=m"]));
+        assert_eq!(exposed(&imported), both, "{rules}");
+        let mut all = imported.report.lines.iter();
+        let rule = all.find(|it| it.line.starts_with("use_backend s")).unwrap();
+        assert_eq!(rule.outcome, LineOutcome::Assumed, "{rules}");
+        assert!(rule.note.contains("led writers to replicas"), "{rule:?}");
+    }
+}
+
+#[test]
+fn refuses_roles_by_client_or_traffic() {
+    for rules in [
+        " bind :2\n use_backend s if { dst_port 2 }\n default_backend m\n",
+        " bind :2\n use_backend m if { dst_port 1 }\n default_backend s\n",
+        " use_backend m if { src 10.0.0.0/8 }\n default_backend s\n",
+    ] {
+        let shown = refused_with(&split(rules), &["f=m", "old=m"]);
+        assert!(shown.contains("f selects the master or replicas by client or traffic"), "{shown}");
+    }
+    // Readers are subject to the other rules as well.
+    let replicas = servers("t", "slave", "i");
+    let two = split(" use_backend t if { src 10.0.0.0/8 }\n default_backend s\n") + &replicas;
+    assert!(refused_with(&two, &["f=mymaster"]).contains("selects between different servers"));
+    let computed = split(" use_backend %[dst_port]\n default_backend s\n");
+    assert!(refusal(&computed).contains("is computed, or not in the file"));
+    let same = split(" use_backend u if { src 10.0.0.0/8 }\n default_backend s\n");
+    let same = import_with(&(same + &servers("u", "slave", "h")), &named(&["f=mymaster"]));
+    assert_eq!(line(&same, 3).outcome, LineOutcome::Unmatched);
+}
+
+#[test]
+fn lets_readers_fall_back_to_the_master() {
+    for (condition, outcome) in [
+        ("nbsrv(s) lt 1", LineOutcome::Mapped),
+        ("nbsrv(s) eq 0", LineOutcome::Mapped),
+        ("nbsrv(s) lt 2", LineOutcome::Assumed),
+        ("nbsrv(m) ge 2", LineOutcome::Assumed),
+    ] {
+        let rules = format!(" use_backend m if {{ {condition} }}\n default_backend s\n");
+        let imported = import(&split(&rules));
+        let expected = "[\"0.0.0.0:9\"] [\"0.0.0.0:1\"] \"master\"";
+        assert_eq!(exposed(&imported), expected, "{condition}");
+        assert_eq!(line(&imported, 3).outcome, outcome, "{condition}");
+    }
+    // The key applies to all readers of a service.
+    let more = "frontend more\n bind :3\n default_backend s\n";
+    let rules = " use_backend m if { nbsrv(s) lt 1 }\n default_backend s\n";
+    for text in [split(rules) + more, more.to_owned() + &split(rules)] {
+        let imported = import(&text);
+        assert!(exposed(&imported).ends_with("\"master\""));
+        let mut all = imported.report.lines.iter();
+        let head = all.find(|it| it.line == "frontend more").unwrap();
+        assert_eq!(head.outcome, LineOutcome::Assumed, "{head:?}");
+    }
+}
