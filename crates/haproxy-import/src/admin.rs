@@ -1,5 +1,7 @@
 //! Everything around the services: `bind` lines, the admin server, and sections that are not ours.
 
+use std::collections::BTreeSet;
+
 use crate::config_file::Directive;
 use crate::plan::{Plan, PlannedListen, Planner};
 use crate::proxies;
@@ -141,9 +143,8 @@ impl<'a> Planner<'a> {
             );
         }
         let with_backends = |all: &[(usize, Vec<usize>)]| -> Vec<usize> {
-            all.iter()
-                .flat_map(|(section, backends)| [&[*section], &backends[..]].concat())
-                .collect()
+            let sections = all.iter().flat_map(|(at, backends)| backends.iter().chain([at]));
+            sections.copied().collect::<BTreeSet<usize>>().into_iter().collect()
         };
         let empty = "the section has no address and no servers";
         for (sections, outcome, note) in [
