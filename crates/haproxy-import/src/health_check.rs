@@ -65,8 +65,9 @@ pub(super) struct SentinelQuery {
     pub(super) master: String,
     /// It asks which node is the master, not about replicas or the quorum.
     pub(super) finds_master: bool,
-    /// The port that the check itself names.
-    pub(super) port: Option<u16>,
+    /// The port and the address that the check itself names.
+    pub(super) port: Option<String>,
+    pub(super) addr: Option<String>,
     pub(super) tls: CheckTls,
     pub(super) login: Option<CheckLogin>,
 }
@@ -97,7 +98,8 @@ pub(super) struct HealthCheck {
 /// One connection of a check.
 #[derive(Debug, Default)]
 struct Exchange {
-    port: Option<u16>,
+    port: Option<String>,
+    addr: Option<String>,
     tls: CheckTls,
     /// The line that opens the connection; none for the first one without such a line.
     opened_at: Option<Position>,
@@ -126,7 +128,7 @@ pub(super) fn read<'a>(
         if directive.begins(&["option", "redis-check"]) {
             check.is_redis = true;
         } else if directive.begins(&["tcp-check", "connect"]) {
-            let port = value_of(&directive.words, "port").and_then(|port| port.parse().ok());
+            let [port, addr] = ["port", "addr"].map(|key| value_of(&directive.words, key));
             let has = |text: &str| directive.words.iter().any(|word| word.is(text));
             let tls = match (has("ssl"), has("default")) {
                 (true, _) => CheckTls::On,
@@ -137,7 +139,7 @@ pub(super) fn read<'a>(
                 check.tls.push(directive.position.clone());
             }
             let opened_at = Some(directive.position.clone());
-            exchanges.push(Exchange { port, tls, opened_at, sent: Vec::new() });
+            exchanges.push(Exchange { port, addr, tls, opened_at, sent: Vec::new() });
         } else if directive.begins(&["tcp-check", "expect"]) {
             let pattern = expected(&directive.words);
             check.role = check.role.or_else(|| role(&pattern, &directive.words));
@@ -258,7 +260,7 @@ fn interpret(mut exchange: Exchange, variables: &Variables<'_>, check: &mut Heal
             "CLUSTER" => (check.is_redis, check.is_cluster) = (true, true),
             "SENTINEL" => {
                 check.is_redis = true;
-                check.is_sentinel |= exchange.port.is_none();
+                check.is_sentinel |= exchange.port.is_none() && exchange.addr.is_none();
                 let subcommand = word(1);
                 if ["SLAVES", "REPLICAS"].contains(&subcommand.as_str()) {
                     check.role = check.role.or(Some(Role::Replica));
@@ -276,10 +278,10 @@ fn interpret(mut exchange: Exchange, variables: &Variables<'_>, check: &mut Heal
             _ => {}
         }
     }
-    let Exchange { port, tls, opened_at, .. } = exchange;
+    let Exchange { port, addr, tls, opened_at, .. } = exchange;
     match query {
         Some((position, master, finds_master)) => {
-            let query = SentinelQuery { position, master, finds_master, port, tls, login };
+            let query = SentinelQuery { position, master, finds_master, port, addr, tls, login };
             check.sentinel = check.sentinel.take().or(Some(query));
         }
         None => {

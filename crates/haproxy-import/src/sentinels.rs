@@ -3,7 +3,6 @@
 
 use std::collections::BTreeSet;
 
-use crate::config_file::Directive;
 use crate::health_check;
 use crate::plan::Planner;
 use crate::proxies::{self, RedisListener};
@@ -91,26 +90,31 @@ impl<'a> Planner<'a> {
             return group;
         };
         let config = self.config;
-        let default = config.effective(section).find(|it| it.begins(&["default-server"]));
-        let port_of = |it: &Directive| {
-            health_check::value_of(&it.words, "port").and_then(|port| port.parse().ok())
-        };
-        let default = default.and_then(port_of);
+        let defaults = || config.effective(section).filter(|it| it.begins(&["default-server"]));
         for server in proxies::servers(config, section) {
-            let Some((host, own)) = values::server(&server.address) else {
+            let option = |of_check: &Option<String>, key: &str| {
+                let mut lines = std::iter::once(server.directive).chain(defaults());
+                let of_lines = || lines.find_map(|it| health_check::value_of(&it.words, key));
+                of_check.clone().or_else(of_lines)
+            };
+            let (addr, port) = (option(&query.addr, "addr"), option(&query.port, "port"));
+            let of_server = values::server(&server.address);
+            let addr = addr.map_or(of_server.clone(), |addr| values::server(&addr));
+            let Some((host, own)) = addr else {
                 let note = "not an address that Pointsman can connect to over TCP";
                 self.notes.add(server.directive, LineOutcome::Unmatched, note);
                 continue;
             };
-            let port = query
-                .port
-                .or(port_of(server.directive))
-                .or(default)
-                .or(own)
-                .unwrap_or(SENTINEL_PORT);
+            let own = own.or(of_server.and_then(|(_, port)| port));
+            let Ok(port) = port.as_deref().map(str::parse).transpose() else {
+                let position = &server.directive.position;
+                self.refuse_word(position, &port.unwrap_or_default(), "a port");
+                continue;
+            };
+            let port: u16 = port.or(own).unwrap_or(SENTINEL_PORT);
             match (self.env.endpoint)(&values::join(&host, port)) {
                 Some(endpoint) => group.add(&host, endpoint, server.directive),
-                None => self.refuse_host(&server.directive.position, &host),
+                None => self.refuse_word(&server.directive.position, &host, "a host"),
             }
         }
         group
@@ -168,16 +172,16 @@ impl<'a> Planner<'a> {
                             found.push(endpoint);
                         }
                     }
-                    None => self.refuse_host(&server.directive.position, &server.address),
+                    None => self.refuse_word(&server.directive.position, &server.address, "a host"),
                 }
             }
         }
         found
     }
 
-    fn refuse_host(&mut self, position: &Position, host: &str) {
-        let message = format!("{:?} is not a host", safe_word(host));
-        let remedy = if host.contains("${") {
+    fn refuse_word(&mut self, position: &Position, word: &str, what: &str) {
+        let message = format!("{:?} is not {what}", safe_word(word));
+        let remedy = if word.contains("${") {
             "set the variable and run again"
         } else {
             "name the sentinels: --sentinel HOST:PORT"

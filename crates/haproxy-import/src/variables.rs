@@ -1,7 +1,7 @@
 //! Environment variables as haproxy resolves them: `setenv`, the environment, `presetenv`.
 //!
-//! Only directives with addresses, names, durations and counts are expanded. Checks stay as they
-//! are, since a variable in `AUTH` has to keep its name.
+//! Only directives with addresses, names, durations and counts are expanded. What checks send
+//! stays as it is, since a variable in `AUTH` has to keep its name.
 
 use std::collections::BTreeMap;
 
@@ -63,8 +63,10 @@ impl<'a> Variables<'a> {
             let listen = section.kind == SectionKind::Listen;
             let head = listen.then_some(&mut section.head);
             let directives = section.directives.iter_mut();
-            let expanded =
-                directives.filter(|it| EXPANDED.split(' ').any(|keyword| it.has_at(0, keyword)));
+            let expanded = directives.filter(|it| {
+                let is_connect = it.begins(&["tcp-check", "connect"]);
+                is_connect || EXPANDED.split(' ').any(|keyword| it.has_at(0, keyword))
+            });
             for word in expanded.chain(head).flat_map(|it| &mut it.words) {
                 if let Ok(text) = self.expand(word) {
                     word.fragments = vec![Fragment::Text(text)];

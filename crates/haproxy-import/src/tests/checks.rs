@@ -175,3 +175,40 @@ fn maps_limits_and_timeouts() {
             && too_many.toml.contains("max_connections = 100")
     );
 }
+
+/// The sentinels are where the check connects to, which need not be where the servers are.
+#[test]
+fn finds_sentinels_where_checks_connect() {
+    let text = |global: &str, connect: &str, server: &str| {
+        format!(
+            "{global}listen redis\n bind :6379\n tcp-check connect {connect}\n tcp-check send \
+             \"SENTINEL master m\\r\\n\"\n server a h:6379 check {server}\n"
+        )
+    };
+    let env = "global\n setenv P 26380\n";
+    for (global, connect, server, expected) in [
+        ("", "port \"${PORT}\"", "", "h:7000"),
+        (env, "port \"${P}\"", "", "h:26380"),
+        (env, "port \"${P}\"", "port 1 addr 10.7.7.7", "10.7.7.7:26380"),
+        ("", "", "port 26379 addr 10.7.7.7", "10.7.7.7:26379"),
+        ("", "addr 10.7.7.8 port 26379", "addr 10.7.7.7", "10.7.7.8:26379"),
+        ("defaults\n default-server addr 10.7.7.9 port 5\n", "", "", "10.7.7.9:5"),
+        ("defaults\n default-server addr 10.7.7.9\n", "port 6", "", "10.7.7.9:6"),
+    ] {
+        let imported = import(&text(global, connect, server));
+        let sentinels = service(&imported)["sentinels"].to_string();
+        assert_eq!(sentinels, format!("[\"{expected}\"]"), "{connect} {server}");
+    }
+    for (connect, server, part) in [
+        ("port \"${NO}\"", "", "\"${NO}\" is not a port; set the variable"),
+        ("port x", "", "\"x\" is not a port; name the sentinels: --sentinel HOST:PORT"),
+        ("", "port 99999", "\"99999\" is not a port"),
+        ("port 26379 addr \"${NO}\"", "", "is not a host; set the variable"),
+    ] {
+        let shown = refusal(&text("", connect, server));
+        assert!(shown.starts_with("h.cfg:5:2: ") && shown.contains(part), "{shown}");
+        let sentinels = vec![(None, "s:26379".to_owned())];
+        let options = ImportOptions { sentinels, ..ImportOptions::default() };
+        assert_eq!(import_with(&text("", connect, server), &options).refusals, [], "{connect}");
+    }
+}
