@@ -3,12 +3,11 @@
 use std::collections::BTreeSet;
 
 use crate::config_file::Directive;
+use crate::keywords;
 use crate::plan::{Plan, PlannedListen, Planner};
 use crate::proxies;
 use crate::report::LineOutcome;
-use crate::tokenizer::safe_word;
 use crate::values::{self, BindAddress, BindError};
-use crate::{Refusal, keywords};
 
 /// Paths of haproxy's probes that the admin server answers.
 const PROBES: &[&str] = &["/healthz", "/livez", "/readyz", "/alive", "/ready", "/startup"];
@@ -18,36 +17,21 @@ const SENTINELS: &str =
 const CLUSTER: &str = "leads to Redis Cluster, which has no single master: keep it in haproxy; \
                        Pointsman serves masters that Sentinel monitors";
 
-/// Properties of a `bind` that Pointsman lacks.
-const LOSSES: &[(&str, &str)] = &[
-    ("v6only", "[::] accepts IPv4 as well, unless an IPv4 address has the same port"),
-    ("mode", "the mode of the socket file is service.unix_socket_mode, 0660 by default"),
-    ("accept-proxy", "the admin server does not read the PROXY protocol: its clients will fail"),
-];
-
 impl<'a> Planner<'a> {
     /// The addresses of a section, with a note on each line that `key` takes.
     pub(super) fn listen_of(&mut self, section: usize, key: &str) -> Vec<PlannedListen> {
         let mut all: Vec<PlannedListen> = Vec::new();
-        for bind in
-            proxies::directives(self.config, section).iter().filter(|it| it.begins(&["bind"]))
-        {
-            let has = |word: &str| bind.words.iter().any(|own| own.is(word));
-            match values::bind_addresses(&bind.word(1), has("v6only")) {
+        for bind in proxies::lines(self.config, section, "bind") {
+            match values::bind_addresses(&bind.word(1), bind.has("v6only")) {
                 Ok(addrs) => {
                     add(&mut all, addrs, bind);
                     let key = match key {
-                        _ if !has("ssl") || self.options.allow_plaintext => key,
+                        _ if !bind.has("ssl") || self.options.allow_plaintext => key,
                         "service.listen" => "service.tls_listen",
                         "service.replica_listen" => "service.replica_tls_listen",
                         key => key,
                     };
                     self.notes.add(bind, LineOutcome::Mapped, key);
-                    for (word, note) in LOSSES {
-                        if has(word) {
-                            self.notes.replace(bind, LineOutcome::Unmatched, note);
-                        }
-                    }
                 }
                 Err(BindError::Family) => {
                     let note = "Pointsman listens on TCP and on Unix sockets with a path, not on \
@@ -55,14 +39,8 @@ impl<'a> Planner<'a> {
                     self.notes.add(bind, LineOutcome::Unmatched, note);
                 }
                 Err(BindError::Unreadable) => {
-                    let message =
-                        format!("{:?} is not an address to listen on", safe_word(&bind.word(1)));
-                    let remedy = if bind.word(1).contains("${") {
-                        "set the variable and run again"
-                    } else {
-                        "write an IP address and a port"
-                    };
-                    self.refusals.push(Refusal::new(bind.position.clone(), message, remedy));
+                    let remedy = "write an IP address and a port";
+                    self.refuse_word(bind, &bind.word(1), "an address to listen on", remedy);
                 }
             }
         }
@@ -81,8 +59,7 @@ impl<'a> Planner<'a> {
         for (section, backends) in admin {
             for (addr, position) in self.listen_of(*section, "admin.listen") {
                 if let BindAddress::Unix(_) = addr {
-                    let binds = proxies::directives(self.config, *section);
-                    if let Some(bind) = binds.iter().find(|it| it.position == position) {
+                    if let Some(bind) = self.config.at(&position) {
                         let note = "the admin server listens on TCP; admin.control_socket accepts \
                                     orders on a Unix socket";
                         self.notes.replace(bind, LineOutcome::Unmatched, note);
@@ -110,15 +87,12 @@ impl<'a> Planner<'a> {
             };
             let note = format!("{what}: /alive is for liveness and /ready for readiness");
             self.notes.add(directive, outcome, &note);
-        } else if directive.words.iter().any(|word| word.is("prometheus-exporter")) {
+        } else if directive.has("prometheus-exporter") {
             let note = "/metrics of the admin server; metrics.haproxy_names adds the old names";
             self.notes.add(directive, LineOutcome::Mapped, note);
         } else if directive.begins(&["default_backend"]) || directive.begins(&["use_backend"]) {
-            self.notes.add(
-                directive,
-                LineOutcome::Unneeded,
-                "the admin server answers all of its paths itself",
-            );
+            let note = "the admin server answers all of its paths itself";
+            self.notes.add(directive, LineOutcome::Unneeded, note);
         }
     }
 
@@ -127,20 +101,13 @@ impl<'a> Planner<'a> {
         let proxies = self.proxies;
         let listeners: Vec<usize> = proxies.listeners.iter().map(|it| it.section).collect();
         for at in proxies.serving().filter(|at| !listeners.contains(at)) {
-            self.note_head(
-                at,
-                LineOutcome::Unneeded,
-                "part of haproxy's choice of a server, which the sentinels make now",
-            );
+            let note = "part of haproxy's choice of a server, which the sentinels make now";
+            self.note_head(at, LineOutcome::Unneeded, note);
         }
-        let conditions = listeners.iter().flat_map(|at| proxies::directives(self.config, *at));
-        for directive in conditions.filter(|it| it.begins(&["acl"]) && proxies::names_backends(it))
-        {
-            self.notes.add(
-                directive,
-                LineOutcome::Unneeded,
-                "the sentinels decide in place of this condition",
-            );
+        let conditions = listeners.iter().flat_map(|at| proxies::lines(self.config, *at, "acl"));
+        for acl in conditions.filter(|it| proxies::names_backends(it)) {
+            let note = "the sentinels decide in place of this condition";
+            self.notes.add(acl, LineOutcome::Unneeded, note);
         }
         let with_backends = |all: &[(usize, Vec<usize>)]| -> Vec<usize> {
             let sections = all.iter().flat_map(|(at, backends)| backends.iter().chain([at]));
@@ -155,13 +122,6 @@ impl<'a> Planner<'a> {
             (proxies.disabled.clone(), LineOutcome::Unneeded, "the section is disabled"),
         ] {
             sections.into_iter().for_each(|at| self.note_section(at, outcome, note));
-        }
-        for at in proxies.serving() {
-            for server in proxies::servers(self.config, at) {
-                if let Some(loss) = loss(server.directive) {
-                    self.notes.replace(server.directive, LineOutcome::Unmatched, loss);
-                }
-            }
         }
     }
 
@@ -180,15 +140,4 @@ fn add(all: &mut Vec<PlannedListen>, addrs: Vec<BindAddress>, line: &Directive) 
             all.push((addr, line.position.clone()));
         }
     }
-}
-
-/// A property of a server line that Pointsman lacks.
-fn loss(server: &Directive) -> Option<&'static str> {
-    let has = |word: &str| server.words.iter().any(|own| own.is(word));
-    if has("send-proxy") || has("send-proxy-v2") {
-        return Some("Pointsman does not send the PROXY protocol to Redis");
-    }
-    has("maxconn").then_some(
-        "Pointsman does not limit connections per server; service.max_connections limits clients",
-    )
 }

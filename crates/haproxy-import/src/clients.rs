@@ -14,7 +14,7 @@
 use std::net::IpAddr;
 
 use crate::config_file::Directive;
-use crate::plan::{Plan, PlannedKey, PlannedService, Planner};
+use crate::plan::{Plan, PlannedService, Planner};
 use crate::proxies::{self, RedisListener};
 use crate::report::LineOutcome;
 use crate::tls;
@@ -64,10 +64,13 @@ impl<'a> Planner<'a> {
         masters: &[ClientRules<'a>],
         readers: &[ClientRules<'a>],
     ) {
+        let mut set = |key, value: &str, line| {
+            service.keys.extend(tls::planned_keys(vec![(key, value.to_owned())], line));
+        };
         let all = || masters.iter().chain(readers);
         match common(all().map(|it| &it.balancers)) {
             Ok(Some((value, line))) => {
-                self.set(service, "proxy_protocol_from", &value, line);
+                set("proxy_protocol_from", &value, line);
                 for line in all().flat_map(|it| &it.lines).filter(|it| is_about_proxies(it)) {
                     self.note_balancers(line, &value);
                 }
@@ -96,26 +99,15 @@ impl<'a> Planner<'a> {
             [("allow", masters, &allow), ("replica_allow", readers, &replica_allow)]
         {
             let Some((value, line)) = value else { continue };
-            self.set(service, key, value, line);
+            set(key, value, line);
             for line in rules.iter().flat_map(|it| &it.lines).filter(|it| !is_about_proxies(it)) {
                 self.notes.replace(line, LineOutcome::Mapped, &format!("service.{key} = {value}"));
             }
         }
         // The list of the service applies to readers as well, unless they have one.
         if let (Some((_, line)), None, false) = (&allow, &replica_allow, readers.is_empty()) {
-            self.set(service, "replica_allow", EVERYONE, line);
+            set("replica_allow", EVERYONE, line);
         }
-    }
-
-    fn set(
-        &mut self,
-        service: &mut PlannedService,
-        key: &'static str,
-        value: &str,
-        line: &Directive,
-    ) {
-        let position = line.position.clone();
-        service.keys.push(PlannedKey { key, value: value.to_owned(), position });
     }
 
     fn note_balancers(&mut self, line: &Directive, value: &str) {
@@ -134,8 +126,8 @@ impl<'a> Planner<'a> {
         let config = self.config;
         let own = proxies::directives(config, listener.section);
         let mut rules = ClientRules::default();
-        let binds: Vec<&Directive> = own.iter().filter(|it| it.begins(&["bind"])).collect();
-        let accepts_proxy = |it: &&&Directive| it.words.iter().any(|word| word.is("accept-proxy"));
+        let binds: Vec<&Directive> = proxies::lines(config, listener.section, "bind").collect();
+        let accepts_proxy = |it: &&&Directive| it.has("accept-proxy");
         let with_proxy: Vec<&Directive> = binds.iter().filter(accepts_proxy).copied().collect();
         if let Some(first) = with_proxy.first() {
             // With a part of the addresses only, a value that no other listener has.
@@ -202,7 +194,7 @@ fn restriction<'a>(own: &'a [Directive], stage: &str) -> Option<Stage<'a>> {
 }
 
 fn is_about_proxies(line: &Directive) -> bool {
-    line.begins(&["bind"]) || line.words.iter().any(|word| word.is("expect-proxy"))
+    line.begins(&["bind"]) || line.has("expect-proxy")
 }
 
 /// The value that all listeners have; `None` if none has one.

@@ -77,6 +77,22 @@ impl Directive {
         with.iter().zip(0..).all(|(text, at)| self.has_at(at, text))
     }
 
+    /// Whether it begins with the words of a text.
+    pub(super) fn begins_with(&self, text: &str) -> bool {
+        text.split(' ').zip(0..).all(|(word, at)| self.has_at(at, word))
+    }
+
+    /// Whether a word after the first is this one.
+    pub(super) fn has(&self, text: &str) -> bool {
+        self.words.iter().skip(1).any(|word| word.is(text))
+    }
+
+    /// The word after `key`.
+    pub(super) fn value(&self, key: &str) -> Option<String> {
+        let at = self.words.iter().position(|word| word.is(key))?;
+        self.words.get(at + 1).map(ToString::to_string)
+    }
+
     /// Whether the word at `at` is this one.
     pub(super) fn has_at(&self, at: usize, text: &str) -> bool {
         self.words.get(at).is_some_and(|word| word.is(text))
@@ -174,26 +190,25 @@ fn inherit(sections: &mut [Section], refusals: &mut Vec<Refusal>) {
     let mut named: BTreeMap<String, Option<usize>> = BTreeMap::new();
     let mut last = None;
     for (index, section) in sections.iter_mut().enumerate() {
-        let from = section
-            .head
-            .words
-            .iter()
-            .position(|word| word.is("from"))
-            .map(|at| section.head.word(at + 1));
+        let from = section.head.value("from");
         section.defaults = match (&from, section.kind) {
             (Some(name), _) => {
                 let found = named.get(name).copied();
                 let shown = tokenizer::safe_word(name);
-                let position = || section.head.position.clone();
-                if found.is_none() {
-                    let what = format!("there is no section \"defaults {shown}\" above this line");
-                    let remedy = "name one that is defined above";
-                    refusals.push(Refusal::new(position(), what, remedy));
-                } else if found == Some(None) {
-                    let what = format!("several sections above are \"defaults {shown}\"");
-                    let remedy = "give each its own name, as haproxy demands";
-                    refusals.push(Refusal::new(position(), what, remedy));
-                }
+                let refusal = match found {
+                    None => Some((
+                        format!("there is no section \"defaults {shown}\" above this line"),
+                        "name one that is defined above",
+                    )),
+                    Some(None) => Some((
+                        format!("several sections above are \"defaults {shown}\""),
+                        "give each its own name, as haproxy demands",
+                    )),
+                    Some(Some(_)) => None,
+                };
+                refusals.extend(refusal.map(|(what, remedy)| {
+                    Refusal::new(section.head.position.clone(), what, remedy)
+                }));
                 found.flatten()
             }
             (None, kind) => last.filter(|_| kind.is_proxy()),

@@ -128,9 +128,8 @@ pub(super) fn read<'a>(
         if directive.begins(&["option", "redis-check"]) {
             check.is_redis = true;
         } else if directive.begins(&["tcp-check", "connect"]) {
-            let [port, addr] = ["port", "addr"].map(|key| value_of(&directive.words, key));
-            let has = |text: &str| directive.words.iter().any(|word| word.is(text));
-            let tls = match (has("ssl"), has("default")) {
+            let [port, addr] = ["port", "addr"].map(|key| directive.value(key));
+            let tls = match (directive.has("ssl"), directive.has("default")) {
                 (true, _) => CheckTls::On,
                 (false, true) => CheckTls::OfServer,
                 (false, false) => CheckTls::Off,
@@ -155,12 +154,6 @@ pub(super) fn read<'a>(
         interpret(exchange, variables, &mut check);
     }
     check
-}
-
-/// The word after `key`.
-pub(super) fn value_of(words: &[Word], key: &str) -> Option<String> {
-    let at = words.iter().position(|word| word.is(key))?;
-    words.get(at + 1).map(ToString::to_string)
 }
 
 /// The pattern of a `tcp-check expect`, in lower case.
@@ -336,40 +329,38 @@ fn push_text(fragments: &mut Vec<Fragment>, text: &str) {
     }
 }
 
-/// Splits what is sent into lines at line feeds, and drops empty ones.
-fn lines(sent: Vec<(Position, Fragment)>) -> Vec<(Position, Vec<Fragment>)> {
-    let mut lines: Vec<(Position, Vec<Fragment>)> = Vec::new();
-    let mut line: Option<(Position, Vec<Fragment>)> = None;
+/// Splits what is sent at separators, and drops empty pieces.
+fn split(
+    sent: impl IntoIterator<Item = (Position, Fragment)>,
+    separators: &[char],
+) -> Vec<(Position, Vec<Fragment>)> {
+    let mut pieces: Vec<(Position, Vec<Fragment>)> = Vec::new();
+    let mut open: Option<(Position, Vec<Fragment>)> = None;
     for (position, fragment) in sent {
+        let mut piece = || (position.clone(), Vec::new());
         match fragment {
-            Fragment::Variable { .. } => {
-                line.get_or_insert_with(|| (position, Vec::new())).1.push(fragment);
-            }
+            Fragment::Variable { .. } => open.get_or_insert_with(piece).1.push(fragment),
             Fragment::Text(text) => {
-                for (at, piece) in text.split('\n').enumerate() {
+                for (at, text) in text.split(separators).enumerate() {
                     if at > 0 {
-                        lines.extend(line.take());
+                        pieces.extend(open.take());
                     }
-                    let piece = piece.trim_end_matches('\r');
-                    if !piece.is_empty() {
-                        push_text(
-                            &mut line.get_or_insert_with(|| (position.clone(), Vec::new())).1,
-                            piece,
-                        );
+                    if !text.is_empty() {
+                        push_text(&mut open.get_or_insert_with(&mut piece).1, text);
                     }
                 }
             }
         }
     }
-    lines.extend(line);
-    lines
+    pieces.extend(open);
+    pieces
 }
 
 /// Splits what is sent into commands: an inline command is one line, a RESP array several.
 fn commands(sent: Vec<(Position, Fragment)>) -> Vec<(Position, Vec<Argument>)> {
     let mut commands: Vec<(Position, Vec<Argument>)> = Vec::new();
     let mut missing = 0_usize;
-    for (position, line) in lines(sent) {
+    for (position, line) in split(sent, &['\r', '\n']) {
         let first = if let Some(Fragment::Text(text)) = line.first() { text.as_str() } else { "" };
         let is_length =
             |text: &str| text.strip_prefix('$').is_some_and(|it| it.parse::<u32>().is_ok());
@@ -384,34 +375,10 @@ fn commands(sent: Vec<(Position, Fragment)>) -> Vec<(Position, Vec<Argument>)> {
                 arguments.push(line);
             }
         } else {
-            commands.push((position, inline_arguments(line)));
+            let fragments = line.into_iter().map(|it| (position.clone(), it));
+            let arguments = split(fragments, &[' ', '\t']).into_iter().map(|(_, it)| it);
+            commands.push((position.clone(), arguments.collect()));
         }
     }
     commands
-}
-
-/// An inline command, split at blanks.
-fn inline_arguments(line: Vec<Fragment>) -> Vec<Argument> {
-    let mut arguments: Vec<Argument> = vec![Vec::new()];
-    for fragment in line {
-        match fragment {
-            Fragment::Variable { .. } => {
-                if let Some(argument) = arguments.last_mut() {
-                    argument.push(fragment);
-                }
-            }
-            Fragment::Text(text) => {
-                for (at, piece) in text.split([' ', '\t']).enumerate() {
-                    if at > 0 {
-                        arguments.push(Vec::new());
-                    }
-                    if let Some(argument) = arguments.last_mut().filter(|_| !piece.is_empty()) {
-                        push_text(argument, piece);
-                    }
-                }
-            }
-        }
-    }
-    arguments.retain(|argument| !argument.is_empty());
-    arguments
 }

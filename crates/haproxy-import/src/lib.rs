@@ -19,6 +19,7 @@ mod clients;
 mod config_file;
 mod health_check;
 mod keywords;
+mod line_options;
 mod names;
 mod plan;
 mod planner;
@@ -79,7 +80,11 @@ pub struct Refusal {
 
 impl Refusal {
     fn new(position: Position, message: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { position: Some(position), message: message.into(), remedy: remedy.into() }
+        Self { position: Some(position), ..Self::general(message, remedy) }
+    }
+
+    fn general(message: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { position: None, message: message.into(), remedy: remedy.into() }
     }
 }
 

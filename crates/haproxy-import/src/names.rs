@@ -53,15 +53,10 @@ impl Planner<'_> {
             let earlier = self.options.names.iter().take(at);
             let differs = |it: &&(Option<String>, String)| it.0 == *listener && it.1 != *name;
             if let Some((_, other)) = earlier.into_iter().find(differs) {
-                self.refusals.push(Refusal {
-                    position: None,
-                    message: format!(
-                        "--name gives two names, {} and {}",
-                        safe_word(other),
-                        safe_word(name)
-                    ),
-                    remedy: "name the listener of each: --name LISTENER=NAME".to_owned(),
-                });
+                let (one, other) = (safe_word(other), safe_word(name));
+                let message = format!("--name gives two names, {one} and {other}");
+                let remedy = "name the listener of each: --name LISTENER=NAME";
+                self.refusals.push(Refusal::general(message, remedy));
             }
         }
         let known: Vec<String> =
@@ -72,11 +67,9 @@ impl Planner<'_> {
             let Some(listener) = listener else { continue };
             if !self.proxies.listeners.iter().any(|it| it.name == *listener) {
                 let (listener, value) = (safe_word(listener), safe_word(value));
-                self.refusals.push(Refusal {
-                    position: None,
-                    message: format!("{flag} {listener}={value}: no Redis listener has this name"),
-                    remedy: format!("use one of: {}", known.join(", ")),
-                });
+                let message = format!("{flag} {listener}={value}: no Redis listener has this name");
+                let remedy = format!("use one of: {}", known.join(", "));
+                self.refusals.push(Refusal::general(message, remedy));
             }
         }
     }

@@ -36,6 +36,17 @@ pub(super) enum NameSource {
     Assumed,
 }
 
+impl NameSource {
+    /// What is assumed about the name.
+    pub(super) fn assumption(&self) -> Option<&'static str> {
+        match self {
+            Self::Assumed => Some("is assumed: compare it with `sentinel monitor`"),
+            Self::Elsewhere => Some("is taken from the rest of the file"),
+            Self::Option | Self::General | Self::Query(_) => None,
+        }
+    }
+}
+
 /// One `[[service]]`.
 #[derive(Debug)]
 pub(super) struct PlannedService {

@@ -35,6 +35,7 @@ pub(super) fn plan(context: &Context<'_>, notes: &mut Notes, refusals: &mut Vec<
     planner.check_names();
     planner.add_tls(&mut plan);
     planner.check_addresses(&plan);
+    planner.note_options();
     if plan.services.is_empty() && planner.refusals.is_empty() {
         planner.refuse_without_services();
     }

@@ -83,19 +83,22 @@ impl ServerLine<'_> {
 /// The servers of a section; a template counts once.
 pub(super) fn servers(config: &ConfigFile, section: usize) -> impl Iterator<Item = ServerLine<'_>> {
     directives(config, section).iter().filter_map(|directive| {
-        let at = if directive.begins(&["server"]) {
-            2
-        } else if directive.begins(&["server-template"]) {
-            3
-        } else {
-            return None;
-        };
-        Some(ServerLine { directive, address: directive.word(at) })
+        let at = ["server", "server-template"].iter().position(|it| directive.has_at(0, it))?;
+        Some(ServerLine { directive, address: directive.word(at + 2) })
     })
 }
 
 pub(super) fn directives(config: &ConfigFile, section: usize) -> &[Directive] {
     config.sections.get(section).map(|section| section.directives.as_slice()).unwrap_or_default()
+}
+
+/// The lines of a section that begin with a keyword.
+pub(super) fn lines<'a>(
+    config: &'a ConfigFile,
+    section: usize,
+    keyword: &'static str,
+) -> impl Iterator<Item = &'a Directive> {
+    directives(config, section).iter().filter(move |it| it.has_at(0, keyword))
 }
 
 /// Whether one of these addresses is that of a section.
@@ -112,8 +115,7 @@ fn listens(config: &ConfigFile, section: usize) -> bool {
         .get(section)
         .filter(|it| it.kind == SectionKind::Listen)
         .map(|it| it.head.word(2));
-    directives(config, section).iter().any(|it| it.begins(&["bind"]))
-        || head.is_some_and(|it| it.contains(':'))
+    lines(config, section, "bind").next().is_some() || head.is_some_and(|it| it.contains(':'))
 }
 
 /// Sorts the sections.
@@ -161,7 +163,7 @@ fn backends(config: &ConfigFile, section: usize) -> Vec<usize> {
     let is_listen = config.sections.get(section).is_some_and(|it| it.kind == SectionKind::Listen);
     let mut backends: Vec<usize> = if is_listen { vec![section] } else { Vec::new() };
     // A section's own `default_backend` replaces that of its defaults.
-    let rules = directives(config, section).iter().filter(|it| it.begins(&["use_backend"]));
+    let rules = lines(config, section, "use_backend");
     for directive in rules.chain(config.setting(section, &["default_backend"])) {
         backends.extend(config.backend(&directive.word(1)));
     }
@@ -186,25 +188,20 @@ fn leads_to_cluster(checks: &[HealthCheck], backends: &[usize]) -> bool {
 }
 
 fn is_admin(config: &ConfigFile, section: usize, backends: &[usize]) -> bool {
-    let dynamic = directives(config, section)
-        .iter()
-        .any(|it| it.begins(&["use_backend"]) && is_dynamic(config, it));
+    let dynamic = lines(config, section, "use_backend").any(|it| is_dynamic(config, it));
     let all = std::iter::once(section).chain(backends.iter().copied());
     !dynamic
         && all.flat_map(|at| directives(config, at)).any(|it| {
             it.begins(&["monitor-uri"])
                 || it.begins(&["stats"])
-                || (it.begins(&["http-request"])
-                    && it
-                        .words
-                        .iter()
-                        .any(|word| word.is("prometheus-exporter") || word.is("return")))
+                || (it.has_at(0, "http-request")
+                    && (it.has("prometheus-exporter") || it.has("return")))
         })
 }
 
 /// The ports that clients of a section connect to.
 pub(super) fn listen_ports(config: &ConfigFile, section: usize) -> BTreeSet<u16> {
-    let binds = directives(config, section).iter().filter(|it| it.begins(&["bind"]));
+    let binds = lines(config, section, "bind");
     let head = config.sections.get(section).map(|it| it.head.word(2));
     binds
         .map(|it| it.word(1))
@@ -234,7 +231,7 @@ fn leads_to_sentinels(
     backends: &[usize],
 ) -> bool {
     let port = listen_port(config, section);
-    let has_port = |it: &Directive| health_check::value_of(&it.words, "port").is_some();
+    let has_port = |it: &Directive| it.value("port").is_some();
     let mut any = false;
     for at in backends {
         let Some(check) = checks.get(*at) else { continue };
@@ -264,7 +261,7 @@ fn listener(
     let mut voters: Vec<usize> = Vec::new();
     for at in std::iter::once(section).chain(backends.iter().copied()) {
         for directive in directives(config, at).iter().filter(|it| is_condition(it)) {
-            let named = directive.words.iter().flat_map(|word| backends_in(&word.to_string()));
+            let named = named_backends(directive).into_iter();
             voters.extend(named.filter_map(|name| config.backend(&name)));
         }
     }
@@ -321,8 +318,7 @@ fn role_of(
     section: usize,
     backends: &[usize],
 ) -> Option<Role> {
-    let mut rules = directives(config, section).iter().filter(|it| it.begins(&["use_backend"]));
-    let rule = rules.find(|it| it.words.len() == 2);
+    let rule = lines(config, section, "use_backend").find(|it| it.words.len() == 2);
     let rule = rule.or_else(|| config.setting(section, &["default_backend"]));
     let default = rule.and_then(|it| config.backend(&it.word(1)));
     let role = |at: usize| checks.get(at).and_then(|check| check.role);
@@ -339,23 +335,20 @@ fn role_of(
 fn is_selected(config: &ConfigFile, checks: &[HealthCheck], section: usize, at: usize) -> bool {
     let queries = |at: usize| checks.get(at).is_some_and(|check| check.sentinel.is_some());
     let votes = |directive: &Directive| {
-        let words: Vec<String> = directive.words.iter().map(ToString::to_string).collect();
-        let is_less = |it: &String| ["unless", "lt", "le", "eq"].contains(&it.as_str());
-        let mut named = words.iter().flat_map(|word| backends_in(word));
-        !words.iter().any(|it| is_less(it) || it.starts_with('!'))
-            && named.any(|name| config.backend(&name).is_some_and(queries))
+        let is_less = ["unless", "lt", "le", "eq"].iter().any(|it| directive.has(it))
+            || directive.words.iter().any(|it| it.to_string().starts_with('!'));
+        let mut named = named_backends(directive).into_iter();
+        !is_less && named.any(|name| config.backend(&name).is_some_and(queries))
     };
     let own = directives(config, section);
-    let is_rule =
-        |it: &&Directive| it.begins(&["use_backend"]) && config.backend(&it.word(1)) == Some(at);
+    let is_rule = |it: &&Directive| config.backend(&it.word(1)) == Some(at);
+    let mut rules = lines(config, section, "use_backend").filter(is_rule);
     let by_rule = |rule: &Directive| {
-        let is_named = |acl: &&Directive| {
-            acl.begins(&["acl"]) && rule.words.iter().skip(2).any(|it| it.is(&acl.word(1)))
-        };
+        let is_named = |acl: &&Directive| acl.has_at(0, "acl") && rule.has(&acl.word(1));
         votes(rule) || own.iter().filter(is_named).any(votes)
     };
     let within = directives(config, at).iter().filter(|it| is_condition(it));
-    queries(at) || within.into_iter().any(votes) || own.iter().filter(is_rule).any(by_rule)
+    queries(at) || within.into_iter().any(votes) || rules.any(by_rule)
 }
 
 /// Whether the backend is computed, or missing.
@@ -391,7 +384,11 @@ fn is_condition(directive: &Directive) -> bool {
 
 /// Whether a condition is about the health of backends.
 pub(super) fn names_backends(directive: &Directive) -> bool {
-    directive.words.iter().any(|word| !backends_in(&word.to_string()).is_empty())
+    !named_backends(directive).is_empty()
+}
+
+fn named_backends(directive: &Directive) -> Vec<String> {
+    directive.words.iter().flat_map(|word| backends_in(&word.to_string())).collect()
 }
 
 /// The backends that a condition names: `nbsrv(name)`, `srv_is_up(name/server)`.
@@ -412,6 +409,11 @@ fn dedup(list: &mut Vec<usize>) {
 }
 
 impl Proxies {
+    /// What the checks of a section ask the sentinels.
+    pub(super) fn query(&self, section: usize) -> Option<&SentinelQuery> {
+        self.checks.get(section)?.sentinel.as_ref()
+    }
+
     /// Sections that serve the Redis listeners.
     pub(super) fn serving(&self) -> impl Iterator<Item = usize> {
         self.listeners.iter().flat_map(|it| it.backends.iter().chain(&it.voters)).copied()
@@ -428,7 +430,7 @@ impl Proxies {
             .flat_map(|(_, backends)| backends.iter());
         let used: BTreeSet<usize> = self.serving().chain(others.copied()).collect();
         for (at, section) in config.sections.iter().enumerate() {
-            let queries = self.checks.get(at).is_some_and(|check| check.sentinel.is_some());
+            let queries = self.query(at).is_some();
             let kept =
                 self.empty.contains(&at) || self.disabled.contains(&at) || used.contains(&at);
             let is_backend = match section.kind {

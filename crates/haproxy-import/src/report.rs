@@ -110,15 +110,11 @@ impl ImportReport {
     pub(super) fn strict_refusal(&self) -> Option<Refusal> {
         let (assumed, unmatched) =
             (self.count(LineOutcome::Assumed), self.count(LineOutcome::Unmatched));
-        (assumed + unmatched > 0).then(|| Refusal {
-            position: None,
-            message: format!(
-                "--strict: {assumed} lines ASSUMED, {unmatched} lines with NO COUNTERPART"
-            ),
-            remedy:
-                "name what is assumed, remove what has no counterpart, or import without --strict"
-                    .to_owned(),
-        })
+        let message =
+            format!("--strict: {assumed} lines ASSUMED, {unmatched} lines with NO COUNTERPART");
+        let remedy =
+            "name what is assumed, remove what has no counterpart, or import without --strict";
+        (assumed + unmatched > 0).then(|| Refusal::general(message, remedy))
     }
 }
 
@@ -201,6 +197,16 @@ impl Notes {
     pub(super) fn replace(&mut self, directive: &Directive, outcome: LineOutcome, note: &str) {
         self.entries.remove(&directive.position);
         self.add(directive, outcome, note);
+    }
+
+    /// Adds a loss, in place of what the line was mapped to; what is assumed stays.
+    pub(super) fn lose(&mut self, directive: &Directive, note: &str) {
+        let earlier = self.entries.remove(&directive.position);
+        self.add(directive, LineOutcome::Unmatched, note);
+        let kept = [LineOutcome::Assumed, LineOutcome::Unmatched];
+        if let Some(earlier) = earlier.filter(|it| kept.contains(&it.outcome)) {
+            self.add(directive, LineOutcome::Unmatched, &earlier.note);
+        }
     }
 
     /// The full report: lines without a note get that of their keyword.

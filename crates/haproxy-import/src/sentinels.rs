@@ -3,13 +3,15 @@
 
 use std::collections::BTreeSet;
 
-use crate::health_check;
+use crate::config_file::Directive;
 use crate::plan::Planner;
 use crate::proxies::{self, RedisListener};
 use crate::report::LineOutcome;
 use crate::sentinel_group::{self, SentinelGroup};
 use crate::tokenizer::safe_word;
-use crate::{Position, Refusal, SENTINEL_PORT, values};
+use crate::{Position, SENTINEL_PORT, values};
+
+const NAME_THEM: &str = "name the sentinels: --sentinel HOST:PORT";
 
 impl<'a> Planner<'a> {
     /// The sentinels of a listener's master, and the line of the first if the file names them. None
@@ -76,25 +78,16 @@ impl<'a> Planner<'a> {
         if own.is_empty() { of(None) } else { own }
     }
 
-    /// Whether an option gives the sentinels of this very listener.
-    pub(super) fn has_own_sentinels(&self, listener: &RedisListener) -> bool {
-        self.options.sentinels.iter().any(|(of, _)| of.as_ref() == Some(&listener.name))
-    }
-
     /// The sentinels that a backend's checks query.
     fn queried(&mut self, section: usize) -> SentinelGroup<'a> {
         let mut group = SentinelGroup::default();
-        let Some(query) =
-            self.proxies.checks.get(section).and_then(|check| check.sentinel.as_ref())
-        else {
-            return group;
-        };
+        let Some(query) = self.proxies.query(section) else { return group };
         let config = self.config;
         let defaults = || config.effective(section).filter(|it| it.begins(&["default-server"]));
         for server in proxies::servers(config, section) {
             let option = |of_check: &Option<String>, key: &str| {
                 let mut lines = std::iter::once(server.directive).chain(defaults());
-                let of_lines = || lines.find_map(|it| health_check::value_of(&it.words, key));
+                let of_lines = || lines.find_map(|it| it.value(key));
                 of_check.clone().or_else(of_lines)
             };
             let (addr, port) = (option(&query.addr, "addr"), option(&query.port, "port"));
@@ -107,14 +100,13 @@ impl<'a> Planner<'a> {
             };
             let own = own.or(of_server.and_then(|(_, port)| port));
             let Ok(port) = port.as_deref().map(str::parse).transpose() else {
-                let position = &server.directive.position;
-                self.refuse_word(position, &port.unwrap_or_default(), "a port");
+                self.refuse_word(server.directive, &port.unwrap_or_default(), "a port", NAME_THEM);
                 continue;
             };
             let port: u16 = port.or(own).unwrap_or(SENTINEL_PORT);
             match (self.env.endpoint)(&values::join(&host, port)) {
                 Some(endpoint) => group.add(&host, endpoint, server.directive),
-                None => self.refuse_word(&server.directive.position, &host, "a host"),
+                None => self.refuse_word(server.directive, &host, "a host", NAME_THEM),
             }
         }
         group
@@ -172,20 +164,20 @@ impl<'a> Planner<'a> {
                             found.push(endpoint);
                         }
                     }
-                    None => self.refuse_word(&server.directive.position, &server.address, "a host"),
+                    None => {
+                        self.refuse_word(server.directive, &server.address, "a host", NAME_THEM)
+                    }
                 }
             }
         }
         found
     }
 
-    fn refuse_word(&mut self, position: &Position, word: &str, what: &str) {
+    /// Refuses a word that is not what it should be, or has an unset variable.
+    pub(super) fn refuse_word(&mut self, line: &Directive, word: &str, what: &str, remedy: &str) {
         let message = format!("{:?} is not {what}", safe_word(word));
-        let remedy = if word.contains("${") {
-            "set the variable and run again"
-        } else {
-            "name the sentinels: --sentinel HOST:PORT"
-        };
-        self.refusals.push(Refusal::new(position.clone(), message, remedy));
+        let is_unset = word.contains("${");
+        let remedy = if is_unset { "set the variable and run again" } else { remedy };
+        self.refuse_line(line, message, remedy);
     }
 }

@@ -19,8 +19,8 @@ use crate::tokenizer::safe_word;
 /// Words in listener names that usually mean readers.
 const READER_WORDS: &[&str] = &["ro", "read", "reader", "readers", "reads", "secondary"];
 /// What becomes of a rule that leads readers to the master.
-const EMPTY: &str = "service.replicas.empty = \"master\": readers reach the master while no replica \
-                     is eligible";
+const EMPTY: &str = "service.replicas.empty = \"master\": all readers of the service reach the master \
+                     while no replica is eligible";
 /// Endings of such words.
 const READER_ENDINGS: &[&str] = &["readonly", "slave", "slaves", "replica", "replicas"];
 
@@ -35,18 +35,8 @@ impl<'a> Planner<'a> {
         for (named, name) in named.iter().zip(Self::service_names(&named)) {
             self.add_master(named, name, plan);
         }
-        for listener in &replicas {
+        for listener in replicas {
             self.add_replicas(listener, plan);
-        }
-        for service in plan.services.iter().filter(|it| !it.tables.is_empty()) {
-            let is_of = |it: &&&RedisListener| {
-                proxies::is_of(self.config, it.section, &service.replica_listen)
-                    && self.exceptions(it, Role::Replica).is_empty()
-            };
-            let others: Vec<usize> = replicas.iter().filter(is_of).map(|it| it.section).collect();
-            for section in others {
-                self.note_head(section, LineOutcome::Assumed, EMPTY);
-            }
         }
     }
 
@@ -56,15 +46,16 @@ impl<'a> Planner<'a> {
 
     /// The rules that lead clients of this role to servers of the other one.
     fn exceptions(&self, listener: &RedisListener, role: Role) -> Vec<&'a Directive> {
-        let config = self.config;
-        let own = proxies::directives(config, listener.section).iter();
         let is_other = |it: &&Directive| self.role_of(&it.word(1)).is_some_and(|it| it != role);
-        own.filter(|it| it.begins(&["use_backend"]) && is_other(it)).collect()
+        let rules = proxies::lines(self.config, listener.section, "use_backend");
+        rules.filter(is_other).collect()
     }
 
     /// Refuses a listener that selects the role by client or traffic, and reports one that does so
     /// while the servers of the usual role are down.
     fn refuse_roles(&mut self, listener: &RedisListener, role: Role) -> bool {
+        let all = self.proxies.listeners.iter();
+        let is_only = all.filter(|it| it.role == listener.role).count() == 1;
         let own = proxies::directives(self.config, listener.section);
         for rule in self.exceptions(listener, role) {
             if !proxies::is_about_health(own, rule) {
@@ -78,7 +69,9 @@ impl<'a> Planner<'a> {
                     LineOutcome::Assumed,
                     "haproxy led writers to replicas here; Pointsman lets them wait for a master",
                 ),
-                Role::Replica if self.is_for_no_replica(rule) => (LineOutcome::Mapped, EMPTY),
+                Role::Replica if is_only && self.is_for_no_replica(rule) => {
+                    (LineOutcome::Mapped, EMPTY)
+                }
                 Role::Replica => (LineOutcome::Assumed, EMPTY),
             };
             self.notes.add(rule, outcome, note);
@@ -176,10 +169,8 @@ impl<'a> Planner<'a> {
     }
 
     fn refuse_without_address(&mut self, listener: &RedisListener) {
-        let message = format!(
-            "{} has no address that Pointsman can listen on to listen on",
-            safe_word(&listener.name)
-        );
+        let name = safe_word(&listener.name);
+        let message = format!("{name} has no address that Pointsman can listen on");
         // An address that cannot be read was refused already.
         if self.refusals.is_empty() {
             let remedy = "add a `bind` with an IP address and a port".to_owned();
@@ -232,14 +223,10 @@ impl<'a> Planner<'a> {
                 "no check asks for the role: haproxy used any server, Pointsman uses the master";
             self.note_head(listener.section, LineOutcome::Assumed, note);
         }
-        let note = match source {
-            NameSource::Assumed => {
-                format!("the name {name} is assumed: compare it with `sentinel monitor`")
-            }
-            NameSource::Elsewhere => format!("the name {name} is taken from the rest of the file"),
-            NameSource::Option | NameSource::General | NameSource::Query(_) => return,
-        };
-        self.note_head(listener.section, LineOutcome::Assumed, &note);
+        if let Some(assumption) = source.assumption() {
+            let note = format!("the name {name} {assumption}");
+            self.note_head(listener.section, LineOutcome::Assumed, &note);
+        }
     }
 
     /// Refuses nodes that all accept writes, unless an option names their master.
@@ -296,6 +283,8 @@ impl<'a> Planner<'a> {
         }
         let masters: BTreeSet<&str> =
             listener.queries.iter().map(|it| it.master.as_str()).collect();
+        let mut given = self.options.sentinels.iter();
+        let has_sentinels = given.any(|(of, _)| of.as_ref() == Some(&listener.name));
         let mut remedy =
             format!("if they are one master with its replicas, name it: --name {name}=NAME");
         let message = match masters.len() {
@@ -304,7 +293,7 @@ impl<'a> Planner<'a> {
             0 => format!(
                 "the backends of {name} have different servers, and no check queries Sentinel"
             ),
-            1 if !listener.has_strangers || self.has_own_sentinels(listener) => return false,
+            1 if !listener.has_strangers || has_sentinels => return false,
             1 => {
                 remedy = format!(
                     "if they are one master with its replicas, name its sentinels: \
@@ -349,17 +338,8 @@ impl<'a> Planner<'a> {
     fn comments(&self, named: &NamedListener<'_>, assumed_sentinels: bool) -> Vec<String> {
         let NamedListener { listener, master: name, source } = named;
         let mut comments = Vec::new();
-        let text = match source {
-            NameSource::Assumed => {
-                "is assumed: compare it with \"sentinel monitor\" in sentinel.conf"
-            }
-            NameSource::Elsewhere => {
-                "is taken from the rest of haproxy.cfg: compare it with \"sentinel monitor\""
-            }
-            NameSource::Option | NameSource::General | NameSource::Query(_) => "",
-        };
-        if !text.is_empty() {
-            comments.push(format!("The name {name:?} {text}."));
+        if let Some(assumption) = source.assumption() {
+            comments.push(format!("The name {name:?} {assumption}."));
         }
         if assumed_sentinels && self.option_sentinels(listener).is_empty() {
             let text = "The sentinels are assumed on the hosts of the Redis servers: haproxy.cfg names none.";

@@ -120,9 +120,8 @@ fn process_key(directive: &Directive, plan: &mut Plan, notes: &mut Notes) {
 /// does not, so the limit of the process wins.
 fn fit_connections(plan: &mut Plan) {
     let limit = |list: &[PlannedKey]| {
-        list.iter()
-            .find(|it| it.key == "max_connections")
-            .and_then(|it| it.value.parse::<u64>().ok())
+        let found = list.iter().find(|it| it.key == "max_connections");
+        found.and_then(|it| it.value.parse::<u64>().ok())
     };
     let Some(total) = limit(&plan.process) else { return };
     // Readers have the same limit as the master's clients, and count separately.

@@ -12,7 +12,6 @@ use crate::plan::{Plan, PlannedKey, PlannedListen, PlannedService, Planner};
 use crate::proxies::{self, RedisListener};
 use crate::render::quote;
 use crate::report::LineOutcome;
-use crate::tls_lines::has;
 use crate::tls_words::{CipherProblem, TlsDefaults, TlsWords};
 use crate::tokenizer::safe_word;
 use crate::values::BindAddress;
@@ -53,8 +52,8 @@ impl<'a> Planner<'a> {
         let defaults = TlsDefaults::read(self.config, "bind");
         let mut planned: Option<(Vec<Key>, &'a Directive)> = None;
         for listener in listeners {
-            let own = proxies::directives(self.config, listener.section);
-            for bind in own.iter().filter(|it| it.begins(&["bind"]) && has(it, "ssl")) {
+            let binds = proxies::lines(self.config, listener.section, "bind");
+            for bind in binds.filter(|it| it.has("ssl")) {
                 let Some(keys) = self.keys_of_bind(bind, &defaults.of_bind(bind)) else { continue };
                 self.refuse_unix(service.listen.iter().chain(&service.replica_listen), bind);
                 service.tls_lines.insert(bind.position.clone());

@@ -10,7 +10,6 @@ use crate::proxies;
 use crate::render::quote;
 use crate::report::LineOutcome;
 use crate::tls::{Key, planned_keys};
-use crate::tls_lines::has;
 use crate::tls_words::{TlsDefaults, TlsWords};
 use crate::values::BindAddress;
 
@@ -24,13 +23,12 @@ impl<'a> Planner<'a> {
             plan.admin.iter().any(of)
         };
         let sections = self.proxies.admin.iter().map(|(section, _)| *section);
-        let lines = sections.flat_map(|section| proxies::directives(self.config, section));
-        let binds: Vec<&'a Directive> =
-            lines.filter(|it| it.begins(&["bind"]) && is_served(it)).collect();
+        let lines = sections.flat_map(|section| proxies::lines(self.config, section, "bind"));
+        let binds: Vec<&'a Directive> = lines.filter(|it| is_served(it)).collect();
         let defaults = TlsDefaults::read(self.config, "bind");
         let mut planned: Option<(Vec<Key>, &'a Directive)> = None;
-        for bind in binds.iter().filter(|it| has(it, "ssl")) {
-            if let Some(plain) = binds.iter().find(|it| !has(it, "ssl")) {
+        for bind in binds.iter().filter(|it| it.has("ssl")) {
+            if let Some(plain) = binds.iter().find(|it| !it.has("ssl")) {
                 let message = format!(
                     "{} has no TLS, and all addresses of the admin server have TLS or none has",
                     plain.position

@@ -17,10 +17,8 @@ impl Planner<'_> {
         let mut found: Vec<(Position, &'static str)> = Vec::new();
         let listeners = self.proxies.listeners.iter().map(|it| it.section);
         for section in listeners.chain(self.proxies.admin.iter().map(|(section, _)| *section)) {
-            let binds =
-                proxies::directives(self.config, section).iter().filter(|it| it.begins(&["bind"]));
-            found
-                .extend(binds.filter(|it| has(it, "ssl")).map(|it| (it.position.clone(), CLIENTS)));
+            let binds = proxies::lines(self.config, section, "bind");
+            found.extend(binds.filter(|it| it.has("ssl")).map(|it| (it.position.clone(), CLIENTS)));
         }
         for section in self.proxies.serving() {
             found.extend(
@@ -44,19 +42,15 @@ impl Planner<'_> {
         let defaults: Vec<&Directive> = self
             .config
             .effective(section)
-            .filter(|it| it.begins(&["default-server"]) && (has(it, "ssl") || has(it, "check-ssl")))
+            .filter(|it| it.begins(&["default-server"]) && (it.has("ssl") || it.has("check-ssl")))
             .collect();
         for server in proxies::servers(self.config, section) {
-            if has(server.directive, "ssl") || has(server.directive, "check-ssl") {
+            if server.directive.has("ssl") || server.directive.has("check-ssl") {
                 found.push(server.directive.position.clone());
-            } else if !has(server.directive, "no-ssl") {
+            } else if !server.directive.has("no-ssl") {
                 found.extend(defaults.iter().map(|it| it.position.clone()));
             }
         }
         found
     }
-}
-
-pub(super) fn has(directive: &Directive, keyword: &str) -> bool {
-    directive.words.iter().skip(1).any(|word| word.is(keyword))
 }

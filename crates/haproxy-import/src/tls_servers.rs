@@ -69,12 +69,10 @@ impl<'a> Planner<'a> {
         let defaults = TlsDefaults::read(self.config, "server");
         let mut sections: Vec<usize> =
             listeners.iter().flat_map(|it| it.voters.iter().chain(&it.backends)).copied().collect();
-        sections.retain(|at| self.proxies.checks.get(*at).is_some_and(|it| it.sentinel.is_some()));
+        let queries = |at: &usize| self.proxies.query(*at).is_some();
+        sections.retain(queries);
         let is_elsewhere = sections.is_empty();
         if is_elsewhere {
-            let queries = |at: &usize| {
-                self.proxies.checks.get(*at).is_some_and(|check| check.sentinel.is_some())
-            };
             let frontends = self.proxies.sentinel_frontends.iter();
             sections = (0..self.config.sections.len()).filter(queries).collect();
             sections.extend(frontends.flat_map(|(_, backends)| backends).copied());
@@ -89,8 +87,7 @@ impl<'a> Planner<'a> {
             .collect();
         let mut servers: Vec<ServerTls<'a>> = Vec::new();
         for section in sections {
-            let check = self.proxies.checks.get(section);
-            let rule = check.and_then(|it| it.sentinel.as_ref()).map(|it| it.tls);
+            let rule = self.proxies.query(section).map(|it| it.tls);
             for server in proxies::servers(self.config, section) {
                 let host = values::server(&server.address).map(|(host, _)| host);
                 let is_asked = |host: String| hosts.iter().any(|it| it.eq_ignore_ascii_case(&host));

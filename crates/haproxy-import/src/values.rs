@@ -65,10 +65,7 @@ pub(super) enum BindError {
 pub(super) fn bind_addresses(list: &str, only_v6: bool) -> Result<Vec<BindAddress>, BindError> {
     let mut all = Vec::new();
     for text in list.split(',').map(str::trim).filter(|text| !text.is_empty()) {
-        let text = text.strip_prefix("tcp@").or_else(|| text.strip_prefix("tcp4@")).unwrap_or(text);
-        let text =
-            text.strip_prefix("ipv4@").or_else(|| text.strip_prefix("ipv6@")).unwrap_or(text);
-        let text = text.strip_prefix("tcp6@").unwrap_or(text);
+        let text = without_family(text);
         let path = text.strip_prefix("unix@").unwrap_or(text);
         if path.starts_with('/') {
             all.push(BindAddress::Unix(path.to_owned()));
@@ -94,6 +91,11 @@ pub(super) fn bind_addresses(list: &str, only_v6: bool) -> Result<Vec<BindAddres
     if all.is_empty() { Err(BindError::Unreadable) } else { Ok(all) }
 }
 
+fn without_family(text: &str) -> &str {
+    let mut families = ["tcp@", "tcp4@", "tcp6@", "ipv4@", "ipv6@"].iter();
+    families.find_map(|prefix| text.strip_prefix(prefix)).unwrap_or(text)
+}
+
 fn range(ports: &str) -> Option<std::ops::RangeInclusive<u16>> {
     let (first, last) = ports.split_once('-').unwrap_or((ports, ports));
     let (first, last): (u16, u16) = (first.parse().ok()?, last.parse().ok()?);
@@ -103,10 +105,7 @@ fn range(ports: &str) -> Option<std::ops::RangeInclusive<u16>> {
 /// The host and, if given, the port of a `server`. The last colon precedes the port, even in a bare
 /// IPv6 address.
 pub(super) fn server(text: &str) -> Option<(String, Option<u16>)> {
-    let text = ["tcp@", "tcp4@", "tcp6@", "ipv4@", "ipv6@"]
-        .iter()
-        .find_map(|prefix| text.strip_prefix(prefix))
-        .unwrap_or(text);
+    let text = without_family(text);
     if text.starts_with('/') || text.contains('@') || text.starts_with("_") {
         return None;
     }

@@ -9,9 +9,9 @@ use crate::config_file::{Section, SectionKind};
 use crate::tokenizer::{Fragment, Word};
 
 /// Directives that are expanded.
-const EXPANDED: &str = "bind clitcpka-idle contimeout default-server default_backend grace \
-                        hard-stop-after maxconn mode nbthread server server-template timeout \
-                        use_backend";
+const EXPANDED: &str = "bind, clitcpka-idle, contimeout, default-server, default_backend, grace, \
+                        hard-stop-after, maxconn, mode, nbthread, server, server-template, \
+                        tcp-check connect, timeout, unix-bind, use_backend";
 
 /// All variables that the files may refer to.
 pub(super) struct Variables<'a> {
@@ -63,10 +63,8 @@ impl<'a> Variables<'a> {
             let listen = section.kind == SectionKind::Listen;
             let head = listen.then_some(&mut section.head);
             let directives = section.directives.iter_mut();
-            let expanded = directives.filter(|it| {
-                let is_connect = it.begins(&["tcp-check", "connect"]);
-                is_connect || EXPANDED.split(' ').any(|keyword| it.has_at(0, keyword))
-            });
+            let expanded =
+                directives.filter(|it| EXPANDED.split(", ").any(|text| it.begins_with(text)));
             for word in expanded.chain(head).flat_map(|it| &mut it.words) {
                 if let Ok(text) = self.expand(word) {
                     word.fragments = vec![Fragment::Text(text)];

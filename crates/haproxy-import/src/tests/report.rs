@@ -77,3 +77,74 @@ fn groups_equal_lines_of_the_report() {
         "{shown}"
     );
 }
+
+/// Harmless options are known by name; every other one is reported, with TLS on the line as well.
+#[test]
+fn reports_options_of_lines_that_it_lacks() {
+    let text = |bind: &str, defaults: &str, server: &str| {
+        format!(
+            "defaults\n default-server inter 1s{defaults}\nlisten redis\n \
+             bind 10.0.0.9:6379 name x{bind}\n option redis-check\n \
+             server a h:6379 check inter 1s on-marked-down shutdown-sessions{server}\n"
+        )
+    };
+    let import = |bind, defaults, server| {
+        let sentinels = vec![(None, "s:26379".to_owned())];
+        import_with(&text(bind, defaults, server), &ImportOptions { sentinels, ..named(&["m"]) })
+    };
+    let harmless = import(" v4v6 tfo backlog 9", " resolvers r init-addr none", " backup weight 2");
+    assert!(harmless.report.lines.iter().all(|it| it.outcome != LineOutcome::Unmatched));
+    for (option, part) in [
+        (" interface eth1", "`interface`"),
+        (" namespace blue", "`namespace`"),
+        (" maxconn 100", "`maxconn`"),
+        (" transparent", "`transparent`"),
+        (" accept-netscaler-cip 1", "`accept-netscaler-cip`"),
+        (" uid 7 gid 7", "`uid`, `gid`"),
+        (" ssl crt /x.pem ssl-min-ver TLSv1.0 maxconn 5", "TLS 1.1 and older"),
+        (" ssl crt /x.pem maxconn 5", "`maxconn`"),
+        (" accept-proxy maxconn 5", "`maxconn`"),
+        (" later-keyword", "`later-keyword`"),
+    ] {
+        let imported = import(option, "", "");
+        let line = line(&imported, 4);
+        assert_eq!(
+            (line.outcome, line.note.contains(part)),
+            (LineOutcome::Unmatched, true),
+            "{line:?}"
+        );
+    }
+    for (option, part) in [
+        (" source 10.9.9.9 usesrc clientip", "`source`, `usesrc`"),
+        (" interface eth2", "`interface`"),
+        (" namespace blue", "`namespace`"),
+        (" socks4 10.0.0.1:1080", "`socks4`"),
+        (" send-proxy", "PROXY"),
+        (" send-proxy-v2-ssl-cn", "PROXY"),
+        (" check-send-proxy", "PROXY"),
+        (" set-proxy-v2-tlv-fmt(0x20) %[x]", "PROXY"),
+        (" maxconn 5", "per server"),
+        (" ssl verify none send-proxy-v2-ssl", "PROXY"),
+    ] {
+        for (number, imported) in [(6, import("", "", option)), (2, import("", option, ""))] {
+            let line = line(&imported, number);
+            assert_eq!(
+                (line.outcome, line.note.contains(part)),
+                (LineOutcome::Unmatched, true),
+                "{line:?}"
+            );
+        }
+    }
+}
+
+/// Otherwise every network could reach what haproxy offered to one.
+#[test]
+fn refuses_every_address_of_one_interface() {
+    for option in ["interface eth1", "namespace blue"] {
+        let line = format!("bind :6379 {option}");
+        let shown = refusal(&listen("").replace("bind :6379", &line));
+        assert!(shown.contains("h.cfg:2:2: it accepts connections through `"), "{shown}");
+        let admin = format!("listen s\n mode http\n {}\n stats enable\n", line.replace("63", "84"));
+        assert!(refusal(&(listen("") + &admin)).contains("h.cfg:6:2: it accepts connections"));
+    }
+}
