@@ -39,7 +39,7 @@ pub(super) fn apply(
             service_keys(config, listener.section, backend, &mut service.keys, notes);
         }
     }
-    fit_connections(plan);
+    fit_connections(config, plan, notes);
 }
 
 fn service_keys(
@@ -118,7 +118,7 @@ fn process_key(directive: &Directive, plan: &mut Plan, notes: &mut Notes) {
 
 /// haproxy accepts limits of listeners that add up to more than the limit of the process. Pointsman
 /// does not, so the limit of the process wins.
-fn fit_connections(plan: &mut Plan) {
+fn fit_connections(config: &ConfigFile, plan: &mut Plan, notes: &mut Notes) {
     let limit = |list: &[PlannedKey]| {
         let found = list.iter().find(|it| it.key == "max_connections");
         found.and_then(|it| it.value.parse::<u64>().ok())
@@ -131,10 +131,14 @@ fn fit_connections(plan: &mut Plan) {
         plan.services.iter().map(|it| limit(&it.keys).unwrap_or(1) * listeners(it)).sum();
     if sum > total {
         for service in &mut plan.services {
-            service.keys.retain(|known| known.key != "max_connections");
-            let text =
-                "The limits of the listeners exceed that of the process, which alone is kept.";
-            service.comments.push(text.to_owned());
+            let note =
+                "the limits of the listeners exceed process.max_connections, which alone is kept";
+            for line in service.keys.extract_if(.., |it| it.key == "max_connections") {
+                if let Some(line) = config.at(&line.position) {
+                    notes.replace(line, LineOutcome::Assumed, note);
+                }
+            }
+            service.comments.push(format!("max_connections: {note}."));
         }
     }
 }
