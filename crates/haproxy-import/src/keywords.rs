@@ -103,7 +103,7 @@ const UNNEEDED: &[(&str, &str)] = &[
         "set by the service manager or the pod",
         "daemon, master-worker, user, group, uid, gid, chroot, pidfile, node, localpeer, \
          setcap, insecure-fork-wanted, insecure-setuid-wanted, mworker-max-reloads, expose-fd, \
-         set-dumpable, unix-bind, default-path",
+         set-dumpable, default-path",
     ),
     ("expanded where the file refers to it", "setenv, presetenv, resetenv, unsetenv"),
     ("see [shutdown]", "hard-stop-after, grace"),
@@ -133,6 +133,10 @@ const UNMATCHED: &[(&str, &str)] = &[
         "stick-table, stick, rate-limit, maxconnrate, maxsessrate",
     ),
     (NOT_REDIS, "bind"),
+    (
+        "a socket file has the path of its bind line, and service.unix_socket_mode: add the prefix",
+        "unix-bind",
+    ),
     ("outgoing connections use the address that the routing table selects", "source"),
     ("outgoing connections use the proxy's own address", "transparent"),
     (SENTINELS, "dispatch"),

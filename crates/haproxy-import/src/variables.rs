@@ -11,7 +11,7 @@ use crate::tokenizer::{Fragment, Word};
 /// Directives that are expanded.
 const EXPANDED: &str = "bind, clitcpka-idle, contimeout, default-server, default_backend, grace, \
                         hard-stop-after, maxconn, mode, nbthread, server, server-template, \
-                        tcp-check connect, timeout, unix-bind, use_backend";
+                        tcp-check connect, timeout, use_backend";
 
 /// All variables that the files may refer to.
 pub(super) struct Variables<'a> {
