@@ -107,21 +107,16 @@ pub(super) fn read(files: &[(String, String)], refusals: &mut Vec<Refusal>) -> V
         for (index, line) in text.lines().enumerate() {
             let position = |column| Position { file: file.clone(), line: index + 1, column };
             if line.contains('\0') {
-                refusals.push(Refusal::new(
-                    position(1),
-                    "the line contains a zero byte",
-                    "pass the text of a haproxy.cfg",
-                ));
+                let (what, remedy) =
+                    ("the line contains a zero byte", "pass the text of a haproxy.cfg");
+                refusals.push(Refusal::new(position(1), what, remedy));
                 continue;
             }
             match tokenizer::split(line) {
                 Err(open) => {
                     let what = format!("the quote {} is not closed", open.quote);
-                    refusals.push(Refusal::new(
-                        position(open.column),
-                        what,
-                        "close it, or escape it with a backslash",
-                    ));
+                    let remedy = "close it, or escape it with a backslash";
+                    refusals.push(Refusal::new(position(open.column), what, remedy));
                 }
                 Ok(words) => {
                     if let Some(first) = words.first() {
@@ -177,11 +172,8 @@ fn add(sections: &mut Vec<Section>, directive: Directive, refusals: &mut Vec<Ref
         section.directives.push(directive);
     } else if !first.starts_with('.') {
         let what = format!("{:?} precedes the first section", tokenizer::safe_word(&first));
-        refusals.push(Refusal::new(
-            directive.position,
-            what,
-            "pass a haproxy.cfg: it begins with a section",
-        ));
+        let remedy = "pass a haproxy.cfg: it begins with a section";
+        refusals.push(Refusal::new(directive.position, what, remedy));
     }
 }
 

@@ -37,6 +37,10 @@ pub(super) enum NameSource {
 }
 
 impl NameSource {
+    pub(super) fn position(&self) -> Option<&Position> {
+        if let Self::Query(at) = self { Some(at) } else { None }
+    }
+
     /// What is assumed about the name.
     pub(super) fn assumption(&self) -> Option<&'static str> {
         match self {

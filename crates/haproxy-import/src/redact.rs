@@ -1,7 +1,8 @@
 //! How lines of the file are shown: without secrets, on one line of bounded length.
 //!
 //! Hidden are checks that may authenticate, users of the statistics page, variables that are set,
-//! the arguments of unknown keywords, and words with credentials.
+//! rules about HTTP, conditions on what clients send, the arguments of unknown keywords, and words
+//! with credentials.
 
 use crate::config_file::Directive;
 use crate::keywords;
@@ -14,24 +15,37 @@ const MAX_LINE: usize = 90;
 const HARMLESS: &[&str] =
     &["PING", "INFO", "ROLE", "QUIT", "SENTINEL", "SELECT", "COMMAND", "TIME"];
 
+/// Keywords of which only the next word is shown.
+const HIDDEN: &str = "setenv, presetenv, email-alert, stats auth, option httpchk, tcp-check comment, redirect, \
+                      http-after-response, http-check, http-error, http-request, http-response";
+/// Beginnings of what conditions may be about without containing a secret.
+const SAFE_FETCHES: &[&str] = &["src", "dst", "nbsrv", "srv_is_up"];
+
 /// A line as it is shown.
 pub(super) fn line(directive: &Directive) -> String {
     let first = directive.word(0);
-    let sends = directive.begins(&["tcp-check"]) && directive.word(1).starts_with("send");
-    let harmless = directive.words.get(2).and_then(single_command);
-    let harmless = harmless.is_some_and(|it| HARMLESS.contains(&it.as_str()));
-    let hidden = ["setenv", "presetenv", "email-alert"].contains(&first.as_str())
-        || directive.begins(&["stats", "auth"])
-        || (sends && !harmless);
-    if hidden {
-        shorten(&format!("{first} {} …", directive.word(1)), MAX_LINE)
-    } else if keywords::is_known(&first) {
-        let words: Vec<String> = directive.words.iter().map(ToString::to_string).collect();
-        let words: Vec<&str> = words.iter().map(|word| without_credentials(word)).collect();
-        shorten(&words.join(" "), MAX_LINE)
-    } else {
-        keyword_only(directive)
+    if !keywords::is_known(&first) || first == "rspadd" {
+        return keyword_only(directive);
     }
+    let sends = directive.begins(&["tcp-check"]) && directive.word(1).starts_with("send");
+    let command = directive.words.get(2).and_then(single_command);
+    let is_harmless = command.is_some_and(|it| HARMLESS.contains(&it.as_str()));
+    let is_hidden =
+        HIDDEN.split(", ").any(|it| directive.begins_with(it)) || (sends && !is_harmless);
+    let words: Vec<String> = directive.words.iter().map(ToString::to_string).collect();
+    let is_acl = directive.begins(&["acl"]);
+    let is_fetch = |at: usize| {
+        at == 2 && is_acl || at > 0 && words.get(at - 1).is_some_and(|it| it.ends_with('{'))
+    };
+    let is_safe = |word: &str| SAFE_FETCHES.iter().any(|it| word.starts_with(it));
+    let is_shown = |(at, word): &(usize, &String)| {
+        let may_be_secret = word.starts_with("set-var") || is_fetch(*at) && !is_safe(word);
+        !may_be_secret && (*at < 2 || !is_hidden)
+    };
+    let shown = words.iter().enumerate().take_while(is_shown);
+    let shown: Vec<&str> = shown.map(|(_, word)| without_credentials(word)).collect();
+    let rest = if shown.len() < words.len() { " …" } else { "" };
+    shorten(&format!("{}{rest}", shown.join(" ")), MAX_LINE)
 }
 
 /// A line of which only the keyword is shown.

@@ -46,7 +46,7 @@ pub(super) fn render(plan: &Plan, files: &[&str]) -> String {
     for (header, keys) in tables {
         if !keys.is_empty() {
             let _ = writeln!(out, "\n[{header}]");
-            keys.iter().for_each(|it| key(&mut out, it));
+            keys.iter().for_each(|it| write_key(&mut out, it));
         }
     }
     out
@@ -58,16 +58,12 @@ fn render_service(out: &mut String, service: &PlannedService) {
         let _ = writeln!(out, "# {comment}");
     }
     out.push_str("[[service]]\n");
-    let named_at = match &service.name_source {
-        super::plan::NameSource::Query(at) => Some(at),
-        _ => None,
-    };
-    if service.name == service.master {
-        let _ = writeln!(out, "name = {}{}", quote(&service.name), from(named_at));
-    } else {
+    if service.name != service.master {
         let _ = writeln!(out, "name = {}", quote(&service.name));
-        let _ = writeln!(out, "master = {}{}", quote(&service.master), from(named_at));
     }
+    let key = if service.name == service.master { "name" } else { "master" };
+    let named_at = service.name_source.position();
+    let _ = writeln!(out, "{key} = {}{}", quote(&service.master), from(named_at));
     // The key has a default, so it is written even if every address has TLS.
     listen(out, "listen", service, &service.listen, false);
     if service.listen.iter().any(|(_, at)| service.tls_lines.contains(at)) {
@@ -78,7 +74,7 @@ fn render_service(out: &mut String, service: &PlannedService) {
     // haproxy names servers as it dials them, which need not be what the sentinels announce.
     out.push_str("# nothing outside of these networks is dialled, whatever sentinels announce:\n");
     out.push_str("# nodes = [\"10.0.0.0/8\"]\n");
-    service.keys.iter().for_each(|it| key(out, it));
+    service.keys.iter().for_each(|it| write_key(out, it));
     for (key, with_tls) in [("replica_listen", false), ("replica_tls_listen", true)] {
         let is_of = |it: &PlannedListen| service.tls_lines.contains(&it.1) == with_tls;
         if service.replica_listen.iter().any(is_of) {
@@ -93,7 +89,7 @@ fn render_service(out: &mut String, service: &PlannedService) {
     }
     for (table, keys) in &service.tables {
         let _ = writeln!(out, "\n[service.{table}]");
-        keys.iter().for_each(|it| key(out, it));
+        keys.iter().for_each(|it| write_key(out, it));
     }
 }
 
@@ -122,7 +118,7 @@ fn render_login(out: &mut String, table: &str, login: &CheckLogin) {
     let _ = writeln!(out, "{password}{}", from(Some(&login.position)));
 }
 
-fn key(out: &mut String, planned: &PlannedKey) {
+fn write_key(out: &mut String, planned: &PlannedKey) {
     let _ = writeln!(out, "{} = {}{}", planned.key, planned.value, from(Some(&planned.position)));
 }
 

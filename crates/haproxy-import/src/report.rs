@@ -73,12 +73,8 @@ impl ImportReport {
     /// group are shown once with all their line numbers.
     #[must_use]
     pub fn render(&self, detail: Detail) -> String {
-        let order = [
-            LineOutcome::Unmatched,
-            LineOutcome::Assumed,
-            LineOutcome::Mapped,
-            LineOutcome::Unneeded,
-        ];
+        use LineOutcome::{Assumed, Mapped, Unmatched, Unneeded};
+        let order = [Unmatched, Assumed, Mapped, Unneeded];
         let shown = if detail == Detail::Everything { &order[..] } else { &order[..2] };
         let mut text = String::new();
         for outcome in shown {

@@ -55,7 +55,15 @@ impl<'a> Planner<'a> {
             let binds = proxies::lines(self.config, listener.section, "bind");
             for bind in binds.filter(|it| it.has("ssl")) {
                 let Some(keys) = self.keys_of_bind(bind, &defaults.of_bind(bind)) else { continue };
-                self.refuse_unix(service.listen.iter().chain(&service.replica_listen), bind);
+                let is_unix = |it: &PlannedListen| {
+                    it.1 == bind.position && matches!(it.0, BindAddress::Unix(_))
+                };
+                let mut all = service.listen.iter().chain(&service.replica_listen);
+                if all.any(is_unix) {
+                    let message = "Pointsman has no TLS on Unix sockets".to_owned();
+                    let remedy = "remove `ssl` from this line, or give it a TCP address";
+                    self.refuse_line(bind, message, remedy);
+                }
                 service.tls_lines.insert(bind.position.clone());
                 self.agrees(&mut planned, keys, bind, "a service has one [service.tls]");
             }
@@ -80,19 +88,6 @@ impl<'a> Planner<'a> {
             return false;
         }
         true
-    }
-
-    fn refuse_unix<'b>(&mut self, all: impl Iterator<Item = &'b PlannedListen>, bind: &Directive) {
-        let is_unix =
-            |it: &PlannedListen| it.1 == bind.position && matches!(it.0, BindAddress::Unix(_));
-        if all.into_iter().any(is_unix) {
-            let message = "Pointsman has no TLS on Unix sockets".to_owned();
-            self.refuse_line(
-                bind,
-                message,
-                "remove `ssl` from this line, or give it a TCP address",
-            );
-        }
     }
 
     /// The keys of `[service.tls]`; `None` after a refusal.

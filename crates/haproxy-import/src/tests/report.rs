@@ -148,3 +148,52 @@ fn refuses_every_address_of_one_interface() {
         assert!(refusal(&(listen("") + &admin)).contains("h.cfg:6:2: it accepts connections"));
     }
 }
+
+#[test]
+fn keeps_secrets_of_http_and_conditions_out() {
+    let text = "global\n set-var proc.pw str(S3CRET)\ndefaults\n option httpchk GET / HTTP/1.1\\r\\nToken:\\ S3CRET\n\
+                listen redis\n bind :6379\n tcp-check set-var(check.pw) str(S3CRET)\n \
+                tcp-check set-var-fmt(check.pw) S3CRET\n \
+                tcp-check send-lf \"AUTH %[var(check.pw)]\\r\\n\"\n tcp-check comment \"auth S3CRET\"\n \
+                acl token req.payload(0,9) -m str S3CRET\n acl inside src 10.0.0.0/8\n \
+                tcp-request content reject if !{ req.payload(0,9) -m str S3CRET }\n \
+                tcp-request content set-var(txn.x) str(S3CRET)\n \
+                tcp-request connection reject unless { src 10.0.0.0/8 }\n \
+                use_backend redis if { nbsrv(redis) ge 1 }\n \
+                use-server a if { req.payload(0,9) -m str S3CRET }\n server a h:6379\n\
+                frontend web\n mode http\n bind :80\n http-request set-header Authorization S3CRET\n \
+                http-request deny unless { req.hdr(X) -m str S3CRET }\n \
+                http-response set-header X S3CRET\n http-check send hdr Authorization S3CRET\n \
+                rspadd X:\\ S3CRET\n redirect prefix /S3CRET\n";
+    for imported in [import(text), import_with(text, &named(&["redis=m"]))] {
+        let shown = imported.report.render(Detail::Everything);
+        assert!(!shown.contains("S3CRET"), "{shown}");
+        for part in ["acl inside src 10.0.0.0/8", "{ src 10.0.0.0/8 }", "{ nbsrv(redis) ge 1 }"] {
+            assert!(shown.contains(part), "{part}: {shown}");
+        }
+        assert_eq!(imported.report.lines.len(), text.lines().count());
+    }
+}
+
+/// The limit of the process alone is kept.
+#[test]
+fn reports_limits_that_do_not_fit() {
+    let text = format!("global\n maxconn 100\n{}", listen(" maxconn 400\n"));
+    let imported = import(&text);
+    assert!(!service(&imported).contains_key("max_connections"));
+    let line = line(&imported, 6);
+    assert_eq!(line.outcome, LineOutcome::Assumed, "{line:?}");
+    assert!(line.note.contains("process.max_connections"), "{line:?}");
+}
+
+#[test]
+fn reports_the_prefix_of_socket_files() {
+    let socket = listen("").replace(":6379\n server", "unix@/redis.sock\n server");
+    for rest in ["prefix /srv/run", "mode 777", "user redis"] {
+        let imported = import(&format!("global\n unix-bind {rest}\n{socket}"));
+        assert!(service(&imported)["listen"].to_string().contains("unix:/redis.sock"));
+        let line = line(&imported, 2);
+        assert_eq!(line.outcome, LineOutcome::Unmatched);
+        assert!(line.note.contains("add the prefix"), "{line:?}");
+    }
+}
