@@ -165,7 +165,7 @@ impl<'a> Planner<'a> {
                         }
                     }
                     None => {
-                        self.refuse_word(server.directive, &server.address, "a host", NAME_THEM)
+                        self.refuse_word(server.directive, &server.address, "a host", NAME_THEM);
                     }
                 }
             }

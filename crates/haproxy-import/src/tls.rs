@@ -65,7 +65,7 @@ impl<'a> Planner<'a> {
                     self.refuse_line(bind, message, remedy);
                 }
                 service.tls_lines.insert(bind.position.clone());
-                self.agrees(&mut planned, keys, bind, "a service has one [service.tls]");
+                self.agrees(&mut planned, &keys, bind, "a service has one [service.tls]");
             }
         }
         if let Some((keys, line)) = planned {
@@ -77,11 +77,11 @@ impl<'a> Planner<'a> {
     pub(super) fn agrees(
         &mut self,
         planned: &mut Option<(Vec<Key>, &'a Directive)>,
-        keys: Vec<Key>,
+        keys: &[Key],
         line: &'a Directive,
         reason: &str,
     ) -> bool {
-        let (known, first) = planned.get_or_insert_with(|| (keys.clone(), line));
+        let (known, first) = planned.get_or_insert_with(|| (keys.to_vec(), line));
         if *known != keys {
             let message = format!("its TLS differs from that of {}, and {reason}", first.position);
             self.refuse_line(line, message, "use the same options on both lines");

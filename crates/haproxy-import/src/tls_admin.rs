@@ -38,7 +38,7 @@ impl<'a> Planner<'a> {
                 continue;
             }
             let Some(keys) = self.keys_of_admin(bind, &defaults.of_bind(bind)) else { continue };
-            self.agrees(&mut planned, keys, bind, "there is one [admin.tls]");
+            self.agrees(&mut planned, &keys, bind, "there is one [admin.tls]");
         }
         if let Some((keys, line)) = planned {
             plan.admin_tls = planned_keys(keys, line);

@@ -140,7 +140,7 @@ impl<'a> Planner<'a> {
             if of_own_host {
                 keys.retain(|(key, _)| *key != "server_name");
             }
-            if !self.agrees(&mut planned, keys.clone(), line, &reason) {
+            if !self.agrees(&mut planned, &keys, line, &reason) {
                 continue;
             }
             self.notes.add(line, LineOutcome::Mapped, &format!("service.{table}"));

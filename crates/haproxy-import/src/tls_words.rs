@@ -189,7 +189,7 @@ impl TlsWords {
             "force-tlsv13" => (self.min, self.max) = (13, 13),
             other if UNSUPPORTED.contains(&other) => self.unsupported.push(other.to_owned()),
             other if DROPPED.split(' ').any(|it| it == other) => {
-                self.dropped.push(other.to_owned())
+                self.dropped.push(other.to_owned());
             }
             _ => {}
         }
