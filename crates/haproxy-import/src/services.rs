@@ -258,19 +258,15 @@ impl<'a> Planner<'a> {
         let name = safe_word(&listener.name);
         let own = proxies::directives(self.config, listener.section);
         let [unknown, routed] = [listener.unknown_rule, listener.routed_by].map(|at| own.get(at?));
-        if let Some(rule) = unknown.filter(|_| !is_named) {
+        if let Some(rule) = unknown {
             let backend = safe_word(&rule.word(1));
             let message =
                 format!("the backend {backend} of {name} is computed, or not in the file");
-            let remedy = format!(
-                "if every backend has the servers of one master, name it: --name {name}=NAME; \
-                 else give each a frontend of its own"
-            );
-            self.refuse_line(rule, message, &remedy);
+            self.refuse_line(rule, message, "give each group of servers a frontend of its own");
             return true;
         }
-        for rule in unknown.into_iter().chain(routed) {
-            if listener.differs && routed.is_some() {
+        if let Some(rule) = routed {
+            if listener.differs {
                 let message =
                     format!("{name} selects between different servers by client or traffic");
                 let remedy = "give each group of servers a frontend of its own in the file";

@@ -112,9 +112,8 @@ fn refuses_computed_and_unknown_backends() {
     ] {
         let shown = refusal(&text(rule));
         assert!(shown.contains("is computed, or not in the file"), "{rule}: {shown}");
-        assert!(shown.contains("--name f=NAME"), "{shown}");
-        let named = import_with(&text(rule), &named(&["f=m"]));
-        assert_eq!(line(&named, 3).outcome, LineOutcome::Unmatched, "{rule}");
+        assert!(shown.contains("give each group of servers a frontend of its own"), "{shown}");
+        assert!(refused_with(&text(rule), &["f=m"]).contains("is computed"), "{rule}");
     }
 }
 
