@@ -129,13 +129,16 @@ fn fit_connections(config: &ConfigFile, plan: &mut Plan, notes: &mut Notes) {
         |service: &PlannedService| if service.replica_listen.is_empty() { 1 } else { 2 };
     let sum: u64 =
         plan.services.iter().map(|it| limit(&it.keys).unwrap_or(1) * listeners(it)).sum();
+    // A single listener has the limit of the process in haproxy as well.
+    let is_one = matches!(plan.services.as_slice(), [one] if one.replica_listen.is_empty());
+    let outcome = if is_one { LineOutcome::Unneeded } else { LineOutcome::Assumed };
     if sum > total {
         for service in &mut plan.services {
             let note =
                 "the limits of the listeners exceed process.max_connections, which alone is kept";
             for line in service.keys.extract_if(.., |it| it.key == "max_connections") {
                 if let Some(line) = config.at(&line.position) {
-                    notes.replace(line, LineOutcome::Assumed, note);
+                    notes.replace(line, outcome, note);
                 }
             }
             service.comments.push(format!("max_connections: {note}."));

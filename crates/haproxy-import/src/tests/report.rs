@@ -178,12 +178,17 @@ fn keeps_secrets_of_http_and_conditions_out() {
 /// The limit of the process alone is kept.
 #[test]
 fn reports_limits_that_do_not_fit() {
-    let text = format!("global\n maxconn 100\n{}", listen(" maxconn 400\n"));
-    let imported = import(&text);
-    assert!(!service(&imported).contains_key("max_connections"));
-    let line = line(&imported, 6);
-    assert_eq!(line.outcome, LineOutcome::Assumed, "{line:?}");
-    assert!(line.note.contains("process.max_connections"), "{line:?}");
+    let one = format!("global\n maxconn 100\n{}", listen(" maxconn 400\n"));
+    let readers = "listen redis-ro\n bind :2\n tcp-check expect string role:slave\n \
+                   server a 10.0.0.1:6379\n";
+    let both = one.clone() + " tcp-check expect string role:master\n" + readers;
+    for (text, outcome) in [(one, LineOutcome::Unneeded), (both, LineOutcome::Assumed)] {
+        let imported = import(&text);
+        assert!(!service(&imported).contains_key("max_connections"));
+        let line = line(&imported, 6);
+        assert_eq!(line.outcome, outcome, "{line:?}");
+        assert!(line.note.contains("process.max_connections"), "{line:?}");
+    }
 }
 
 #[test]
