@@ -14,7 +14,7 @@
 use std::net::IpAddr;
 
 use crate::config_file::Directive;
-use crate::plan::{Plan, PlannedService, Planner};
+use crate::plan::{self, Plan, PlannedService, Planner};
 use crate::proxies::{self, RedisListener};
 use crate::report::LineOutcome;
 use crate::tls;
@@ -48,9 +48,9 @@ impl<'a> Planner<'a> {
             let mut masters: Vec<ClientRules<'a>> = Vec::new();
             let mut readers: Vec<ClientRules<'a>> = Vec::new();
             for listener in &self.proxies.listeners {
-                if proxies::is_of(config, listener.section, &service.listen) {
+                if plan::is_of(config, listener.section, &service.listen) {
                     masters.push(self.rules_of(listener));
-                } else if proxies::is_of(config, listener.section, &service.replica_listen) {
+                } else if plan::is_of(config, listener.section, &service.replica_listen) {
                     readers.push(self.rules_of(listener));
                 }
             }

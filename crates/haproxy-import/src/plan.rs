@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::config_file::{ConfigFile, Directive};
 use crate::health_check::CheckLogin;
-use crate::proxies::{Proxies, ServerId};
+use crate::proxies::{self, Proxies, ServerId};
 use crate::report::{LineOutcome, Notes};
 use crate::sentinel_group::SentinelGroup;
 use crate::values::BindAddress;
@@ -20,6 +20,13 @@ pub(super) struct PlannedKey {
 
 /// An address to listen on, and the line that it comes from.
 pub(super) type PlannedListen = (BindAddress, Position);
+
+/// Whether one of these addresses is that of a section.
+pub(super) fn is_of(config: &ConfigFile, section: usize, listen: &[PlannedListen]) -> bool {
+    let head = config.sections.get(section).map(|it| &it.head);
+    let mut lines = proxies::directives(config, section).iter().chain(head);
+    lines.any(|line| listen.iter().any(|(_, position)| *position == line.position))
+}
 
 /// Where the name of a service comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use crate::SENTINEL_PORT;
 use crate::config_file::{ConfigFile, Directive, SectionKind};
 use crate::health_check::{self, CheckLogin, HealthCheck, Role, SentinelQuery};
-use crate::plan::PlannedListen;
 use crate::values::{self, BindAddress};
 use crate::variables::Variables;
 
@@ -99,13 +98,6 @@ pub(super) fn lines<'a>(
     keyword: &'static str,
 ) -> impl Iterator<Item = &'a Directive> {
     directives(config, section).iter().filter(move |it| it.has_at(0, keyword))
-}
-
-/// Whether one of these addresses is that of a section.
-pub(super) fn is_of(config: &ConfigFile, section: usize, listen: &[PlannedListen]) -> bool {
-    let head = config.sections.get(section).map(|it| &it.head);
-    let mut lines = directives(config, section).iter().chain(head);
-    lines.any(|line| listen.iter().any(|(_, position)| *position == line.position))
 }
 
 /// Whether the section has an address to listen on. haproxy 1.4 wrote `listen NAME ADDRESS`.

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::config_file::{ConfigFile, Directive, SectionKind};
-use crate::plan::{Plan, PlannedKey, PlannedService};
-use crate::proxies::{self, RedisListener};
+use crate::plan::{self, Plan, PlannedKey, PlannedService};
+use crate::proxies::RedisListener;
 use crate::report::{LineOutcome, Notes};
 use crate::values;
 
@@ -33,7 +33,7 @@ pub(super) fn apply(
         process_key(directive, plan, notes);
     }
     for listener in listeners {
-        let is_of = |it: &&mut PlannedService| proxies::is_of(config, listener.section, &it.listen);
+        let is_of = |it: &&mut PlannedService| plan::is_of(config, listener.section, &it.listen);
         if let Some(service) = plan.services.iter_mut().find(is_of) {
             let backend = listener.backends.first().copied().unwrap_or(listener.section);
             service_keys(config, listener.section, backend, &mut service.keys, notes);

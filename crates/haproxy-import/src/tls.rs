@@ -8,7 +8,7 @@
 
 use crate::Refusal;
 use crate::config_file::Directive;
-use crate::plan::{Plan, PlannedKey, PlannedListen, PlannedService, Planner};
+use crate::plan::{self, Plan, PlannedKey, PlannedListen, PlannedService, Planner};
 use crate::proxies::{self, RedisListener};
 use crate::render::quote;
 use crate::report::LineOutcome;
@@ -32,7 +32,7 @@ impl<'a> Planner<'a> {
         for service in &mut plan.services {
             let proxies = self.proxies;
             let is_of = |it: &&RedisListener| {
-                let of = |listen: &[PlannedListen]| proxies::is_of(self.config, it.section, listen);
+                let of = |listen: &[PlannedListen]| plan::is_of(self.config, it.section, listen);
                 of(&service.listen) || of(&service.replica_listen)
             };
             let listeners: Vec<&'a RedisListener> =
