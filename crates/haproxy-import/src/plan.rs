@@ -25,7 +25,9 @@ pub(super) type PlannedListen = (BindAddress, Position);
 pub(super) fn is_of(config: &ConfigFile, section: usize, listen: &[PlannedListen]) -> bool {
     let head = config.sections.get(section).map(|it| &it.head);
     let mut lines = proxies::directives(config, section).iter().chain(head);
-    lines.any(|line| listen.iter().any(|(_, position)| *position == line.position))
+    // Numbers first: file names are equal, and long to compare.
+    let is_at = |at: &Position, it: &Position| at.line == it.line && at == it;
+    lines.any(|line| listen.iter().any(|(_, position)| is_at(position, &line.position)))
 }
 
 /// Where the name of a service comes from.

@@ -326,19 +326,20 @@ fn role_of(
 /// away from the master that they name.
 fn is_selected(config: &ConfigFile, checks: &[HealthCheck], section: usize, at: usize) -> bool {
     let queries = |at: usize| checks.get(at).is_some_and(|check| check.sentinel.is_some());
-    let votes = |directive: &Directive| {
-        let is_less = ["unless", "lt", "le", "eq"].iter().any(|it| directive.has(it))
-            || directive.words.iter().any(|it| it.to_string().starts_with('!'));
-        let mut named = named_backends(directive).into_iter();
-        !is_less && named.any(|name| config.backend(&name).is_some_and(queries))
+    let is_less = |directive: &Directive| {
+        ["unless", "lt", "le", "eq"].iter().any(|it| directive.has(it))
+            || directive.words.iter().any(|it| it.to_string().starts_with('!'))
     };
-    let own = directives(config, section);
+    let votes = |directive: &Directive| {
+        let mut named = named_backends(directive).into_iter();
+        !is_less(directive) && named.any(|name| config.backend(&name).is_some_and(queries))
+    };
+    let by_rule = |rule: &Directive| {
+        let mut named = lines(config, section, "acl").filter(|acl| rule.has(&acl.word(1)));
+        !is_less(rule) && (votes(rule) || named.any(votes))
+    };
     let is_rule = |it: &&Directive| config.backend(&it.word(1)) == Some(at);
     let mut rules = lines(config, section, "use_backend").filter(is_rule);
-    let by_rule = |rule: &Directive| {
-        let is_named = |acl: &&Directive| acl.has_at(0, "acl") && rule.has(&acl.word(1));
-        votes(rule) || own.iter().filter(is_named).any(votes)
-    };
     let within = directives(config, at).iter().filter(|it| is_condition(it));
     queries(at) || within.into_iter().any(votes) || rules.any(by_rule)
 }

@@ -48,12 +48,19 @@ fn refuses_a_standby_site_with_sentinels_of_its_own() {
         assert_eq!(with_sentinel(&text).refusals, [], "{rules}");
     }
     // A vote of one site does not select the other.
-    let without = format!(
-        "{}{}",
-        frontend(" use_backend b if { nbsrv(votes_a) lt 2 }\n use_backend a\n"),
-        servers("a", "master", "a") + &servers("b", "master", "b") + &votes("votes_a", "a")
-    );
-    assert!(refusal(&without).contains("no sentinel"), "{}", refusal(&without));
+    let acl = " acl is_a nbsrv(votes_a) ge 2\n use_backend a if is_a\n";
+    for rules in [
+        " use_backend b if { nbsrv(votes_a) lt 2 }\n use_backend a\n".to_owned(),
+        format!("{acl} use_backend b if !is_a\n"),
+        format!("{acl} use_backend b if ! is_a\n"),
+        format!("{acl} use_backend b unless is_a\n"),
+    ] {
+        let without = frontend(&rules)
+            + &servers("a", "master", "a")
+            + &servers("b", "master", "b")
+            + &votes("votes_a", "a");
+        assert!(refusal(&without).contains("no sentinel"), "{rules}");
+    }
 }
 
 /// Each node has a backend, and the same sentinels vote for one of them.
