@@ -25,12 +25,8 @@ impl<'a> Planner<'a> {
             return Some((given, None));
         }
         let refusals = self.refusals.len();
-        let sections = listener.voters.iter().chain(&listener.backends);
-        let mut own = sentinel_group::join(sections.map(|at| self.queried(*at)).collect());
-        if self.refusals.len() > refusals || self.refuse_two_installations(listener, &own) {
-            return None;
-        }
-        let found = own.pop().or_else(|| {
+        let asked = self.asked(listener)?;
+        let found = asked.or_else(|| {
             let group = self.elsewhere(listener)?;
             let note =
                 "its checks ask no sentinel: the sentinels of the rest of the file are taken";
@@ -47,17 +43,18 @@ impl<'a> Planner<'a> {
         Some((group.endpoints, group.lines.first().map(|line| line.position.clone())))
     }
 
-    /// Refuses a listener whose checks ask sentinels without a common address: that may be two
-    /// installations, which need not agree on who a master is, even if its name is the same.
-    fn refuse_two_installations(
-        &mut self,
-        listener: &RedisListener,
-        groups: &[SentinelGroup<'a>],
-    ) -> bool {
-        let [one, other, ..] = groups else { return false };
+    /// The sentinels that a listener's checks ask, if they ask any. None after a refusal, as of
+    /// checks that ask sentinels without a common address: that may be two installations, which
+    /// need not agree on who a master is, even if its name is the same.
+    pub(super) fn asked(&mut self, listener: &RedisListener) -> Option<Option<SentinelGroup<'a>>> {
+        let refusals = self.refusals.len();
+        let sections = listener.voters.iter().chain(&listener.backends);
+        let mut groups = sentinel_group::join(sections.map(|at| self.queried(*at)).collect());
+        let [one, other, ..] = groups.as_slice() else {
+            return (self.refusals.len() == refusals).then(|| groups.pop());
+        };
         let name = safe_word(&listener.name);
-        let first =
-            |group: &SentinelGroup<'a>| group.endpoints.first().cloned().unwrap_or_default();
+        let first = |it: &SentinelGroup<'_>| it.endpoints.first().cloned().unwrap_or_default();
         let (one, other) = (first(one), first(other));
         let message = format!("{name} asks sentinels without a common address: {one} and {other}");
         let remedy = format!(
@@ -65,7 +62,7 @@ impl<'a> Planner<'a> {
              this one: --sentinel {name}=HOST:PORT"
         );
         self.refuse(listener.section, message, remedy);
-        true
+        None
     }
 
     /// The sentinels that options give for a listener.

@@ -395,7 +395,11 @@ impl<'a> Planner<'a> {
             }
             return;
         };
-        if self.refuse_roles(listener, Role::Replica) | self.refuse_routing(listener, is_named) {
+        let is_given = !self.option_sentinels(listener).is_empty();
+        if self.refuse_roles(listener, Role::Replica)
+            || self.refuse_routing(listener, is_named)
+            || !is_given && self.asked(listener).is_none()
+        {
             return;
         }
         if let Some(rule) = self.exceptions(listener, Role::Replica).first()

@@ -47,6 +47,13 @@ fn refuses_a_standby_site_with_sentinels_of_its_own() {
         assert!(shown.contains("asks sentinels without a common address: a1:26379 and b"));
         assert_eq!(with_sentinel(&text).refusals, [], "{rules}");
     }
+    // Readers are no exception.
+    let rules =
+        " use_backend a if { nbsrv(votes_a) ge 2 }\n use_backend b if { nbsrv(votes_b) ge 2 }\n";
+    let writers = "listen w\n bind :2\n tcp-check expect string role:master\n server x a1:6379\n";
+    let readers = writers.to_owned() + &frontend(rules) + &sites.replace("master\n", "slave\n");
+    let shown = refused_with(&readers, &["f=mymaster"]);
+    assert!(shown.contains("asks sentinels without a common address"), "{shown}");
     // A vote of one site does not select the other.
     let acl = " acl is_a nbsrv(votes_a) ge 2\n use_backend a if is_a\n";
     for rules in [
