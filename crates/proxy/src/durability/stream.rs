@@ -134,7 +134,7 @@ impl<S: ByteStream> ConfirmedStream<S> {
         }
         received?;
         self.kept.set(self.confirmations.held());
-        if self.confirmations.held() > LARGE && buffer::is_full() {
+        if self.confirmations.held() > LARGE && buffer::keeps_too_much() {
             return Err(Fault::TooMuchHeld.into());
         }
         Ok(false)

@@ -112,7 +112,7 @@ pub(crate) fn kept_bytes() -> usize {
 }
 
 /// Whether this worker keeps so much that sessions with large replies have to be slowed or ended.
-pub(crate) fn is_full() -> bool {
+pub(crate) fn keeps_too_much() -> bool {
     KEPT_BYTES.get() > 64 << 20
 }
 

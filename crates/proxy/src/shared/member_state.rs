@@ -328,7 +328,7 @@ impl MemberState {
     /// Whether its connection must not be read before the client has read.
     pub(super) fn has_too_much(&self) -> bool {
         let waiting = self.waiting();
-        waiting > MAX_REPLIES || (waiting > large() && buffer::is_full())
+        waiting > MAX_REPLIES || (waiting > large() && buffer::keeps_too_much())
     }
 
     /// Whether the client hardly reads, while its connection is not read because of large replies.
@@ -431,6 +431,13 @@ mod tests {
             drop((reader, others));
             assert_eq!(buffer::kept_bytes(), 0);
         }
+        // It had begun before. Nothing more is taken, so what there is has to promote it.
+        let mut early = MemberState::new(MemberId(3));
+        early.buffer.clone_from(&half);
+        assert!(early.next(None).is_none() && early.promotion.is_none() && early.room() > 0);
+        let _others = KeptBytes::new(vec![0; 1 << 24]);
+        assert_eq!((early.room(), early.next(None)), (0, None));
+        assert!(early.promotion.is_some());
     }
 
     /// The session waits for room, and nothing of it is sent that would make any.

@@ -25,7 +25,7 @@ fn empty_master(letter: char) -> Answer {
     Answer::Report(report)
 }
 
-/// The same address, another process, with the data of the former one.
+/// Another process at the address, with the data of the former one.
 fn restarted_master(letter: char) -> Answer {
     let Answer::Report(mut report) = master(letter, "history-2", "history-1") else {
         panic!("a report")
