@@ -220,6 +220,28 @@ fn fifty_restarts_by_takeover_refuse_nobody() {
     restarts_through_takeover(50);
 }
 
+/// Nobody would serve otherwise: the old process still accepts, but hands nothing over any more.
+#[test]
+fn takeover_waits_for_a_process_that_stops() {
+    let cluster = small();
+    let folder = cluster.folder().to_owned();
+    let shutdown = SHUTDOWN.replace("0s\"\naccept_quiet", "10s\"\naccept_quiet");
+    let shutdown = shutdown.replace("accept_max = \"0s", "accept_max = \"10s");
+    let old =
+        builder(&cluster).lines(&format!("[process]\nstate_dir = {folder:?}\n{shutdown}")).start();
+    old.sigterm();
+    wait_until("the stop", PATIENCE, || old.get("/ready").is_ok_and(|it| it.0 != 200));
+    let next = old.taken_over_by(Path::new(crate::PROGRAM));
+    assert_eq!(old.client().cmd(&["PING"]).expect("PING").text(), Some("PONG"));
+    assert!(old.wait_exit(PATIENCE).success());
+    wait_until("the next process", PATIENCE, || {
+        Client::connect_within(old.addr(), PATIENCE)
+            .and_then(|mut client| client.cmd(&["PING"]))
+            .is_ok_and(|it| it.text() == Some("PONG"))
+    });
+    assert!(next.log().contains("waiting for the process that stops"), "{}", next.log());
+}
+
 #[test]
 fn keeps_old_process_if_takeover_fails() {
     let cluster = small();

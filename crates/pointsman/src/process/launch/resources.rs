@@ -9,10 +9,10 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use proxy::{AddressPlan, InheritedSockets, ListenAddr, NewListener, Sockets};
-use tracing::{debug, info, warn};
+use tracing::{info, warn};
 
 use crate::admin::control_socket::{ControlSocket, ControlSocketError};
 use crate::config::{Config, ConnectionLimits, Settings};
@@ -37,9 +37,9 @@ const RETRY_PAUSE: Duration = Duration::from_millis(20);
 /// When the start first reports what it waits for. The interval then doubles up to the second
 /// value.
 const REPORT_AFTER: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(60));
-/// How often a start with --takeover retries addresses that are in use although no process answers
-/// on the takeover socket: for about five seconds.
-const ATTEMPTS: u32 = 250;
+/// How much longer than a stop takes a start with --takeover retries addresses that are in use
+/// although no process answers on the takeover socket.
+const STOP_MARGIN: Duration = Duration::from_secs(5);
 
 /// The inputs of a start.
 pub(crate) struct StartupInputs<'a> {
@@ -81,21 +81,25 @@ pub(super) async fn acquire(inputs: &mut StartupInputs<'_>) -> Result<Option<Acq
     let Some(path) = takeover_path.clone().filter(|_| inputs.takeover) else {
         return prepare(inputs, takeover_path, SocketAssignment::none(config), None).await;
     };
-    let mut attempts = ATTEMPTS;
+    let began = Instant::now();
+    let (limit, mut report) = (settings::drain(config).max_total() + STOP_MARGIN, REPORT_AFTER.0);
     loop {
         let path = path.clone();
         let taken =
             run_unless_stopped(&mut inputs.signals, "the takeover", move || takeover::take(&path))
                 .await?;
         let Some(taken) = taken.transpose()? else { return Ok(None) };
-        attempts = attempts.saturating_sub(1);
-        let may_wait = taken.is_none() && attempts > 0;
+        let may_wait = taken.is_none() && began.elapsed() < limit;
         let (assignment, taken) = taken_over(config, taken);
         match Box::pin(prepare(inputs, takeover_path.clone(), assignment, taken)).await {
-            // The addresses belong to a process that has just died, or to one that is starting and
-            // can be taken over from soon.
+            // The addresses belong to a process that has just died, to one that is stopping and
+            // hands nothing over any more, or to one that is starting and can be taken over from
+            // soon.
             Err(error) if may_wait && is_in_use(&error) => {
-                debug!("address in use, retrying: {error}");
+                if began.elapsed() >= report {
+                    info!(%error, "waiting for the process that stops");
+                    report *= 2;
+                }
                 tokio::time::sleep(RETRY_PAUSE).await;
             }
             other => return other,
