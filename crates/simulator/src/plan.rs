@@ -288,7 +288,7 @@ impl FaultPlan {
                 _ => *rng.pick(&FaultKind::ALL[..FaultKind::DRAWN]),
             };
             let lasts = lasting(rng);
-            let at = if number == 0 { first } else { near(rng, begun) };
+            let at = if number == 0 { first } else { near(rng, begun.0, begun.1) };
             faults.push(Fault { kind, at, lasts });
             begun = (at, at + lasts);
         }
@@ -315,7 +315,7 @@ impl FaultPlan {
         }
         let Fault { at, lasts, .. } = self.faults[0];
         let kind = *rng.pick(&FaultKind::ALL[FaultKind::ORDERS]);
-        let at = near(rng, (at, at + lasts)).saturating_sub(rng.range(0, 12 * SECOND));
+        let at = near(rng, at, at + lasts).saturating_sub(rng.range(0, 12 * SECOND));
         self.faults.push(Fault { kind, at: at.max(5 * SECOND), lasts: lasting(rng) });
     }
 
@@ -368,7 +368,7 @@ impl FaultPlan {
 }
 
 /// A time related to another fault: when it begins, while it lasts, or about its end.
-fn near(rng: &mut Rng, (from, to): (Micros, Micros)) -> Micros {
+fn near(rng: &mut Rng, from: Micros, to: Micros) -> Micros {
     match rng.range(0, 10) {
         0..3 => rng.range(from.saturating_sub(500 * MS), from + SECOND),
         3..7 => rng.range(from, to.max(from + MS)),

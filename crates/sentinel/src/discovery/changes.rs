@@ -80,7 +80,8 @@ impl DiscoveryControl {
     pub(super) fn new(
         changes: mpsc::UnboundedSender<Vec<Change>>,
         out: mpsc::Sender<DriverMessage>,
-        (own, resolver): (OwnAddresses, Resolver),
+        own: OwnAddresses,
+        resolver: Resolver,
         permit: RenewalPermit,
         wake: Arc<Notify>,
     ) -> Self {
@@ -120,15 +121,9 @@ impl DiscoveryControl {
             )),
             resolver: self.resolver.clone(),
         };
-        let DiscoveryConfig { name, master_name, sentinels, settings, .. } = config;
-        let runtime = ServiceRuntime::new(
-            number,
-            (name, Arc::clone(&master_name)),
-            (config.target_writer, config.replicas, config.sentinel_pool),
-            (settings.rules.clone(), sentinels.len()),
-            prober_factory,
-            self.out.clone(),
-        );
+        let (master_name, sentinels) = (Arc::clone(&config.master_name), config.sentinels.clone());
+        let settings = config.settings.clone();
+        let runtime = ServiceRuntime::new(number, config, prober_factory, self.out.clone());
         let handle = DiscoveryHandle::new(runtime.snapshot(), connections, Arc::clone(&self.wake));
         NewService { number, master_name, sentinels, settings, handle, runtime }
     }
@@ -185,14 +180,15 @@ impl Discovery {
         self.services
             .insert(number, ServiceEntry { runtime, handle, learns: settings.learn, auth });
         for sentinel in sentinels {
-            self.add_seed((number, auth), &sentinel);
+            self.add_seed(number, auth, &sentinel);
         }
     }
 
-    fn add_seed(&mut self, of: (usize, usize), name: &NodeAddr) {
+    fn add_seed(&mut self, service: usize, auth: usize, name: &NodeAddr) {
         let (number, out) = (self.next_seed, self.out.clone());
         self.next_seed += 1;
-        let seed = Seed::new(number, of, name, self.links.timeouts(), &self.resolver, out);
+        let timeouts = self.links.timeouts();
+        let seed = Seed::new(number, service, auth, name, timeouts, &self.resolver, out);
         self.seeds.insert(number, seed);
     }
 
@@ -260,7 +256,7 @@ impl Discovery {
             .collect();
         let (removed, count) = (before - self.seeds.len(), sentinels.len());
         for sentinel in sentinels.into_iter().filter(|it| !kept.contains(it)) {
-            self.add_seed((number, auth), &sentinel);
+            self.add_seed(number, auth, &sentinel);
         }
         let Some(service) = self.services.get_mut(&number) else { return };
         let service = &mut service.runtime;

@@ -28,7 +28,8 @@ impl CredentialLog {
     /// Logs what differs from the last call.
     pub(crate) fn update(
         &mut self,
-        (now, service): (Instant, &Arc<str>),
+        now: Instant,
+        service: &Arc<str>,
         snapshot: &DiscoverySnapshot,
         log_limiter: &mut RateLimiter,
     ) {

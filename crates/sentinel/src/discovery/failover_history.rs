@@ -77,8 +77,10 @@ impl FailoverHistory {
     /// before.
     pub(crate) fn record(
         &mut self,
-        (from, commit): (Option<NodeAddr>, &Commit),
-        (target, published_at): (Arc<Target>, Instant),
+        from: Option<NodeAddr>,
+        commit: &Commit,
+        target: Arc<Target>,
+        published_at: Instant,
         machine: &Machine,
     ) -> FailoverRecord {
         let timeline = machine.timeline().clone();

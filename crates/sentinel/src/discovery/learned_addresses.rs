@@ -36,7 +36,8 @@ impl LearnedAddresses {
     /// when another one changes.
     pub(crate) fn record(
         &mut self,
-        (from, configured): (MyId, bool),
+        from: MyId,
+        configured: bool,
         peers: Vec<Peer>,
         map: &AddressMap,
         reached: impl Fn(&MyId) -> bool,
@@ -118,10 +119,11 @@ mod tests {
             .map(|number| peer(number, "10.9.9.9"))
             .chain([peer(7, "10.6.6.6")])
             .collect();
-        assert!(learned_addresses.record((id(1), false), lies, &AddressMap::new(), |_| true));
+        assert!(learned_addresses.record(id(1), false, lies, &AddressMap::new(), |_| true));
         for sentinel in [2, 3] {
             assert!(learned_addresses.record(
-                (id(sentinel), false),
+                id(sentinel),
+                false,
                 vec![peer(7, "10.0.0.7"), peer(900, "10.0.0.8")],
                 &AddressMap::new(),
                 |_| true
@@ -139,7 +141,7 @@ mod tests {
     fn prefers_lists_of_configured_sentinels() {
         let mut learned = LearnedAddresses::default();
         let mut record = |from: usize, configured, peers| {
-            learned.record((id(from), configured), peers, &AddressMap::new(), |_| true)
+            learned.record(id(from), configured, peers, &AddressMap::new(), |_| true)
         };
         for from in [21, 22, 23, 24] {
             record(from, false, vec![peer(7, "10.6.6.6"), peer(25, "10.6.6.6")]);
@@ -157,15 +159,10 @@ mod tests {
             LearnedAddresses::default(),
             AddressMap::from([(node("127.0.0.1"), node("192.0.2.1"))]),
         );
+        assert!(learned_addresses.record(id(1), false, vec![peer(2, "127.0.0.1")], &map, |_| true));
         assert!(
-            learned_addresses.record((id(1), false), vec![peer(2, "127.0.0.1")], &map, |_| true)
+            !learned_addresses.record(id(1), false, vec![peer(2, "127.0.0.1")], &map, |_| true)
         );
-        assert!(!learned_addresses.record(
-            (id(1), false),
-            vec![peer(2, "127.0.0.1")],
-            &map,
-            |_| true
-        ));
         assert!(learned_addresses.candidates()[&id(2)].contains(&node("192.0.2.1")));
     }
 

@@ -141,8 +141,8 @@ impl Discovery {
         let (own, wake) = (OwnAddresses::new(own), Arc::new(Notify::new()));
         let links = Links::new(timeouts, &own, resolver, out.clone());
         let (permit, notify) = (links.permit().clone(), Arc::clone(&wake));
-        let parts = (own, resolver.clone());
-        let mut control = DiscoveryControl::new(changes, out.clone(), parts, permit, notify);
+        let (answers, names) = (out.clone(), resolver.clone());
+        let mut control = DiscoveryControl::new(changes, answers, own, names, permit, notify);
         let mut discovery = Self {
             services: BTreeMap::new(),
             links,
@@ -275,7 +275,7 @@ impl Discovery {
                 };
                 match event {
                     ProbeEvent::Probed { probe, problem, tls } => {
-                        service.probed(node, *probe, (problem, tls), &self.links);
+                        service.probed(node, *probe, problem, tls, &self.links);
                     }
                     ProbeEvent::ConnectionLost => {
                         service.step(MachineEvent::ProbeConnectionLost { node }, &self.links);
@@ -347,21 +347,11 @@ impl Discovery {
             {
                 link.ask(&master);
             }
-            LinkEvent::Polled { master, asked_at, received_at: heard_at, outcome: round } => {
-                let (up, services) = (link.up.clone(), link.services.clone());
-                let Some((from, addr)) = up else { return };
-                for number in services {
-                    if self
-                        .services
-                        .get(&number)
-                        .is_some_and(|service| service.runtime.master_name == master)
-                    {
-                        self.handle_round(
-                            number,
-                            id,
-                            (from.clone(), addr),
-                            (asked_at.into_std(), heard_at, round.clone()),
-                        );
+            LinkEvent::Polled { master, asked_at, received_at: read_at, outcome: round } => {
+                let is_asked = |it: &ServiceEntry| it.runtime.master_name == master;
+                for number in link.services.clone() {
+                    if self.services.get(&number).is_some_and(is_asked) {
+                        self.handle_round(number, id, asked_at.into_std(), read_at, round.clone());
                     }
                 }
             }
@@ -394,9 +384,12 @@ impl Discovery {
         &mut self,
         number: usize,
         link: LinkId,
-        (from, addr): (MyId, SocketAddr),
-        (asked_at, read_at, round): (Instant, Instant, PollOutcome),
+        asked_at: Instant,
+        read_at: Instant,
+        round: PollOutcome,
     ) {
+        let up = self.links.get_mut(link).and_then(|it| it.up.clone());
+        let Some((from, addr)) = up else { return };
         let Some(entry) = self.services.get_mut(&number) else { return };
         let (service, learns) = (&mut entry.runtime, entry.learns);
         let round = usable(round, addr.ip(), service.address_map());
@@ -419,7 +412,7 @@ impl Discovery {
                 service.note_name(&from, true);
                 let event = MachineEvent::View { from: from.clone(), view, asked_at, configured };
                 service.handle_event(event, read_at, &self.links);
-                if learns && service.learn((from, configured), peers, &self.links) {
+                if learns && service.learn(from, configured, peers, &self.links) {
                     self.reconcile_soon();
                 }
             }

@@ -48,7 +48,8 @@ impl Seed {
     /// `number`.
     pub(crate) fn new(
         number: usize,
-        (service, auth): (usize, usize),
+        service: usize,
+        auth: usize,
         name: &NodeAddr,
         timeouts: watch::Receiver<Timeouts>,
         resolver: &Resolver,

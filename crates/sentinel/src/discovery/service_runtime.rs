@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use target::{ClockReading, PoolWriter, ReplyPolicy, TargetWriter};
+use target::{ClockReading, ReplyPolicy, TargetWriter};
 use tls::Version;
 use tokio::sync::mpsc;
 use tracing::{info, warn};
@@ -24,6 +24,7 @@ use self::change::absence_limit;
 use self::watch_sentinels::SentinelAlarms;
 use crate::clock;
 use crate::discovery::absence_limit::AbsenceLimit;
+use crate::discovery::config::DiscoveryConfig;
 use crate::discovery::credential_log::CredentialLog;
 use crate::discovery::failover_history::FailoverHistory;
 use crate::discovery::first_master::FirstMaster;
@@ -38,9 +39,9 @@ use crate::link::poll::Peer;
 use crate::prober::ProberFactory;
 use crate::prober::prober_set::ProberSet;
 use crate::rate_limiter::RateLimiter;
-use crate::replicas::publisher::{ReplicaPublisher, Replicas};
+use crate::replicas::publisher::ReplicaPublisher;
 use crate::types::AddressMap;
-use crate::{Machine, MachineAction, MachineEvent, MachineRules, MyId, NodeAddr, Probe, Warning};
+use crate::{Machine, MachineAction, MachineEvent, MyId, NodeAddr, Probe, Warning};
 
 pub(crate) struct ServiceRuntime {
     pub(crate) number: usize,
@@ -80,17 +81,13 @@ pub(crate) struct ServiceRuntime {
 impl ServiceRuntime {
     pub(crate) fn new(
         number: usize,
-        (name, master_name): (Arc<str>, Arc<str>),
-        (target_writer, replicas, sentinel_pool): (
-            TargetWriter,
-            Option<Replicas>,
-            Option<PoolWriter>,
-        ),
-        (rules, seeds): (MachineRules, usize),
+        config: DiscoveryConfig,
         prober_factory: ProberFactory,
         out: mpsc::Sender<DriverMessage>,
     ) -> Self {
-        let (now, absence_limit) = (clock::now(), absence_limit(&rules));
+        let DiscoveryConfig { name, master_name, target_writer, .. } = config;
+        let (now, seeds, rules) = (clock::now(), config.sentinels.len(), config.settings.rules);
+        let absence_limit = absence_limit(&rules);
         let machine = Machine::new(now, rules, seeds);
         let first = DiscoverySnapshot::at_start(
             Arc::clone(&name),
@@ -104,8 +101,8 @@ impl ServiceRuntime {
             master_name,
             machine,
             target_writer,
-            replica_publisher: replicas.map(ReplicaPublisher::new),
-            sentinel_pool: sentinel_pool.map(SentinelPool::new),
+            replica_publisher: config.replicas.map(ReplicaPublisher::new),
+            sentinel_pool: config.sentinel_pool.map(SentinelPool::new),
             absence_limit,
             probers: ProberSet::new(number, prober_factory, out),
             learned_addresses: LearnedAddresses::default(),
@@ -225,7 +222,8 @@ impl ServiceRuntime {
         &mut self,
         node: NodeAddr,
         probe: Probe,
-        (problem, tls): (Option<ProbeProblem>, Option<Version>),
+        problem: Option<ProbeProblem>,
+        tls: Option<Version>,
         links: &Links,
     ) {
         if let Some(problem) = self.probers.record(&node, &probe, problem, tls) {
@@ -253,9 +251,16 @@ impl ServiceRuntime {
 
     /// Stores the peers that a sentinel, configured or not, lists now. Returns whether they
     /// changed.
-    pub(crate) fn learn(&mut self, from: (MyId, bool), peers: Vec<Peer>, links: &Links) -> bool {
+    pub(crate) fn learn(
+        &mut self,
+        from: MyId,
+        configured: bool,
+        peers: Vec<Peer>,
+        links: &Links,
+    ) -> bool {
+        let (map, number) = (self.probers.address_map(), self.number);
         self.learned_addresses
-            .record(from, peers, self.probers.address_map(), |id| links.is_reached(self.number, id))
+            .record(from, configured, peers, map, |id| links.is_reached(number, id))
     }
 
     /// The listed sentinels to dial, with their addresses: those that vote because enough of the

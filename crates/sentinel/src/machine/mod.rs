@@ -328,7 +328,7 @@ impl Machine {
         let (rules, pacing, master) = (&self.rules, &self.pacing, committed.cloned());
         let due = self.nodes.take_due(now, |addr| {
             let interval = nodes::probe_interval(rules, master.as_ref() == Some(addr), alert_for);
-            pacing.next_probe(now, rules, (interval, alert_for.is_some()))
+            pacing.next_probe(now, rules, interval, alert_for.is_some())
         });
         self.actions.extend(due.into_iter().map(MachineAction::Probe));
         if self.pacing.take_ask(now, &self.rules, alert_for.is_some()) {

@@ -140,7 +140,8 @@ impl Pacing {
         &self,
         now: Instant,
         rules: &MachineRules,
-        (interval, is_alert): (Duration, bool),
+        interval: Duration,
+        is_alert: bool,
     ) -> Instant {
         let interval = if is_alert {
             interval.max(self.share(ALERT_SHARE).min(rules.probe_master))
@@ -188,7 +189,7 @@ mod tests {
         assert_eq!(pacing.earliest_ask(now, &rules), now);
         assert_eq!(pacing.ask_after(now, &rules, true), now + rules.poll_suspect);
         assert_eq!(pacing.ask_after(now, &rules, false), now + rules.poll);
-        let probe = |is_alert| pacing.next_probe(now, &rules, (rules.probe_suspect, is_alert));
+        let probe = |is_alert| pacing.next_probe(now, &rules, rules.probe_suspect, is_alert);
         assert_eq!(probe(true), now + rules.probe_suspect);
     }
 
@@ -200,9 +201,9 @@ mod tests {
             let spacing = pacing.earliest_ask(start, &rules) - start;
             assert_eq!(spacing, Duration::from_millis(ms), "{connections}");
             assert_eq!(pacing.ask_after(start, &rules, true) - start, spacing, "{connections}");
-            let probe = pacing.next_probe(start, &rules, (rules.probe_suspect, true)) - start;
+            let probe = pacing.next_probe(start, &rules, rules.probe_suspect, true) - start;
             assert_eq!(probe, spacing.min(rules.probe_master), "{connections}");
-            let calm = pacing.next_probe(start, &rules, (rules.probe_master, false)) - start;
+            let calm = pacing.next_probe(start, &rules, rules.probe_master, false) - start;
             assert!((rules.probe_master..=CALM_PROBE_MAX).contains(&calm), "{calm:?}");
         }
     }

@@ -16,7 +16,8 @@ use crate::scripts::my_id;
 async fn once(
     cluster: &FakeCluster,
     driver: &Driver,
-    (from, to): (usize, usize),
+    from: usize,
+    to: usize,
     epoch: u64,
 ) -> Duration {
     let began = driver.generation();
@@ -71,7 +72,7 @@ async fn measure(rounds: u64, rules: MachineRules) -> Vec<Duration> {
     let mut took = Vec::new();
     for round in 0..rounds {
         let from = usize::try_from(round % 3).expect("small");
-        took.push(once(&cluster, &driver, (from, (from + 1) % 3), round + 2).await);
+        took.push(once(&cluster, &driver, from, (from + 1) % 3, round + 2).await);
     }
     assert_eq!(driver.generation(), rounds + 1, "each was followed once");
     took.sort_unstable();

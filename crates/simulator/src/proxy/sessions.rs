@@ -20,6 +20,9 @@ pub(crate) const TOKENS: u64 = 1 << 50;
 const DIAL: Micros = SECOND;
 const GIVE_UP: Micros = 10 * SECOND;
 
+/// A reply: its connection, the number of its request, and when that was executed.
+type Reply = (ConnId, u32, Micros);
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SessionPhase {
     Thinking,
@@ -45,7 +48,7 @@ struct Client {
     /// When it writes next.
     due: Micros,
     /// A delayed reply, with its connection and the time of its execution.
-    kept: Option<(ConnId, u32, Micros)>,
+    kept: Option<Reply>,
 }
 
 /// All clients of one proxy.
@@ -143,21 +146,16 @@ impl Sessions {
 
     /// Handles a reply: passes it on, delays it until discovery knows more, or drops it with its
     /// session.
-    fn reply(
-        &mut self,
-        at: usize,
-        (connection, id, executed): (ConnId, u32, Micros),
-        observed: &Observed,
-        net: &mut Net,
-    ) {
+    fn reply(&mut self, at: usize, reply: Reply, observed: &Observed, net: &mut Net) {
         let generation = self.clients[at].connection.map_or(0, |(_, generation)| generation);
         match observed.replies(generation, net) {
             ReplyPolicy::Pass => {
+                let (connection, id, executed) = reply;
                 let (pid, node) = (self.pid, net.peer(connection, self.pid));
                 net.observe(Observation::Acked { pid, node, id, executed });
                 self.think(at, self.think, net);
             }
-            ReplyPolicy::Wait => self.clients[at].kept = Some((connection, id, executed)),
+            ReplyPolicy::Wait => self.clients[at].kept = Some(reply),
             ReplyPolicy::Drop => self.drop_session(at, net),
         }
     }

@@ -42,8 +42,8 @@ impl ServiceRuntime {
         self.keep_failed_connects(former.as_deref());
         let generation = target.generation().get();
         let from = self.master.take().map(|master| master.addr);
-        let failover =
-            self.failover_history.record((from, &commit), (target, published_at), &self.machine);
+        let history = &mut self.failover_history;
+        let failover = history.record(from, &commit, target, published_at, &self.machine);
         self.counts.commits += 1;
         self.counts.held += failover.timeline.hold().unwrap_or_default();
         self.failover_history.log(&self.name, failover);

@@ -32,7 +32,7 @@ impl ServiceRuntime {
         self.update_alarms(now, links);
         self.publish(links);
         let snapshot = self.snapshot.load();
-        self.credential_log.update((now, &self.name), &snapshot, &mut self.log_limiter);
+        self.credential_log.update(now, &self.name, &snapshot, &mut self.log_limiter);
         self.first_master.update(now, &self.name, &snapshot);
     }
 
