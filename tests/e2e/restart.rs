@@ -243,6 +243,27 @@ fn takeover_waits_for_a_process_that_stops() {
 }
 
 #[test]
+fn takeover_opens_an_added_admin_address() {
+    let cluster = small();
+    let folder = cluster.folder().to_owned();
+    let lines = format!("{SHUTDOWN}[process]\nstate_dir = {folder:?}");
+    let old = builder(&cluster).lines(&lines).start();
+    wait_for_place(&folder.join("takeover.sock"));
+    let file = old.process().log_path().with_file_name("pointsman.toml");
+    let added = cluster.address().port();
+    let text = std::fs::read_to_string(&file).expect("the file");
+    let text = text.replace("[admin]", &format!("[admin]\nread_only_listen = [\"{added}\"]"));
+    assert!(text.contains("read_only_listen"), "{text}");
+    std::fs::write(&file, text).expect("a file");
+    let _next = old.taken_over_by(Path::new(crate::PROGRAM));
+    assert!(old.wait_exit(PATIENCE).success());
+    for admin in [old.admin(), added] {
+        let (status, _) = http_get(admin, "/ready").expect("probes");
+        assert_eq!(status, 200, "{admin}");
+    }
+}
+
+#[test]
 fn keeps_old_process_if_takeover_fails() {
     let cluster = small();
     let folder = cluster.folder().to_owned();

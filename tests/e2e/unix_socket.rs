@@ -193,6 +193,44 @@ fn hands_over_unix_socket_without_refusals() {
     assert_eq!(leftovers(cluster.folder()), Vec::<String>::new());
 }
 
+/// The old process is asked to stop while it hands over: it leaves to the new one as without that.
+/// And a takeover replaces a socket whose file was removed.
+#[test]
+fn takeover_keeps_its_unix_socket_and_restores_a_lost_one() {
+    let cluster = small();
+    let (path, folder) = (socket(&cluster), cluster.folder().to_owned());
+    let lines = format!("{SHUTDOWN}[process]\nstate_dir = {folder:?}");
+    let lines = lines.replace("accept_min = \"0s\"", "accept_min = \"20s\"");
+    let lines = lines.replace("accept_max = \"0s\"", "accept_max = \"20s\"");
+    let old = with_socket(&cluster, &lines).start();
+    wait_for_place(&folder.join("takeover.sock"));
+    let file = old.process().log_path().with_file_name("pointsman.toml");
+    let (listen, tcp) = (format!("unix:{}", path.display()), old.addr().to_string());
+    let take = |name: &str| {
+        run(name, &folder, &file, &["--takeover", "--listen", &listen, "--listen", &tcp])
+    };
+    let complete = |it: &Process| {
+        wait_until("the takeover", PATIENCE, || it.log().contains("takeover complete"));
+    };
+    let new = take("successor");
+    wait_until("the sockets", PATIENCE, || new.log().contains("using sockets of the running"));
+    new.signal(Signal::STOP);
+    old.sigterm();
+    wait_until("the signal", PATIENCE, || old.process().log().contains("received SIGTERM"));
+    new.signal(Signal::CONT);
+    complete(&new);
+    let began = Instant::now();
+    assert!(old.wait_exit(PATIENCE).success());
+    assert!(began.elapsed() < Duration::from_secs(10), "the old one leaves at once");
+    assert_eq!(ping(&path), "+PONG\r\n");
+    std::fs::remove_file(&path).expect("the file");
+    wait_for_place(&folder.join("takeover.sock"));
+    let last = take("restorer");
+    complete(&last);
+    assert!(new.wait_exit(PATIENCE).success());
+    assert_eq!(ping(&path), "+PONG\r\n");
+}
+
 #[test]
 fn keeps_unix_socket_of_the_service_manager() {
     let cluster = small();

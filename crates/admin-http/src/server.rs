@@ -120,8 +120,26 @@ impl Server {
     ///
     /// [`BindError`] for the first address that cannot be bound.
     pub fn bind(addresses: &[SocketAddr], settings: ServerSettings) -> Result<Self, BindError> {
+        Self::bind_beside(addresses, Vec::new(), settings)
+    }
+
+    /// The same, with the sockets of another process for those of the addresses that it has bound.
+    ///
+    /// # Errors
+    ///
+    /// [`BindError`] for the first address that cannot be bound.
+    pub fn bind_beside(
+        addresses: &[SocketAddr],
+        mut bound: Vec<TcpListener>,
+        settings: ServerSettings,
+    ) -> Result<Self, BindError> {
         let mut listeners = Vec::with_capacity(addresses.len());
         for address in addresses {
+            let is_this = |it: &TcpListener| it.local_addr().is_ok_and(|it| it == *address);
+            if let Some(at) = bound.iter().position(is_this) {
+                listeners.push(bound.swap_remove(at));
+                continue;
+            }
             let mut v4_ports =
                 addresses.iter().filter(|other| other.is_ipv4()).map(SocketAddr::port);
             let beside_v4 = address.is_ipv6()

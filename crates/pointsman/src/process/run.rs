@@ -199,8 +199,9 @@ impl RunningProcess {
             self.service_manager.stopping();
         }
         self.offered_sockets.release();
-        if let Some((closer, _)) = self.takeover_server.take() {
+        if let Some((closer, _)) = &self.takeover_server {
             // A process that is started while we drain binds our addresses, which are free by then.
+            // One that has our sockets already still takes over.
             closer.close();
         }
         self.drain.request_stop(request);

@@ -129,13 +129,17 @@ async fn prepare(
     let config = inputs.config;
     let replaces = taken.is_some();
     let control = config.admin.control_socket.clone().filter(|_| config.admin.control);
-    let (to_create, to_adopt, unconfigured) = unix_sockets(config, &mut assignment, replaces);
+    let (mut to_create, to_adopt, unconfigured) = unix_sockets(config, &mut assignment, replaces);
     let files = move || -> Result<_, RunError> {
         let takeover_socket =
             takeover_path.map(|path| TakeoverSocket::open(&path, replaces)).transpose()?;
         let control =
             control.map(|path| ControlSocket::create(Path::new(&path), replaces)).transpose()?;
         let mut unix = UnixFiles::default();
+        // Nobody can connect to a socket whose file was removed: it is replaced.
+        let is_lost = |it: &SetSocket| !it.1.path.exists();
+        let (lost, to_adopt): (Vec<_>, Vec<_>) = to_adopt.into_iter().partition(is_lost);
+        to_create.extend(lost);
         let created = to_create.into_iter().map(|(set, to_create)| {
             let inherited = InheritedSockets {
                 sockets: vec![unix.create(&to_create)?],
@@ -144,6 +148,7 @@ async fn prepare(
             Ok((set, inherited))
         });
         let created = created.collect::<Result<Vec<_>, UnixSocketError>>()?;
+        let to_adopt: Vec<_> = to_adopt.into_iter().map(|(_, wanted)| wanted).collect();
         let taken_files = unix.adopt(&to_adopt, &unconfigured);
         Ok((takeover_socket, control, unix, created, taken_files))
     };
@@ -155,6 +160,7 @@ async fn prepare(
     let (takeover_socket, control, unix, created, taken_files) = files?;
     for (set, inherited) in created {
         if let Some((_, all)) = assignment.sets.get_mut(set) {
+            all.retain(|it| it.addr != inherited.addr);
             all.push(inherited);
         }
     }
@@ -162,7 +168,7 @@ async fn prepare(
         taken.files = taken_files;
     }
     let admin_tls = AdminCertificates::new(config).map_err(RunError::Tls)?;
-    let admin = bind_admin(config, std::mem::take(&mut assignment.admin))?;
+    let admin = bind_admin(config, std::mem::take(&mut assignment.admin), assignment.is_activated)?;
     let admin = match admin_tls.rules() {
         Some(tls) => admin.tls(tls),
         None => admin,
@@ -220,13 +226,16 @@ fn bind_listeners(
     Ok(bound)
 }
 
-/// Returns the Unix sockets to make, each with the number of its listener set; the given ones whose
-/// files are adopted from an older process; and the remaining files of that process.
+/// A Unix socket with the number of its listener set.
+type SetSocket = (usize, SocketSpec);
+
+/// Returns the Unix sockets to make, and the given ones whose files are adopted from an older
+/// process, each with the number of its listener set; and the remaining files of that process.
 fn unix_sockets(
     config: &Config,
     assignment: &mut SocketAssignment,
     replaces: bool,
-) -> (Vec<(usize, SocketSpec)>, Vec<SocketSpec>, Vec<PathBuf>) {
+) -> (Vec<SetSocket>, Vec<SetSocket>, Vec<PathBuf>) {
     let sets = listener_set::all(config);
     let of = |set: usize, addr: &ListenAddr| {
         let mode = sets.get(set)?.mode;
@@ -238,8 +247,9 @@ fn unix_sockets(
         listen.retain(|addr| addr.tcp().is_some());
         if replaces {
             // The files of a service manager's sockets belong to the manager.
-            let own = inherited.iter().filter_map(|inherited| of(set, &inherited.addr));
-            to_adopt.extend(own.filter(|it| !assignment.managed.contains(&it.path)));
+            let own =
+                inherited.iter().filter_map(|inherited| Some((set, of(set, &inherited.addr)?)));
+            to_adopt.extend(own.filter(|(_, it)| !assignment.managed.contains(&it.path)));
         }
     }
     (to_create, to_adopt, std::mem::take(&mut assignment.unconfigured))
@@ -286,6 +296,7 @@ pub(super) async fn run_unless_stopped<T: Send + 'static>(
 fn bind_admin(
     config: &Config,
     inherited: Vec<std::net::TcpListener>,
+    is_activated: bool,
 ) -> Result<admin_http::Server, admin_http::BindError> {
     let listen = listener_set::all(config).into_iter().flat_map(|set| set.listen);
     let v4 = listen.filter_map(|addr| addr.tcp()).filter(SocketAddr::is_ipv4);
@@ -295,9 +306,9 @@ fn bind_admin(
         ..admin_http::ServerSettings::default()
     };
     let (all, read_only) = (&config.admin.listen, &config.admin.read_only_listen);
-    if inherited.is_empty() {
+    if inherited.is_empty() || !is_activated {
         let addresses: Vec<SocketAddr> = all.iter().chain(read_only).copied().collect();
-        let server = admin_http::Server::bind(&addresses, settings)?;
+        let server = admin_http::Server::bind_beside(&addresses, inherited, settings)?;
         // With their actual ports, in the same order.
         let read_only = server.addresses().get(all.len()..).unwrap_or_default().to_vec();
         Ok(server.read_only(read_only))
