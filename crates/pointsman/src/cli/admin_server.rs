@@ -16,7 +16,7 @@ use tls::{
     CertificateFiles, ClientSettings, ClientTls, PemFile, Roots, SYSTEM_CA_FILES, Verification,
 };
 
-use crate::config::{self, Endpoint, Flags, PendingReads, Value};
+use crate::config::{self, Endpoint, Faults, Flags, Loaded, PendingReads, Value};
 
 /// The default address of the admin server.
 pub(super) const DEFAULT_ADDRESS: &str = "127.0.0.1:8888";
@@ -91,10 +91,24 @@ pub(super) enum AdminServerError {
         "the system has no file with authorities; name that of the admin server with --admin-ca"
     )]
     NoAuthorities,
+    /// Another process would be asked otherwise.
+    #[error("the configuration does not say where pointsman is; correct it, or use --admin\n{0}")]
+    Faults(Faults),
 }
 
-/// Returns the given admin server, else that of the local configuration, else the default. Faults
-/// of the configuration do not matter: only the address and the certificate are needed.
+/// Loads the local configuration, for its addresses. Other faults do not matter.
+pub(super) fn load(
+    config: Option<&PathBuf>,
+    env: impl IntoIterator<Item = (OsString, OsString)>,
+) -> Result<Loaded, AdminServerError> {
+    let loaded = config::load(&Flags { config: config.cloned(), ..Flags::default() }, env);
+    match loaded.faults_of_address() {
+        Some(faults) => Err(AdminServerError::Faults(faults.clone())),
+        None => Ok(loaded),
+    }
+}
+
+/// Returns the given admin server, else that of the local configuration, else the default.
 pub(super) fn find(
     args: &AdminArgs,
     config: Option<&PathBuf>,
@@ -104,7 +118,7 @@ pub(super) fn find(
     if let Some(text) = given(args, &env) {
         return first(text, find_all(text, args)?);
     }
-    let loaded = config::load(&Flags { config: config.cloned(), ..Flags::default() }, env);
+    let loaded = load(config, env)?;
     let values = &loaded.settings().process;
     let configured = match values.value("admin.listen") {
         Some(Value::Listen(addrs)) => addrs.first().and_then(proxy::ListenAddr::tcp).map(dialable),
@@ -256,6 +270,25 @@ mod tests {
         assert!(matches!(wrong, Err(AdminServerError::Address)));
         let unresolved = find(&at("nohost.invalid:8888"), None, []);
         assert!(matches!(unresolved, Err(AdminServerError::Unresolved(..))), "{unresolved:?}");
+    }
+
+    #[test]
+    fn asks_nobody_else_if_the_named_file_is_missing_or_broken() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = folder.path().join("pointsman.toml");
+        let ask = || find(&AdminArgs::default(), Some(&config), []);
+        assert!(matches!(ask(), Err(AdminServerError::Faults(_))), "no file");
+        for (text, is_found) in [
+            ("[admin\nlisten=[\"127.0.0.1:9\"]\n", false),
+            ("[admin]\nlisten=[\"127.0.0.1\"]\n", false),
+            ("[admin]\ncontrol_socket=9\n", false),
+            ("[admin]\nlisten=[\"127.0.0.1:9\"]\nmax_connections=\"many\"\n", true),
+        ] {
+            std::fs::write(&config, text).unwrap();
+            assert_eq!(ask().is_ok(), is_found, "{text}");
+            let given = find(&at("1.2.3.4:5"), Some(&config), []);
+            assert_eq!(given.unwrap().to_string(), "1.2.3.4:5");
+        }
     }
 
     #[test]

@@ -282,12 +282,9 @@ pub(super) struct StatusArgs {
     pub(super) schema: bool,
 }
 
-/// The arguments of a control command: the process and the service.
+/// The process to command, and how it is asked.
 #[derive(Debug, Args)]
-pub(super) struct ControlArgs {
-    /// The service; required if there are several
-    pub(super) service: Option<String>,
-
+pub(super) struct EndpointArgs {
     #[command(flatten)]
     pub(super) server: AdminArgs,
 
@@ -305,9 +302,19 @@ pub(super) struct ControlArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(super) token_file: Option<PathBuf>,
 
-    /// Print the JSON lines
+    /// Print JSON
     #[arg(long)]
     pub(super) json: bool,
+}
+
+/// The arguments of a control command: the service and the process.
+#[derive(Debug, Args)]
+pub(super) struct ControlArgs {
+    /// The service; required if there are several
+    pub(super) service: Option<String>,
+
+    #[command(flatten)]
+    pub(super) endpoint: EndpointArgs,
 }
 
 /// The arguments of `switchover`.

@@ -11,15 +11,14 @@ use serde_json::Value as Json;
 
 use super::admin_server::{self, AdminServerError};
 use super::admin_tls::TlsProblem;
-use super::args::ControlArgs;
+use super::args::{ControlArgs, EndpointArgs};
 use super::http::{self, ControlEndpoint};
 use super::status::StatusError;
-use crate::config::{self, Flags, PendingReads, Secret, Value};
+use super::token;
+use crate::config::{Secret, Value};
 
 /// The variable with the token, unless a file is given.
 const TOKEN_VARIABLE: &str = "POINTSMAN_CONTROL_TOKEN";
-/// Maximum size of a token file.
-const MAX_TOKEN_BYTES: u64 = 64 * 1024;
 
 /// Why a control command failed.
 #[derive(Debug, thiserror::Error)]
@@ -76,7 +75,7 @@ pub(super) fn send(
     parameters: &[(&str, &str)],
     env: &[(OsString, OsString)],
 ) -> Result<String, ControlError> {
-    let (endpoint, token) = access(args, env)?;
+    let (endpoint, token) = access(&args.endpoint, env)?;
     let service = args.service.as_deref().map(|name| ("service", name));
     let query: Vec<String> = service
         .iter()
@@ -92,7 +91,7 @@ pub(super) fn send(
             rest.push_str(line);
             return;
         };
-        if args.json {
+        if args.endpoint.json {
             print(line);
         } else if let (Some(after), Some(step), Some(text)) = (
             document.get("after_ms").and_then(Json::as_f64),
@@ -107,7 +106,7 @@ pub(super) fn send(
     match (code, last) {
         (404 | 405, _) if rest.starts_with("no such path") => Err(ControlError::Disabled(endpoint)),
         (200, Some(last)) if last.get("ok") == Some(&Json::Bool(true)) => {
-            Ok(if args.json { String::new() } else { format!("{action}: done\n") })
+            Ok(if args.endpoint.json { String::new() } else { format!("{action}: done\n") })
         }
         (200, Some(last)) => match text(&last, "error") {
             Some(error) => Err(ControlError::Failed(error.to_owned())),
@@ -137,7 +136,7 @@ fn plain(value: &str) -> String {
 
 /// Returns the endpoint, and the token that it wants.
 pub(super) fn access(
-    args: &ControlArgs,
+    args: &EndpointArgs,
     env: &[(OsString, OsString)],
 ) -> Result<(ControlEndpoint, Option<Secret>), ControlError> {
     let endpoint = endpoint(args, env)?;
@@ -149,20 +148,16 @@ pub(super) fn access(
 }
 
 /// Returns the endpoint of the command: the one given on the command line, else the control socket
-/// of the local configuration, else its admin address. Faults of the configuration do not matter
-/// here.
+/// of the local configuration, else its admin address.
 fn endpoint(
-    args: &ControlArgs,
+    args: &EndpointArgs,
     env: &[(OsString, OsString)],
 ) -> Result<ControlEndpoint, ControlError> {
     if let Some(path) = &args.socket {
         return Ok(ControlEndpoint::Socket(path.clone()));
     }
     if args.server.admin.is_none() && args.token_file.is_none() {
-        let loaded = config::load(
-            &Flags { config: args.config.clone(), ..Flags::default() },
-            env.iter().cloned(),
-        );
+        let loaded = admin_server::load(args.config.as_ref(), env.iter().cloned())?;
         if let Some(Value::Text(path)) = loaded.settings().process.value("admin.control_socket") {
             return Ok(ControlEndpoint::Socket(path.into()));
         }
@@ -171,22 +166,11 @@ fn endpoint(
     Ok(ControlEndpoint::Network(server))
 }
 
-fn token(args: &ControlArgs, env: &[(OsString, OsString)]) -> Result<Secret, ControlError> {
-    if let Some(path) = &args.token_file {
-        let unreadable = |error| ControlError::Token(path.display().to_string(), error);
-        let text = config::read_file(path, MAX_TOKEN_BYTES, &PendingReads::default())
-            .map_err(unreadable)?;
-        return Ok(Secret::new(text.trim_end_matches(['\n', '\r']).to_owned()));
+fn token(args: &EndpointArgs, env: &[(OsString, OsString)]) -> Result<Secret, ControlError> {
+    let given = token::given(args.token_file.as_deref(), TOKEN_VARIABLE, env);
+    if let Some(token) = given.map_err(|(path, error)| ControlError::Token(path, error))? {
+        return Ok(token);
     }
-    let given = env.iter().find(|(name, value)| name == TOKEN_VARIABLE && !value.is_empty());
-    if let Some(text) = given.and_then(|(_, value)| value.to_str()) {
-        return Ok(Secret::new(text.to_owned()));
-    }
-    // The local configuration may contain it.
-    let loaded = config::load(
-        &Flags { config: args.config.clone(), ..Flags::default() },
-        env.iter().cloned(),
-    );
-    let configured = loaded.config().ok().and_then(|config| config.admin.control_token.0);
-    configured.ok_or(ControlError::NoToken)
+    let admin = token::configured(args.config.as_ref(), env);
+    admin.and_then(|admin| admin.control_token.0).ok_or(ControlError::NoToken)
 }

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::io;
 use std::process::ExitCode;
 
+use super::admin_server::AdminServerError;
 use super::control::ControlError;
 use super::import::ImportError;
 use super::status::StatusError;
@@ -59,6 +60,10 @@ impl Failure {
                 | RunError::Inherited(_)
                 | RunError::Takeover(TakeoverError::NoFolder),
             ) => ExitCode::from(CONFIG),
+            Self::Status(StatusError::Server(AdminServerError::Faults(_)))
+            | Self::Control(ControlError::Address(AdminServerError::Faults(_))) => {
+                ExitCode::from(CONFIG)
+            }
             Self::Run(_) | Self::Status(_) | Self::Control(_) | Self::Output(_) => {
                 ExitCode::FAILURE
             }

@@ -15,7 +15,6 @@ mod failure;
 mod http;
 mod import;
 mod man;
-mod read_token;
 mod screen;
 mod screen_certificates;
 mod screen_shared;
@@ -23,6 +22,7 @@ mod sentinels;
 mod sessions;
 mod sessions_table;
 mod status;
+mod token;
 
 use std::ffi::OsString;
 use std::io;
@@ -95,6 +95,7 @@ pub(super) fn is_file(argument: &str) -> bool {
 }
 
 fn dispatch(command: Command) -> Result<ExitCode, Failure> {
+    let env: Vec<_> = environment().collect();
     let text = match command {
         Command::Run(args) => return serve(&args),
         Command::Check(source) => check(&source)?,
@@ -116,29 +117,20 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
             let to = args.to.as_deref().map(|to| ("to", to));
             let parameters: Vec<_> =
                 [("pause_clients", pause_clients)].into_iter().chain(to).collect();
-            control::send(
-                "switchover",
-                &args.control,
-                &parameters,
-                &environment().collect::<Vec<_>>(),
-            )?
+            control::send("switchover", &args.control, &parameters, &env)?
         }
         Command::Pause(args) => {
             let duration = args.duration.as_deref().map(|time| ("for", time));
             let parameters: Vec<_> = duration.into_iter().collect();
-            control::send("pause", &args.control, &parameters, &environment().collect::<Vec<_>>())?
+            control::send("pause", &args.control, &parameters, &env)?
         }
-        Command::Resume(args) => {
-            control::send("resume", &args, &[], &environment().collect::<Vec<_>>())?
-        }
-        Command::Follow(args) => follow(&args)?,
-        Command::Unfollow(args) => {
-            control::send("unfollow", &args, &[], &environment().collect::<Vec<_>>())?
-        }
+        Command::Resume(args) => control::send("resume", &args, &[], &env)?,
+        Command::Follow(args) => follow(&args, &env)?,
+        Command::Unfollow(args) => control::send("unfollow", &args, &[], &env)?,
         Command::Sessions(args) => {
-            return Ok(sessions::sessions(&args, &environment().collect::<Vec<_>>())?);
+            return Ok(sessions::sessions(&args, &env)?);
         }
-        Command::Kill(args) => sessions::kill(&args, &environment().collect::<Vec<_>>())?,
+        Command::Kill(args) => sessions::kill(args, &env)?,
         Command::Import(ImportFrom::Haproxy(args)) => {
             let (toml, report) = import::haproxy(&args)?;
             write(io::stderr().lock(), &report)?;
@@ -167,7 +159,7 @@ fn serve(args: &RunArgs) -> Result<ExitCode, Failure> {
 }
 
 /// Orders a running pointsman to follow a node.
-fn follow(args: &FollowArgs) -> Result<String, Failure> {
+fn follow(args: &FollowArgs, env: &[(OsString, OsString)]) -> Result<String, Failure> {
     let force = if args.force { "true" } else { "false" };
     let (host, port) = args.addr.rsplit_once(':').unwrap_or((&args.addr, ""));
     let parameters = [
@@ -176,8 +168,7 @@ fn follow(args: &FollowArgs) -> Result<String, Failure> {
         ("for", &args.duration),
         ("force", force),
     ];
-    let env = environment().collect::<Vec<_>>();
-    Ok(control::send("follow", &args.control, &parameters, &env)?)
+    Ok(control::send("follow", &args.control, &parameters, env)?)
 }
 
 /// Reads the environment in one place, so that tests of the parts do not depend on it.

@@ -6,16 +6,14 @@
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal as _};
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Args, ValueHint};
+use clap::Args;
 use serde_json::Value as Json;
 use tls::OutsideText;
 
-use super::admin_server::AdminArgs;
-use super::args::ControlArgs;
+use super::args::{ControlArgs, EndpointArgs};
 use super::control::{self, ControlError};
 use super::http;
 use super::screen::printable;
@@ -45,44 +43,6 @@ Examples:
 
 States: closing, held, connecting, moving, draining, opaque, blocked, in_flight, subscribed, pinned, idle; and the reasons for which a \
 session is pinned, such as transaction or unknown_command. `pinned` includes every session with such a reason.";
-
-/// The process to ask, and how it is asked.
-#[derive(Debug, Args)]
-pub(super) struct EndpointArgs {
-    #[command(flatten)]
-    server: AdminArgs,
-
-    /// The control socket [default: as configured]
-    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
-    #[arg(conflicts_with_all = ["admin", "admin_ca", "admin_certificate", "token_file"])]
-    socket: Option<PathBuf>,
-
-    /// Configuration file that contains the socket, or the address and the token [env:
-    /// POINTSMAN_CONFIG]
-    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    config: Option<PathBuf>,
-
-    /// File that holds the control token [env: POINTSMAN_CONTROL_TOKEN holds the token itself]
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    token_file: Option<PathBuf>,
-
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-}
-
-impl EndpointArgs {
-    fn control(&self) -> ControlArgs {
-        ControlArgs {
-            service: None,
-            server: self.server.clone(),
-            socket: self.socket.clone(),
-            config: self.config.clone(),
-            token_file: self.token_file.clone(),
-            json: self.json,
-        }
-    }
-}
 
 /// The arguments of `sessions`.
 #[derive(Debug, Args)]
@@ -178,8 +138,7 @@ pub(super) fn sessions(
 }
 
 fn request(args: &SessionsArgs, env: &[(OsString, OsString)]) -> Result<String, ControlError> {
-    let control = args.endpoint.control();
-    let (endpoint, token) = control::access(&control, env)?;
+    let (endpoint, token) = control::access(&args.endpoint, env)?;
     let (code, body) = http::get_from(&endpoint, &args.path(), token.as_ref().map(Secret::reveal))
         .map_err(|error| ControlError::unreachable(&endpoint, error))?;
     let body = OutsideText::lines(&body);
@@ -201,6 +160,7 @@ fn request(args: &SessionsArgs, env: &[(OsString, OsString)]) -> Result<String, 
 /// # Errors
 ///
 /// Why it was not ended.
-pub(super) fn kill(args: &KillArgs, env: &[(OsString, OsString)]) -> Result<String, ControlError> {
-    control::send("kill", &args.endpoint.control(), &[("id", &args.id)], env)
+pub(super) fn kill(args: KillArgs, env: &[(OsString, OsString)]) -> Result<String, ControlError> {
+    let KillArgs { id, endpoint } = args;
+    control::send("kill", &ControlArgs { service: None, endpoint }, &[("id", &id)], env)
 }

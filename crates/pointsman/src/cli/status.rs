@@ -18,8 +18,8 @@ use super::admin_server::{self, AdminServer, AdminServerError};
 use super::admin_tls::TlsProblem;
 use super::args::StatusArgs;
 use super::http;
-use super::read_token::token;
 use super::screen::{self, printable};
+use super::token::token;
 use crate::config::Secret;
 
 /// Interval of the requests with `--watch`.

@@ -32,6 +32,8 @@ pub struct Loaded {
     pub(super) faults: Option<Faults>,
     /// Whether there are others than those of secret files.
     pub(super) is_broken: bool,
+    /// Whether a part of the file could not be read or parsed.
+    is_damaged: bool,
     pub(super) unread: Vec<UnreadSecret>,
     secret_files: SecretFiles,
     pub(super) warnings: Vec<Finding>,
@@ -78,6 +80,15 @@ impl Loaded {
     #[must_use]
     pub fn unread_secrets(&self) -> Vec<String> {
         self.unread.iter().map(|secret| secret.finding.to_string()).collect()
+    }
+
+    /// Why this does not say where its process is reached: the file could not be read or parsed, or
+    /// an address in it has a fault.
+    pub(crate) fn faults_of_address(&self) -> Option<&Faults> {
+        let is_address =
+            |it: &Finding| ["admin.listen", "admin.control_socket"].contains(&&*it.key);
+        let faults = self.faults.as_ref();
+        faults.filter(|it| self.is_damaged || it.findings().iter().any(is_address))
     }
 
     /// The secret files.
@@ -213,7 +224,7 @@ pub(super) fn assemble(
     let is_broken = !findings.is_empty();
     findings.extend(unread.iter().map(|secret| secret.finding.clone()));
     let (faults, secret_files) = (Faults::of(findings), SecretFiles::new());
-    Loaded { settings, faults, is_broken, unread, secret_files, warnings }
+    Loaded { settings, faults, is_broken, is_damaged: damaged, unread, secret_files, warnings }
 }
 
 /// The environment variable that a setting names.
