@@ -322,6 +322,31 @@ fn answers_clients_that_have_ended_their_direction() {
     }
 }
 
+/// A session whose server has ended the connection waits for no answer to its `WAIT`: it would keep
+/// its place for half a minute.
+#[test]
+fn ends_with_its_server_while_a_write_waits() {
+    let cluster = cluster();
+    cluster.replicas().iter().for_each(|it| it.stop());
+    for mode in BOTH {
+        let pointsman = durable(&cluster, mode, (2, "30s"));
+        let mut clients: Vec<Client> = (0..4).map(|_| pointsman.client()).collect();
+        for client in &mut clients {
+            let requests = [harness::encode(&["SET", "k", "v"]), harness::encode(&["GET", "k"])];
+            client.send(&requests.concat()).expect("requests");
+        }
+        let open =
+            || metric(&pointsman, "pointsman_sessions_open{service=\"mymaster\"}").unwrap_or(0.0);
+        wait_until("the clients", PATIENCE, || open() >= 4.0);
+        pause(Duration::from_millis(300));
+        let killed = cluster.master().client().cmd(&["CLIENT", "KILL", "TYPE", "normal"]);
+        assert!(killed.expect("a reply").int().is_some_and(|it| it > 0), "{mode}");
+        drop(clients);
+        wait_until("the end of the sessions", Duration::from_secs(8), || open() < 1.0);
+    }
+    cluster.replicas().iter().for_each(|it| it.cont());
+}
+
 #[test]
 fn closes_instead_of_an_error_if_configured() {
     let cluster = cluster();

@@ -221,11 +221,13 @@ impl<S: ByteStream> ByteStream for ConfirmedStream<S> {
     }
 
     fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(self.poll_write_wait(cx))?;
-        // A server that reads an end drops a client that waits, with its replies.
-        self.is_write_held = self.confirmations.is_awaiting();
-        if self.is_write_held {
-            return Poll::Pending;
+        if !self.stream.peer_closed() {
+            ready!(self.poll_write_wait(cx))?;
+            // A server that reads an end drops a client that waits, with its replies.
+            self.is_write_held = self.confirmations.is_awaiting();
+            if self.is_write_held {
+                return Poll::Pending;
+            }
         }
         self.stream.poll_shutdown(cx)
     }
