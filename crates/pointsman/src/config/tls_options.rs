@@ -18,8 +18,9 @@ section! {
         /// A client gets the first certificate with the name that it asks for (SNI), or else the
         /// first of all. A file may contain its private key as well, as those of haproxy do. The
         /// files are watched: changed ones are used for new sessions within seconds, all together;
-        /// if one of them is missing, expired or does not fit its key, the certificates before it
-        /// stay in use, and this is reported.
+        /// if one of them is missing or does not fit its key, the certificates before it stay in
+        /// use, and this is reported. The end of their validity is in the metrics and the status;
+        /// an expired one is used.
         certificate_files: Vec<String> = ValueKind::Paths, Some(""), Live;
         /// Files with the private keys of certificate_files, in the same order; empty if each
         /// certificate's file contains its key.
