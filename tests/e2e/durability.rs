@@ -515,3 +515,35 @@ fn serves_clients_that_want_no_replies() {
     assert!(client.read_value().expect("of ON").is_ok());
     assert_eq!(client.read_value().expect("values").items().len(), 3);
 }
+
+/// A master that runs a script for too long refuses the `WAIT` that would follow a write.
+#[test]
+fn ends_a_script_that_blocks_the_master() {
+    const LIBRARY: &str = "#!lua name=lib\n\
+        redis.register_function('spin', function() while true do end end)";
+    let patient = Duration::from_secs(20);
+    let cluster = Cluster::builder().replicas(1).sentinels(1).down_after(patient).start();
+    let master = cluster.master();
+    master.ask(&["CONFIG", "SET", "busy-reply-threshold", "50"]).expect("a limit");
+    master.ask(&["FUNCTION", "LOAD", LIBRARY]).expect("a library");
+    for mode in BOTH {
+        let pointsman = durable(&cluster, mode, (1, "10s"));
+        let (mut client, mut script) = (pointsman.client(), master.client());
+        assert!(client.cmd(&["SET", "k", "v"]).expect("a reply").is_ok(), "{mode}");
+        let mut run = |spin: [&str; 3], requests: &[[&str; 2]]| {
+            script.send(&harness::encode(&spin)).expect("sent");
+            wait_until("a busy master", PATIENCE, || {
+                master.ask(&["PING"]).is_err_and(|error| error.to_string().contains("BUSY"))
+            });
+            for request in requests {
+                let reply = client.cmd(request).expect("a reply");
+                assert!(!reply.is_error(), "{mode}: {request:?}: {reply:?}");
+            }
+            assert!(script.read_value().expect("the end of the script").is_error(), "{mode}");
+        };
+        run(["EVAL", "while true do end", "0"], &[["SCRIPT", "KILL"]]);
+        run(["FCALL", "spin", "0"], &[["FUNCTION", "STATS"], ["FUNCTION", "KILL"]]);
+        assert!(client.cmd(&["SET", "k", "w"]).expect("a reply").is_ok(), "{mode}");
+        assert_eq!(not_confirmed(&pointsman), 0.0, "{mode}");
+    }
+}

@@ -3,11 +3,13 @@
 //!
 //! The list is that of the commands to which Redis gives no flag `write`, without those that run
 //! scripts or execute a transaction. A command with subcommands is listed if none of them writes.
+//! Of the others, those that a server executes while a script runs for too long write nothing: it
+//! would refuse the `WAIT` after them.
 //! The server is asked about all others: those of modules and of later releases are among them.
 //! What it does not call a read counts as a write, which costs time and loses nothing.
 
 use crate::commands::ordinary::{SLOTS, contains, key, table};
-use crate::commands::request_words::first_word;
+use crate::commands::request_words::{first_word, second_word};
 use crate::commands::server_commands::ServerCommands;
 
 /// Names of commands that write nothing.
@@ -27,17 +29,22 @@ const READ_ONLY: &str = "\
 
 static TABLE: [u64; SLOTS] = table([0; SLOTS], READ_ONLY.as_bytes());
 
-/// Maximum bytes of a request up to the end of its name, if that is listed.
+/// Maximum bytes of a request up to the end of its name, or of that of its subcommand, if that is
+/// listed.
 pub const NAME_WITHIN: usize = 64;
 
 /// Whether a request that begins with these bytes may write, for a server that says this of its
 /// `commands`. `None` if more bytes are needed, of which [`NAME_WITHIN`] are always enough.
 #[must_use]
 pub fn may_write(beginning: &[u8], commands: &ServerCommands) -> Option<bool> {
-    let Some(name) = first_word(beginning) else {
-        return (beginning.len() >= NAME_WITHIN).then_some(true);
-    };
-    Some(!is_listed(name) && !commands.reads(name))
+    let needs_more = || (beginning.len() >= NAME_WITHIN).then_some(true);
+    let Some((name, rest)) = first_word(beginning) else { return needs_more() };
+    let is = |word: &[u8], other: &str| word.eq_ignore_ascii_case(other.as_bytes());
+    if !is(name, "SCRIPT") && !is(name, "FUNCTION") {
+        return Some(!is_listed(name) && !commands.reads(name));
+    }
+    let Some(subcommand) = second_word(rest) else { return needs_more() };
+    Some(!is(subcommand, "KILL") && !is(subcommand, "STATS"))
 }
 
 /// Whether the command writes nothing, whatever the server says.
@@ -58,7 +65,7 @@ mod tests {
         let names = crate::commands::ordinary::NAMES.split(' ').map(str::to_owned);
         for name in names.chain(special_names().map(|(name, _)| name)) {
             let first = name.split(' ').next().unwrap_or_default();
-            let request = format!("*1\r\n${}\r\n{first}\r\n", first.len());
+            let request = format!("*2\r\n${}\r\n{first}\r\n$1\r\nk\r\n", first.len());
             assert_eq!(
                 may_write(request.as_bytes(), &ServerCommands::default()),
                 Some(!is_listed(first)),
@@ -83,6 +90,15 @@ mod tests {
             (b"get k\r\n", Some(false)),
             (b"incr k\r\n", Some(true)),
             (b"PING\r\n", Some(false)),
+            (b"*2\r\n$6\r\nscript\r\n$4\r\nKill\r\n", Some(false)),
+            (b"*2\r\n$8\r\nFUNCTION\r\n$4\r\nKILL\r\n", Some(false)),
+            (b"*2\r\n$8\r\nFUNCTION\r\n$5\r\nSTATS\r\n", Some(false)),
+            (b"*3\r\n$8\r\nFUNCTION\r\n$4\r\nLOAD\r\n", Some(true)),
+            (b"script kill\n", Some(false)),
+            (b"script flush\r\n", Some(true)),
+            (b"script\r\nscript kill\r\n", None),
+            (b"*1\r\n$6\r\nSCRIPT\r\n*2\r\n$4\r\nKILL\r\n", None),
+            (b"*2\r\n$6\r\nSCRIPT\r\n$4\r\nKI", None),
             (b"*2\r\n$3\r\nGE", None),
             (b"*2\r\n$3", None),
             (b"ge", None),

@@ -12,16 +12,22 @@ pub(crate) fn words(request: &[u8]) -> Option<Vec<&[u8]>> {
     }
 }
 
-/// The first word of a request of which only the beginning may be known. `None` if it is not
-/// complete, or not plain.
-pub(crate) fn first_word(beginning: &[u8]) -> Option<&[u8]> {
+/// The first word of a request of which only the beginning may be known, and what follows it.
+/// `None` if it is not complete, or not plain.
+pub(crate) fn first_word(beginning: &[u8]) -> Option<(&[u8], &[u8])> {
     if let Some(rest) = beginning.strip_prefix(b"*") {
-        let (_, rest) = header(rest)?;
-        let (len, rest) = header(rest.strip_prefix(b"$")?)?;
-        return rest.get(..len).filter(|_| rest.len() > len);
+        return argument(header(rest)?.1);
     }
     let end = beginning.iter().position(u8::is_ascii_whitespace)?;
-    beginning.get(..end).filter(|word| !word.is_empty())
+    beginning.split_at_checked(end).filter(|(word, _)| !word.is_empty())
+}
+
+/// The second word, by what follows the first one. `None` as for that.
+pub(crate) fn second_word(after_first: &[u8]) -> Option<&[u8]> {
+    if after_first.starts_with(b"$") {
+        return argument(after_first).map(|(word, _)| word);
+    }
+    first_word(after_first.strip_prefix(b" ")?).map(|(word, _)| word)
 }
 
 /// The words of a line without quotes. Some bytes are skipped between words and do not end a word
@@ -51,12 +57,18 @@ fn array(bytes: &[u8]) -> Option<Vec<&[u8]>> {
     let (count, mut rest) = header(bytes)?;
     let mut words = Vec::with_capacity(count.min(16));
     for _ in 0..count {
-        let (len, body) = header(rest.strip_prefix(b"$")?)?;
-        let (word, after) = body.split_at_checked(len)?;
+        let (word, after) = argument(rest)?;
         words.push(word);
-        rest = after.strip_prefix(b"\r\n")?;
+        rest = after;
     }
     rest.is_empty().then_some(words)
+}
+
+/// The bulk string at the beginning, and the bytes after it.
+fn argument(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (len, body) = header(bytes.strip_prefix(b"$")?)?;
+    let (word, after) = body.split_at_checked(len)?;
+    Some((word, after.strip_prefix(b"\r\n")?))
 }
 
 /// The length in a header line, and the bytes after that line.
