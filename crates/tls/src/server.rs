@@ -12,6 +12,7 @@
 //! ([`ServerTls::accepts_client`]), since connections outlive certificates and authorities.
 
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -111,14 +112,25 @@ impl ServerTls {
         Ok(Self { current: Arc::new(ArcSwap::from_pointee(current)), tickets })
     }
 
-    /// Replaces the settings for sessions that begin from now on.
+    /// Builds settings that can take the place of these.
     ///
     /// # Errors
     ///
-    /// Everything that is wrong with the new ones; the old ones stay in use.
-    pub fn replace(&self, settings: &ServerSettings) -> Result<(), Vec<Problem>> {
-        self.commit(&BuiltServerTls::of(settings)?);
-        Ok(())
+    /// Everything that is wrong with them: also that a certificate has expired, or is not valid
+    /// yet, if that which is in use from the same file is valid.
+    pub fn prepare(&self, settings: &ServerSettings) -> Result<BuiltServerTls, Vec<Problem>> {
+        let built = Built::of(settings)?;
+        let (now, current) = (UnixTime::now().as_secs(), self.certificates());
+        let valid = |it: &CertificateFacts| {
+            (it.not_before.as_secs()..=it.not_after.as_secs()).contains(&now)
+        };
+        let was_valid = |file: &Path| current.iter().any(|it| it.file == file && valid(it));
+        let worse = built.certificates.iter().filter(|it| !valid(it) && was_valid(&it.file));
+        let what = "has a certificate that has expired or is not valid yet";
+        let remedy = "write one that is valid now; check the clock";
+        let problem = |it: &CertificateFacts| Problem::of_file(&it.file, what, remedy);
+        let problems: Vec<Problem> = worse.map(problem).collect();
+        if problems.is_empty() { Ok(BuiltServerTls(built)) } else { Err(problems) }
     }
 
     /// Replaces the settings for sessions that begin from now on by some that were built before,
@@ -160,17 +172,6 @@ fn new_ticketer() -> Result<Arc<dyn ProducesTickets>, Problem> {
 
 /// Settings that were found sound and are not in use.
 pub struct BuiltServerTls(Built);
-
-impl BuiltServerTls {
-    /// Builds the settings.
-    ///
-    /// # Errors
-    ///
-    /// Everything that is wrong with them.
-    pub fn of(settings: &ServerSettings) -> Result<Self, Vec<Problem>> {
-        Built::of(settings).map(Self)
-    }
-}
 
 impl fmt::Debug for BuiltServerTls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -5,8 +5,8 @@ use rustls::{Error, HandshakeKind, ProtocolVersion};
 
 use crate::testing::{Authority, P256, RSA, handshake, pem};
 use crate::{
-    CertificateFiles, ClientCertificates, ClientSettings, ClientTls, PemFile, Protocols, Roots,
-    ServerSettings, ServerTls, Version,
+    CertificateFiles, ClientCertificates, ClientSettings, ClientTls, PemFile, Problem, Protocols,
+    Roots, ServerSettings, ServerTls, Version,
 };
 
 fn settings(certificates: &[CertificateFiles]) -> ServerSettings {
@@ -212,6 +212,10 @@ fn reports_names_and_validity() {
     assert!(facts.warnings[0].starts_with("\"tls.crt\" has certificates out of order"));
 }
 
+fn replace(server: &ServerTls, settings: &ServerSettings) -> Result<(), Vec<Problem>> {
+    server.prepare(settings).map(|built| server.commit(&built))
+}
+
 #[test]
 fn replaces_whole_settings_or_none() {
     let authority = Authority::new("ca");
@@ -224,10 +228,29 @@ fn replaces_whole_settings_or_none() {
     assert_eq!(served(), "old");
     // The key was replaced first, and the certificate not yet.
     let half = CertificateFiles { chain: old.chain, key: new.key.clone() };
-    assert!(server.replace(&settings(&[half])).is_err());
+    assert!(replace(&server, &settings(&[half])).is_err());
     assert_eq!(served(), "old");
-    server.replace(&settings(&[new])).unwrap();
+    replace(&server, &settings(&[new])).unwrap();
     assert_eq!(served(), "new");
+}
+
+#[test]
+fn keeps_a_valid_certificate_instead_of_an_expired_one() {
+    let authority = Authority::new("ca");
+    let names = ["redis.example"];
+    let within = |from, to| settings(&[authority.issue_within(&names, P256, from, to)]);
+    let server = ServerTls::new(&within(2020, 2021)).unwrap();
+    // None is valid: each may replace the one before.
+    replace(&server, &within(2090, 2100)).unwrap();
+    replace(&server, &within(2020, 2100)).unwrap();
+    for (from, to) in [(2020, 2021), (2090, 2100)] {
+        let problems = replace(&server, &within(from, to)).unwrap_err();
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        assert!(problems[0].what.contains("expired or is not valid yet"), "{problems:?}");
+        assert_eq!(server.certificates()[0].not_after.as_secs(), 4_102_444_800, "2100");
+        assert_eq!(server.certificates()[0].not_before.as_secs(), 1_577_836_800, "2020");
+    }
+    replace(&server, &within(2021, 2099)).unwrap();
 }
 
 #[test]
@@ -319,11 +342,11 @@ fn resumes_unless_clients_are_asked_for_certificates() {
             connected.unwrap().0.handshake_kind().unwrap()
         };
         assert_eq!((kind(), kind()), (HandshakeKind::Full, HandshakeKind::Resumed));
-        server.replace(&with(ClientCertificates::None, None)).unwrap();
+        replace(&server, &with(ClientCertificates::None, None)).unwrap();
         assert_eq!(kind(), HandshakeKind::Resumed, "a new certificate");
-        server.replace(&with(ClientCertificates::Optional, Some(&theirs))).unwrap();
+        replace(&server, &with(ClientCertificates::Optional, Some(&theirs))).unwrap();
         assert_eq!((kind(), kind()), (HandshakeKind::Full, HandshakeKind::Full));
-        server.replace(&with(ClientCertificates::Required, Some(&theirs))).unwrap();
+        replace(&server, &with(ClientCertificates::Required, Some(&theirs))).unwrap();
         let connected = handshake(server.config(), client.connect(name).unwrap());
         assert_eq!(connected.unwrap_err(), Error::NoCertificatesPresented, "no way around it");
     }
@@ -378,8 +401,8 @@ fn verifies_client_again_under_current_rules() {
     assert!(server.accepts_client(&chain(&known)));
     assert!(!server.accepts_client(&chain(&expired)) && !server.accepts_client(&[]));
     assert!(!server.accepts_client(&chain(&authority.issue(&["operator"]))));
-    server.replace(&under(&Authority::new("others"))).unwrap();
+    replace(&server, &under(&Authority::new("others"))).unwrap();
     assert!(!server.accepts_client(&chain(&known)), "the authority is gone");
-    server.replace(&settings(&[authority.issue(&["admin.example"])])).unwrap();
+    replace(&server, &settings(&[authority.issue(&["admin.example"])])).unwrap();
     assert!(!server.accepts_client(&chain(&known)), "none is asked for");
 }

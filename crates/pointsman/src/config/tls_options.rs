@@ -18,9 +18,9 @@ section! {
         /// A client gets the first certificate with the name that it asks for (SNI), or else the
         /// first of all. A file may contain its private key as well, as those of haproxy do. The
         /// files are watched: changed ones are used for new sessions within seconds, all together;
-        /// if one of them is missing or does not fit its key, the certificates before it stay in
-        /// use, and this is reported. The end of their validity is in the metrics and the status;
-        /// an expired one is used.
+        /// if one of them is missing, does not fit its key, or has expired and that before it has
+        /// not, the certificates before stay in use, and this is reported. The end of their
+        /// validity is in the metrics and the status.
         certificate_files: Vec<String> = ValueKind::Paths, Some(""), Live;
         /// Files with the private keys of certificate_files, in the same order; empty if each
         /// certificate's file contains its key.
@@ -109,7 +109,8 @@ section! {
         /// With it, the page, /status, /metrics and commands need HTTPS. To turn TLS on or off
         /// needs a restart; everything else of this section does not. The files are watched:
         /// changed ones are used for new connections within seconds, all together; if one of them
-        /// is missing or does not fit, those before them stay in use, and this is reported.
+        /// is missing, does not fit, or has expired and that before it has not, those before stay
+        /// in use, and this is reported.
         certificate_file: Option<String> = ValueKind::Path, None, Live;
         /// File with the private key of certificate_file; not needed if that file contains it.
         key_file: Option<String> = ValueKind::Path, None, Live;

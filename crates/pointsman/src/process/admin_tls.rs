@@ -7,7 +7,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use admin_http::{AdminTls, TlsRules};
-use tls::{CertificateFacts, ServerTls};
+use tls::{BuiltServerTls, CertificateFacts, Problem, ServerTls};
 
 use crate::config::{AdminTlsConfig, Config};
 
@@ -21,9 +21,16 @@ struct Made {
     server: ServerTls,
 }
 
+impl Made {
+    fn rules(&self) -> TlsRules {
+        let certificate_required = self.from.requires_certificate();
+        TlsRules { server: self.server.clone(), certificate_required }
+    }
+}
+
 /// What a reload changes, built and not in use yet; `None` if nothing.
 #[derive(Debug)]
-pub(crate) struct PreparedAdmin(Option<(Made, TlsRules)>);
+pub(crate) struct PreparedAdmin(Option<(AdminTlsConfig, BuiltServerTls)>);
 
 /// TLS of the admin server. Cheap to clone; all clones share it.
 #[derive(Debug, Clone)]
@@ -36,8 +43,11 @@ impl AdminCertificates {
     ///
     /// What is wrong.
     pub(crate) fn new(config: &Config) -> Result<Self, String> {
-        let Some((made, rules)) = make(&config.admin.tls)? else { return Ok(Self(None)) };
-        Ok(Self(Some((AdminTls::new(rules), Arc::new(Mutex::new(made))))))
+        let from = config.admin.tls.clone();
+        let Some(settings) = from.server_settings() else { return Ok(Self(None)) };
+        let server = ServerTls::new(&settings).map_err(|it| words("admin.tls", &it))?;
+        let made = Made { from, server };
+        Ok(Self(Some((AdminTls::new(made.rules()), Arc::new(Mutex::new(made))))))
     }
 
     /// The rules for the admin server; `None` without TLS.
@@ -53,17 +63,20 @@ impl AdminCertificates {
     /// What is wrong.
     pub(crate) fn prepare(&self, config: &Config) -> Result<PreparedAdmin, String> {
         let Some((_, made)) = &self.0 else { return Ok(PreparedAdmin(None)) };
-        if lock(made).from == config.admin.tls {
-            return Ok(PreparedAdmin(None));
-        }
-        make(&config.admin.tls).map(PreparedAdmin)
+        let (made, from) = (lock(made), config.admin.tls.clone());
+        let settings = from.server_settings().filter(|_| made.from != from);
+        let Some(settings) = settings else { return Ok(PreparedAdmin(None)) };
+        let built = made.server.prepare(&settings).map_err(|it| words("admin.tls", &it))?;
+        Ok(PreparedAdmin(Some((from, built))))
     }
 
     /// Uses prepared rules for new connections.
     pub(crate) fn commit(&self, prepared: PreparedAdmin) {
-        if let (Some((tls, made)), Some((new, rules))) = (&self.0, prepared.0) {
-            tls.set(rules);
-            *lock(made) = new;
+        if let (Some((tls, made)), Some((from, built))) = (&self.0, prepared.0) {
+            let mut made = lock(made);
+            made.server.commit(&built);
+            made.from = from;
+            tls.set(made.rules());
         }
     }
 
@@ -84,13 +97,8 @@ fn lock(made: &Mutex<Made>) -> MutexGuard<'_, Made> {
     made.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn make(config: &AdminTlsConfig) -> Result<Option<(Made, TlsRules)>, String> {
-    let Some(settings) = config.server_settings() else { return Ok(None) };
-    let server = ServerTls::new(&settings).map_err(|problems| {
-        let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
-        format!("admin.tls: {}", problems.join("; "))
-    })?;
-    let certificate_required = config.requires_certificate();
-    let rules = TlsRules { server: server.clone(), certificate_required };
-    Ok(Some((Made { from: config.clone(), server }, rules)))
+/// What is wrong with the TLS settings of a section or a service.
+pub(super) fn words(of: &str, problems: &[Problem]) -> String {
+    let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
+    format!("{of}: {}", problems.join("; "))
 }

@@ -10,6 +10,7 @@ use proxy::TlsListening;
 use tls::{BuiltServerTls, CertificateFacts, ServerTls};
 
 use crate::config::{Config, ServerTlsConfig, ServiceConfig};
+use crate::process::admin_tls::words;
 
 /// The settings of one service, and what they were made of.
 #[derive(Debug)]
@@ -77,15 +78,11 @@ impl TlsServers {
             }
             let Some(settings) = service.tls.server_settings() else { continue };
             let built = match running {
-                Some(_) => {
-                    BuiltServerTls::of(&settings).map(|built| Change::Replaced(Box::new(built)))
-                }
+                Some(made) => made.server.prepare(&settings).map(Box::new).map(Change::Replaced),
                 None => ServerTls::new(&settings).map(Change::New),
             };
-            let change = built.map_err(|problems| {
-                let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
-                format!("service {}: {}", service.name, problems.join("; "))
-            })?;
+            let of = || format!("service {}", service.name);
+            let change = built.map_err(|problems| words(&of(), &problems))?;
             prepared.changed.push((service.name.clone(), service.tls.clone(), change));
         }
         Ok(prepared)
