@@ -282,6 +282,7 @@ mod tests {
             ("[admin\nlisten=[\"127.0.0.1:9\"]\n", false),
             ("[admin]\nlisten=[\"127.0.0.1\"]\n", false),
             ("[admin]\ncontrol_socket=9\n", false),
+            ("[admin.tls]\ncertificate_file=9\n", false),
             ("[admin]\nlisten=[\"127.0.0.1:9\"]\nmax_connections=\"many\"\n", true),
         ] {
             std::fs::write(&config, text).unwrap();

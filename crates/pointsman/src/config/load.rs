@@ -82,13 +82,14 @@ impl Loaded {
         self.unread.iter().map(|secret| secret.finding.to_string()).collect()
     }
 
-    /// Why this does not say where its process is reached: the file could not be read or parsed, or
-    /// an address in it has a fault.
+    /// Why this does not say where its process is reached, or not whether with TLS: the file could
+    /// not be read or parsed, or one of these keys has a value of no use.
     pub(crate) fn faults_of_address(&self) -> Option<&Faults> {
-        let is_address =
-            |it: &Finding| ["admin.listen", "admin.control_socket"].contains(&&*it.key);
-        let faults = self.faults.as_ref();
-        faults.filter(|it| self.is_damaged || it.findings().iter().any(is_address))
+        const KEYS: [&str; 3] =
+            ["admin.listen", "admin.control_socket", "admin.tls.certificate_file"];
+        let values = &self.settings.process;
+        let concerns = |it: &Finding| KEYS.contains(&&*it.key) && values.value(&it.key).is_none();
+        self.faults.as_ref().filter(|it| self.is_damaged || it.findings().iter().any(concerns))
     }
 
     /// The secret files.
