@@ -82,8 +82,8 @@ impl ExamineError {
             Self::Denied(denied) => ("denied", denied.to_string(), denied.to_string()),
             Self::UnexpectedServer => fixed(
                 "unexpected_server",
-                "neither a sentinel nor a Redis server",
-                "the server there is neither a sentinel nor Redis",
+                "not a server of the expected kind",
+                "the server there is not what is expected: a sentinel or Redis",
             ),
             Self::OtherSentinel => fixed(
                 "other_sentinel",

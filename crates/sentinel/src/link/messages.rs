@@ -65,7 +65,7 @@ pub enum LinkError {
     #[error("this address is one of our own listeners")]
     LeadsBack,
     /// It does not know `SENTINEL MYID`.
-    #[error("it does not support SENTINEL MYID: Sentinel 6.2 or newer is required")]
+    #[error("SENTINEL MYID fails: this is no sentinel (usual port: 26379), or older than 6.2")]
     NoIdentity,
 }
 
