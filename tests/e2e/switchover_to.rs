@@ -180,6 +180,7 @@ fn prints_how_to_restore_when_the_proxy_is_killed() {
     pointsman.process().kill();
     let done = order.wait_with_output().expect("the order ends");
     assert!(!done.status.success(), "{}", stdout(&done));
+    assert!(stderr(&done).contains("without a result"), "{}", stderr(&done));
     assert_eq!(priority(rival), Some(RAISED), "{}{}", stdout(&done), stderr(&done));
     let remedy = format!("-p {} CONFIG SET replica-priority 100", rival.addr().port());
     assert!(stdout(&done).contains(&remedy), "{}", stdout(&done));

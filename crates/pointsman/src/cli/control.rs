@@ -50,7 +50,7 @@ pub(super) enum ControlError {
     Refused(ControlEndpoint, String),
     #[error("{0}")]
     Failed(String),
-    #[error("{0} ended its response without a result")]
+    #[error("{0} ended its response without a result; `pointsman status` shows the state")]
     Unfinished(ControlEndpoint),
 }
 
@@ -102,17 +102,18 @@ pub(super) fn send(
         }
         last = Some(document);
     });
-    let code = code.map_err(|error| ControlError::unreachable(&endpoint, error))?;
+    let broken = |error| ControlError::unreachable(&endpoint, error);
+    // What breaks off after some lines has reached its process, and has no result.
+    let code = code.or_else(|error| last.as_ref().map(|_| 200).ok_or_else(|| broken(error)))?;
     match (code, last) {
         (404 | 405, _) if rest.starts_with("no such path") => Err(ControlError::Disabled(endpoint)),
         (200, Some(last)) if last.get("ok") == Some(&Json::Bool(true)) => {
             Ok(if args.endpoint.json { String::new() } else { format!("{action}: done\n") })
         }
-        (200, Some(last)) => match text(&last, "error") {
+        (200, last) => match last.as_ref().and_then(|last| text(last, "error")) {
             Some(error) => Err(ControlError::Failed(error.to_owned())),
             None => Err(ControlError::Unfinished(endpoint)),
         },
-        (200, None) => Err(ControlError::Unfinished(endpoint)),
         _ => Err(ControlError::Refused(endpoint, rest)),
     }
 }
