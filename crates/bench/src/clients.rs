@@ -68,7 +68,7 @@ struct Seen {
 /// A message for people, if something is missing or a run fails.
 pub(crate) fn run(options: &ClientsOptions) -> Result<ExitCode, String> {
     install::for_failovers()?;
-    let pointsman = build::pointsman()?;
+    let pointsman = build::pointsman_or(None)?;
     if options.maintenance {
         return maintenance::run(&pointsman, options.dry);
     }

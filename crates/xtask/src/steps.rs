@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use setup::build::FAST_PROPERTIES;
 use setup::{cargo, seconds};
 
 /// One command.
@@ -35,10 +36,6 @@ pub(crate) struct Outcome {
 /// How many tests of one binary run at once.
 const THREADS: &str = "RUST_TEST_THREADS";
 
-/// The properties and the model of the machine take a seventh of the time. The build takes longer,
-/// so it is not what every build does.
-const FAST_PROPERTIES: &str = "profile.dev.package.pointsman-sentinel.opt-level=1";
-
 fn step(title: &'static str, args: &str) -> Step {
     Step { title, args: args.split(' ').map(OsString::from).collect(), env: Vec::new() }
 }
@@ -57,7 +54,7 @@ pub(crate) fn test(given: &[OsString]) -> Step {
     };
     let mut step = step("test", if ours.iter().any(names) { "test" } else { "test --workspace" });
     if given.is_empty() {
-        step.args.extend(["--config", FAST_PROPERTIES].map(OsString::from));
+        step.args.extend(FAST_PROPERTIES.map(OsString::from));
     }
     step.args.extend(given.iter().cloned());
     in_parallel(step)
@@ -226,7 +223,10 @@ mod tests {
 
     #[test]
     fn tests_the_workspace_by_default() {
-        assert_eq!(test(&[]).args, words(&format!("test --workspace --config {FAST_PROPERTIES}")));
+        assert_eq!(
+            test(&[]).args,
+            words(&format!("test --workspace {}", FAST_PROPERTIES.join(" ")))
+        );
         assert_eq!(test(&words("-- --nocapture")).args, words("test --workspace -- --nocapture"));
         assert_eq!(test(&words("-- -p")).args, words("test --workspace -- -p"));
         assert_eq!(test(&words("-p route fence")).args, words("test -p route fence"));

@@ -57,7 +57,7 @@ impl DemoOptions {
 pub(crate) fn run(options: DemoOptions) -> Result<ExitCode, String> {
     let mut screen = Screen::of_this_terminal();
     install::whatever_is_missing()?;
-    let program = build::pointsman()?;
+    let program = build::pointsman_or(None)?;
     let stop = bench::stop_on_signals()?;
     let mut stage = Stage::set(&program);
     let shown = show(&mut screen, &stage, options, &stop);

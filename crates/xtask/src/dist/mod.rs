@@ -216,7 +216,7 @@ impl Dist {
 /// for this machine.
 fn assets_of(dist: &Dist) -> Result<String, String> {
     let given = dist.linked.get().filter(|_| dist.is_given && dist.is_native());
-    let program = given.cloned().map_or_else(setup::build::pointsman, Ok)?;
+    let program = setup::build::pointsman_or(given.map(PathBuf::as_path))?;
     let say = |args: &[&str]| run(Command::new(&program).args(args).env_clear());
     let write = |name: &str, text: &str| {
         let path = dist.assets.join(name);

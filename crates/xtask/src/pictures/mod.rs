@@ -34,7 +34,7 @@ pub(crate) struct PicturesOptions {
 /// A message for people: what is missing, which run failed, or which file cannot be written.
 pub(crate) fn run(options: &PicturesOptions) -> Result<ExitCode, String> {
     install::for_pictures()?;
-    let program = build::pointsman()?;
+    let program = build::pointsman_or(None)?;
     let folder = options.folder.clone().unwrap_or_else(|| PathBuf::from("docs/images"));
     files::make(&folder)?;
     let haproxy = through_haproxy()?;
