@@ -169,22 +169,36 @@ fn reports_certificates_that_change_under_tls_links() {
     wait_all_up(&pointsman);
     assert_eq!(metric(&pointsman, series), None);
 
-    // The files of the client certificate are exchanged. New connections use it, as one that the
-    // servers refuse shows; established ones stay.
+    // The files of the client certificate are exchanged, for one that the servers refuse.
+    // Established connections stay, and what new ones meet is reported.
     let commits = service(&pointsman)["target"]["generation"].clone();
     let other = Certificates::new(&cluster.folder().join("other"));
     exchange(&cluster, &other, &pointsman);
     let up = |it: &Json| it["up"] == true;
     assert!(rows(&service(&pointsman), "sentinels").iter().all(up), "links were closed");
+    wait_until("what new connections meet", PATIENCE, || {
+        let seen = service(&pointsman);
+        let servers = [rows(&seen, "sentinels"), rows(&seen, "nodes")].concat();
+        let is_reported = |it: &Json| it["tls_fault"] == "refused" && it["problem"].is_string();
+        let is_seen = servers.iter().all(is_reported) && rows(&seen, "sentinels").iter().all(up);
+        if is_seen { Ok(()) } else { Err(seen.to_string()) }
+    });
+    wait_follows(&pointsman, cluster.master());
     restart();
     wait_until("the refused certificate to be reported", PATIENCE, || {
         let row = row(&pointsman, "sentinels", sentinel);
-        if row["tls_fault"] == "refused" { Ok(()) } else { Err(row.to_string()) }
+        let is_reported = row["tls_fault"] == "refused" && row["up"] == false;
+        if is_reported { Ok(()) } else { Err(row.to_string()) }
     });
     let others = service(&pointsman);
     assert_eq!(rows(&others, "sentinels").iter().filter(|it| up(it)).count(), 2, "{others}");
     exchange(&cluster, certificates, &pointsman);
     wait_all_up(&pointsman);
+    wait_until("the end of the report", PATIENCE, || {
+        let seen = service(&pointsman);
+        let servers = [rows(&seen, "sentinels"), rows(&seen, "nodes")].concat();
+        servers.iter().all(|it| it["tls_fault"].is_null() && it["problem"].is_null())
+    });
     assert_eq!(service(&pointsman)["target"]["generation"], commits, "nothing was switched");
 }
 

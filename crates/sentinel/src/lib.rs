@@ -18,7 +18,6 @@ mod prober;
 mod rate_limiter;
 mod replicas;
 mod switchover;
-mod ticker;
 mod types;
 
 /// The codecs of the driver, for the simulator, which emulates sentinels and redis nodes, and for
@@ -79,7 +78,6 @@ pub use switchover::{
     PriorityChange, SwitchoverError, SwitchoverOptions, SwitchoverOutcome, SwitchoverStep,
     former_priority, switchover,
 };
-pub use ticker::Ticker;
 pub use types::{
     AttachedReplica, Epoch, Lineage, MyId, NodeAddr, NodeReport, PingReply, Probe, ProbeFailure,
     ReplicaView, Role, View,

@@ -4,7 +4,6 @@
 use std::time::Duration;
 
 use proxy::ResourceShortage;
-use sentinel::Ticker;
 use tracing::{info, warn};
 
 use crate::admin::effective_config::EffectiveConfig;
@@ -45,9 +44,8 @@ pub(crate) async fn watch(
 ) {
     let mut watch = descriptors::LimitWatch::default();
     let files = async {
-        let ticker = Ticker::new(CHECK_INTERVAL);
         loop {
-            ticker.tick().await;
+            tokio::time::sleep(CHECK_INTERVAL).await;
             let settings = effective.settings();
             if let Some((sessions, pipes)) = watch.check(settings.files, settings.max_connections) {
                 scarcity.set_files(sessions, pipes);
@@ -62,9 +60,8 @@ async fn watch_memory(memory: Option<Memory>, scarcity: ResourceShortage) {
     let Some(memory) = memory.filter(Memory::is_enforced) else {
         return std::future::pending().await;
     };
-    let ticker = Ticker::new(CHECK_INTERVAL);
     loop {
-        ticker.tick().await;
+        tokio::time::sleep(CHECK_INTERVAL).await;
         let was = scarcity.is_memory_low();
         let is = memory.is_scarce(&cgroup::read, was);
         if is != was {

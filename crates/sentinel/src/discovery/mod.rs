@@ -53,7 +53,6 @@ use crate::link::messages::{LinkEvent, LinkId};
 use crate::link::poll::{PollOutcome, poll_error};
 use crate::net::own_addresses::OwnAddresses;
 use crate::net::resolve::Resolver;
-use crate::ticker::Ticker;
 use crate::{MachineEvent, MyId, Notice};
 
 /// The capacity of the message channel. A peer that floods fills it, and is then no longer read.
@@ -176,7 +175,7 @@ impl Discovery {
 
     /// Runs until dropped.
     pub async fn run(mut self) {
-        let (mut publish_at, renewals) = (tokio::time::Instant::now(), self.ticker());
+        let mut publish_at = tokio::time::Instant::now();
         loop {
             self.heartbeat.beat();
             let deadline = self
@@ -185,8 +184,7 @@ impl Discovery {
                 .map(|it| it.runtime.next_deadline())
                 .chain(self.reconcile_at)
                 .min();
-            // The ticker comes first. Setting a timer that is moved before it is due costs little.
-            let latest = tokio::time::Instant::now() + RENEW_EVERY * 2;
+            let latest = tokio::time::Instant::now() + RENEW_EVERY;
             let deadline =
                 deadline.map_or(latest, |at| latest.min(tokio::time::Instant::from_std(at)));
             let mut changes = None;
@@ -199,7 +197,6 @@ impl Discovery {
                 }
                 Some(incoming) = self.incoming.recv() => Some(incoming),
                 () = self.wake.notified() => None,
-                () = renewals.tick() => None,
                 () = tokio::time::sleep_until(deadline) => None,
             };
             // Before the message or the changes are processed: they may have waited while the host
@@ -239,13 +236,6 @@ impl Discovery {
                     service.runtime.refresh(&self.links);
                 }
             }
-        }
-    }
-
-    fn ticker(&self) -> Ticker {
-        match self.resolver.host() {
-            None => Ticker::new(RENEW_EVERY),
-            Some(_) => Ticker::sleeping(RENEW_EVERY),
         }
     }
 
@@ -334,6 +324,7 @@ impl Discovery {
                 }
                 self.reconcile_soon();
             }
+            LinkEvent::Unrenewed(error) => link.on_unrenewed(&error),
             LinkEvent::Connections(count) => {
                 link.connections = count;
                 let services = link.services.clone();

@@ -12,7 +12,7 @@ use crate::link::auth::{Credentials, Denied};
 use crate::link::connection::{Protocol, RespConnection};
 use crate::link::login::ServerLogin;
 use crate::link::poll::{PollOutcome, SENTINEL_AUTH, put_command};
-use crate::link::rotation::CredentialsId;
+use crate::link::rotation::{CredentialsId, Presented};
 use crate::net::transport::Transport;
 
 /// Opens a connection with credentials that the sentinel accepts, and returns which ones these are.
@@ -35,19 +35,32 @@ pub(super) async fn open_connection(
     }
 }
 
-/// Opens a connection with these credentials that is to replace an established one, and polls
-/// once: what the established one may do, this one must be allowed to do.
-pub(super) async fn open_replacement(
-    addr: SocketAddr,
-    transport: &Transport,
+/// Opens a connection that is to replace an established one, when no other renewal does.
+pub(super) async fn replace(
     config: &LinkConfig,
-    credentials: Option<&Credentials>,
+    addr: SocketAddr,
+    transport: Transport,
+    newest: Presented,
     subscribed: bool,
-) -> Result<(SentinelConnection, Vec<LinkEvent>), LinkError> {
-    let mut connection = open_with(addr, transport, config, credentials).await?;
-    let denied = |command, rule| Err(LinkError::Denied(Denied::NotPermitted { command, rule }));
+) -> (CredentialsId, Result<(SentinelConnection, Vec<LinkEvent>), LinkError>) {
+    let opening = async {
+        let credentials = newest.credentials.as_ref();
+        let mut connection = open_with(addr, &transport, config, credentials).await?;
+        let events = poll_once(&mut connection, config, subscribed).await?;
+        Ok((connection, events))
+    };
+    (newest.id, config.permit.clone().run(opening).await)
+}
+
+/// Polls once: what the established connection may do, this one must be allowed to do.
+async fn poll_once(
+    connection: &mut SentinelConnection,
+    config: &LinkConfig,
+    subscribed: bool,
+) -> Result<Vec<LinkEvent>, LinkError> {
     if subscribed && !connection.subscribed {
-        return denied("SUBSCRIBE", "+subscribe allchannels");
+        let (command, rule) = ("SUBSCRIBE", "+subscribe allchannels");
+        return Err(LinkError::Denied(Denied::NotPermitted { command, rule }));
     }
     let (mut events, timeout) = (Vec::new(), config.timeouts().command * 2);
     let polling = async {
@@ -64,7 +77,7 @@ pub(super) async fn open_replacement(
             return Err(LinkError::Denied(denied.clone()));
         }
     }
-    Ok((connection, events))
+    Ok(events)
 }
 
 async fn open_with(

@@ -27,13 +27,15 @@ impl Link {
             Protocol::Resp2 => "resp2",
             Protocol::Resp3 => "resp3",
         };
-        self.log_limiter.log(clock::now(), move |suppressed| {
-            info!(
-                %sentinel, id = my_id.short(), protocol, events, suppressed,
-                tls = tls.map_or("off", Version::label),
-                "sentinel connected"
-            );
-        });
+        if self.up.is_none() || self.problem.is_some() {
+            self.log_limiter.log(clock::now(), move |suppressed| {
+                info!(
+                    %sentinel, id = my_id.short(), protocol, events, suppressed,
+                    tls = tls.map_or("off", Version::label),
+                    "sentinel connected"
+                );
+            });
+        }
         let before = self.last_id.replace(id.clone()).filter(|before| *before != id);
         self.up = Some((id, addr));
         (self.events, self.tls) = (events, tls);
@@ -43,17 +45,31 @@ impl Link {
 
     /// The connection ended, or could not be made.
     pub(crate) fn on_down(&mut self, error: &LinkError) {
-        let problem = describe(error);
-        if self.up.is_some() || self.problem.as_ref() != Some(&problem) {
+        let was_up = self.up.take().is_some();
+        self.tls = None;
+        self.record(was_up, describe(error), error);
+        self.poll_errors.clear();
+    }
+
+    /// New connections fail, while the present one works. What concerns credentials is reported by
+    /// their rotation.
+    pub(crate) fn on_unrenewed(&mut self, error: &LinkError) {
+        if !matches!(error, LinkError::Denied(_)) {
+            let problem =
+                format!("new connections fail, one from before works: {}", describe(error));
+            self.record(false, problem, error);
+        }
+    }
+
+    fn record(&mut self, is_news: bool, problem: String, error: &LinkError) {
+        if is_news || self.problem.as_ref() != Some(&problem) {
             self.warn(&problem);
         }
-        (self.up, self.tls) = (None, None);
         self.problem = Some(problem);
         self.tls_fault = match error {
             LinkError::Tls(fault) => Some(fault.kind),
             _ => None,
         };
-        self.poll_errors.clear();
     }
 
     /// Logs, rate-limited, that this sentinel is unavailable.

@@ -134,6 +134,10 @@ impl ServerLogin {
         self.login.transport()
     }
 
+    pub(crate) fn is_over_tls(&self) -> bool {
+        !self.transport().is(None)
+    }
+
     /// The credentials for a new connection.
     pub(crate) fn present(&self) -> Presented {
         self.login.rotation().present(self.server)

@@ -38,6 +38,8 @@ pub(crate) enum LinkEvent {
     Notice { master: Option<Box<str>>, notice: Notice, received_at: std::time::Instant },
     /// The connection ended, or could not be made.
     Down(LinkError),
+    /// New connections fail, while the present one works.
+    Unrenewed(LinkError),
 }
 
 /// Why a link is down.
@@ -65,7 +67,7 @@ pub enum LinkError {
     #[error("this address is one of our own listeners")]
     LeadsBack,
     /// It does not know `SENTINEL MYID`.
-    #[error("SENTINEL MYID fails: this is no sentinel (usual port: 26379), or older than 6.2")]
+    #[error("it does not know SENTINEL MYID: no sentinel (usual port: 26379), or older than 6.2")]
     NoIdentity,
 }
 
@@ -93,6 +95,12 @@ pub(crate) enum ProbeProblem {
          verify = \"ping\" does not ask for it, and trusts the sentinels alone"
     )]
     NoRole,
+    /// It is probed on a connection from before.
+    #[error(
+        "a new connection to it fails, while the one from before works: compare service.redis_tls \
+         and service.auth with what it expects"
+    )]
+    Unrenewed,
     /// It serves, but refuses a part of the requests; see `PingReply::refusal`.
     #[error("{0}")]
     Refuses(&'static str),

@@ -38,11 +38,10 @@ use crate::link::login::{Login, LoginChanges, ServerLogin};
 use crate::link::messages::{DriverMessage, LinkError, LinkEvent, LinkId, Timeouts};
 use crate::link::poll_queue::PollQueue;
 use crate::link::renewal::{Renewal, RenewalPermit, RenewalStep};
-use crate::link::rotation::{CredentialsId, Presented};
+use crate::link::rotation::CredentialsId;
 use crate::link::sentinel_connection::SentinelConnection;
 use crate::net::own_addresses::OwnAddresses;
 use crate::net::resolve::{Lookup, Resolver};
-use crate::net::transport::Transport;
 use crate::{MyId, NodeAddr};
 
 /// Configuration of a link.
@@ -164,13 +163,11 @@ async fn connection(
                 renewal.begin_soon();
                 Vec::new()
             }
-            step = renewal.next(changes) => match step {
+            step = renewal.next(changes, server.is_over_tls()) => match step {
                 RenewalStep::Due => {
-                    let newest = server.newest();
-                    if newest.id != credentials {
-                        let (to, events) = (server.transport().clone(), connection.subscribed);
-                        renewal.start(replace(config, addr, to, newest, events));
-                    }
+                    let (to, newest) = (server.transport().clone(), server.newest());
+                    let subscribed = connection.subscribed;
+                    renewal.start(handshake::replace(config, addr, to, newest, subscribed));
                     Vec::new()
                 }
                 RenewalStep::Ended((newest, Ok((opened, mut events)))) if opened.id == id => {
@@ -180,11 +177,13 @@ async fn connection(
                     events
                 }
                 RenewalStep::Ended((newest, outcome)) => {
-                    if let Err(LinkError::Denied(denied)) = outcome {
-                        server.refuse(newest, &denied);
-                    }
                     renewal.retry_later();
-                    Vec::new()
+                    // Without an error it is another sentinel: the one here may have moved.
+                    let error = outcome.err();
+                    if let Some(LinkError::Denied(denied)) = &error {
+                        server.refuse(newest, denied);
+                    }
+                    error.map(LinkEvent::Unrenewed).into_iter().collect()
                 }
             },
         };
@@ -224,26 +223,6 @@ async fn establish(
     }
     lookup.worked(addr);
     Ok((connection, credentials, addr))
-}
-
-type Replacement = Result<(SentinelConnection, Vec<LinkEvent>), LinkError>;
-
-/// Opens a connection that replaces the present one; see `renewal`.
-async fn replace(
-    config: &LinkConfig,
-    addr: SocketAddr,
-    transport: Transport,
-    newest: Presented,
-    subscribed: bool,
-) -> (CredentialsId, Replacement) {
-    let opening = handshake::open_replacement(
-        addr,
-        &transport,
-        config,
-        newest.credentials.as_ref(),
-        subscribed,
-    );
-    (newest.id, config.permit.clone().run(opening).await)
 }
 
 async fn expiry(deadline: Option<Instant>) {

@@ -5,6 +5,9 @@
 //! replace the first. Wrong credentials are therefore noticed, within seconds, without losing sight
 //! of the server. The attempts of one process share a permit, so the servers see them one after
 //! another. They begin after a random pause, so that the proxies of a fleet do not come in step.
+//!
+//! Over TLS a connection is replaced from time to time, too: one from before shows nothing of the
+//! certificates that a new one meets.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -21,6 +24,8 @@ const SPREAD: Duration = Duration::from_secs(1);
 /// Bounds of the pause after a refusal or a failure; it grows with each.
 const RETRY_MIN: Duration = Duration::from_secs(4);
 const RETRY_MAX: Duration = Duration::from_secs(60);
+/// A connection over TLS is replaced within this time.
+const CHECK_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Lets one renewal of a process run at a time.
 #[derive(Debug, Clone)]
@@ -43,7 +48,7 @@ impl RenewalPermit {
 
 /// What to do next.
 pub(crate) enum RenewalStep<T> {
-    /// An attempt is due: start one if the connection is outdated.
+    /// An attempt is due: start one.
     Due,
     /// An attempt has ended.
     Ended(T),
@@ -68,8 +73,17 @@ impl<'a, T> Renewal<'a, T> {
     }
 
     /// Waits for the next step. Cancel-safe: an attempt in progress continues with the next call.
-    pub(crate) async fn next(&mut self, changes: &mut LoginChanges) -> RenewalStep<T> {
+    pub(crate) async fn next(
+        &mut self,
+        changes: &mut LoginChanges,
+        over_tls: bool,
+    ) -> RenewalStep<T> {
         loop {
+            if over_tls && !self.is_pending() {
+                self.pause.reset();
+                self.at =
+                    Some(Instant::now() + CHECK_INTERVAL.mul_f64(1.0 - fastrand::f64() / 2.0));
+            }
             let (at, attempt) = (self.at, &mut self.attempt);
             let ended = async {
                 match attempt {
@@ -133,25 +147,25 @@ mod tests {
         let server = login.register(crate::NodeAddr { host: "h".into(), port: 1 });
         let mut changes = server.changes();
         let mut renewal: Renewal<'_, u8> = Renewal::new(false);
-        let idle = tokio::time::timeout(RETRY_MAX * 2, renewal.next(&mut changes)).await;
+        let idle = tokio::time::timeout(RETRY_MAX * 2, renewal.next(&mut changes, false)).await;
         assert!(idle.is_err(), "nothing to do");
         login.replace(Access::plain(Some(&Credentials::new(None, "new"))));
         let changed_at = Instant::now();
-        assert!(matches!(renewal.next(&mut changes).await, RenewalStep::Due));
+        assert!(matches!(renewal.next(&mut changes, false).await, RenewalStep::Due));
         assert!(changed_at.elapsed() <= SPREAD);
         let mut attempts = 0;
         while changed_at.elapsed() < Duration::from_secs(600) {
             renewal.start(std::future::ready(1));
-            assert!(matches!(renewal.next(&mut changes).await, RenewalStep::Ended(1)));
+            assert!(matches!(renewal.next(&mut changes, false).await, RenewalStep::Ended(1)));
             renewal.retry_later();
-            assert!(matches!(renewal.next(&mut changes).await, RenewalStep::Due));
+            assert!(matches!(renewal.next(&mut changes, false).await, RenewalStep::Due));
             attempts += 1;
         }
         assert!((10..120).contains(&attempts), "{attempts}");
         // A hanging attempt ends with the next change.
         renewal.start(std::future::pending());
         login.replace(Access::plain(Some(&Credentials::new(None, "newer"))));
-        assert!(matches!(renewal.next(&mut changes).await, RenewalStep::Due));
+        assert!(matches!(renewal.next(&mut changes, false).await, RenewalStep::Due));
     }
 
     #[tokio::test(start_paused = true)]

@@ -153,40 +153,36 @@ pub(crate) async fn run(
     out: mpsc::Sender<DriverMessage>,
 ) {
     let dial = factory.settings.load().dial(&node).clone();
-    let lookup = Lookup::new(&factory.resolver, &dial.host, dial.port);
     let login = factory.login.register(node.clone());
     let (mut changes, shared) = (login.changes(), Arc::clone(&factory));
-    let (refused, failed) =
-        (Backoff::new(REFUSED_MIN, REFUSED_MAX), Backoff::new(FAILED_MIN, FAILED_MAX));
     let triggered = Arc::clone(&trigger);
-    let rejection = Backoff::new(REJECTED_MIN, REJECTED_MAX);
-    let retry = (Backoff::new(RETRY_MIN, RETRY_MAX), None);
-    let (connection, pause, lost_at) = (None, None, None);
     let mut prober = NodeProber {
         node: node.clone(),
-        lookup,
+        lookup: Lookup::new(&factory.resolver, &dial.host, dial.port),
         factory,
         login,
         trigger,
-        connection,
+        connection: None,
         others_untried: false,
-        refused,
-        rejection,
-        failed,
-        pause,
-        retry,
-        lost_at,
+        refused: Backoff::new(REFUSED_MIN, REFUSED_MAX),
+        rejection: Backoff::new(REJECTED_MIN, REJECTED_MAX),
+        failed: Backoff::new(FAILED_MIN, FAILED_MAX),
+        pause: None,
+        retry: (Backoff::new(RETRY_MIN, RETRY_MAX), None),
+        lost_at: None,
+        unrenewed: None,
     };
     let mut renewal = Renewal::new(false);
     loop {
+        let over_tls = prober.login.is_over_tls();
         let event = tokio::select! {
             biased;
             () = triggered.ask.notified() => Some(prober.probe().await),
             event = prober.wait() => event,
             // An attempt rests while a probe is awaited: a decision may depend on the probe.
-            step = renewal.next(&mut changes) => match step {
+            step = renewal.next(&mut changes, over_tls) => match step {
                 RenewalStep::Due => {
-                    if let Some((dialled, newest)) = prober.outdated() {
+                    if let Some((dialled, newest)) = prober.renewable() {
                         renewal.start(replace(Arc::clone(&shared), dialled, newest));
                     }
                     None
@@ -211,28 +207,27 @@ pub(crate) async fn run(
     }
 }
 
-/// The outcome of the first probe on a connection that is to replace another one.
-type Replacement = (CredentialsId, ProbeConnection, (Instant, ProbeResult));
+/// A connection that is to replace another one, with when and how the node answered on it.
+type Replacement = (CredentialsId, Result<(ProbeConnection, Instant, NodeReport), ProbeError>);
 
 /// Opens a connection with the newest credentials and probes the node on it once.
 async fn replace(
     factory: Arc<ProberFactory>,
     dialled: SocketAddr,
     newest: Presented,
-) -> Option<Replacement> {
+) -> Replacement {
     let (verify, timeout, id) = (factory.verify(), factory.timeout(), newest.id);
     let attempt = async {
-        let connection =
-            RespConnection::connect(dialled, factory.login.transport(), timeout, USER_TIMEOUT)
-                .await
-                .ok()?;
+        let transport = factory.login.transport();
+        let connection = RespConnection::connect(dialled, transport, timeout, USER_TIMEOUT).await?;
         let mut connection = ProbeConnection::new(connection, dialled, newest);
         // The connection that it replaces sent credentials.
-        let probing = connection.probe(verify, Trust::Committed);
-        let answer = tokio::time::timeout(timeout, probing).await.ok()?.ok()?;
-        Some((id, connection, answer))
+        let probing = tokio::time::timeout(timeout, connection.probe(verify, Trust::Committed));
+        let unresponsive = |_| ProbeError::Failed(ProbeFailure::Unresponsive);
+        let (asked_at, outcome) = probing.await.map_err(unresponsive)??;
+        Ok((connection, asked_at, outcome?))
     };
-    factory.permit.clone().run(attempt).await
+    (id, factory.permit.clone().run(attempt).await)
 }
 
 struct NodeProber {
@@ -254,6 +249,8 @@ struct NodeProber {
     /// Interval between repetitions of a pending probe, and when the next one is allowed.
     retry: (Backoff, Option<Instant>),
     lost_at: Option<Instant>,
+    /// Why new connections fail, while the present one works.
+    unrenewed: Option<ProbeProblem>,
 }
 
 impl NodeProber {
@@ -284,33 +281,48 @@ impl NodeProber {
 
     /// Whether the connection was opened with older credentials.
     fn is_outdated(&self) -> bool {
-        let Some(connection) = &self.connection else { return false };
+        let newest = |it: &ProbeConnection| self.login.is_newest(it.credentials());
+        self.replaceable().is_some_and(|connection| !newest(connection))
+    }
+
+    /// The connection, if what is sent to authenticate may be sent on another one.
+    fn replaceable(&self) -> Option<&ProbeConnection> {
         // Without commands, nothing is sent to authenticate.
-        connection.is_authenticated()
-            && self.trust() != Trust::Stranger
-            && !self.login.is_newest(connection.credentials())
-            && self.factory.verify() != Verify::Tcp
+        let may_be_sent = self.trust() != Trust::Stranger && self.factory.verify() != Verify::Tcp;
+        self.connection.as_ref().filter(|it| may_be_sent && it.is_authenticated())
     }
 
     fn trust(&self) -> Trust {
         **self.trigger.trust.load()
     }
 
-    /// The address and the newest credentials, if the connection was opened with older ones.
-    fn outdated(&self) -> Option<(SocketAddr, Presented)> {
-        let connection = self.connection.as_ref().filter(|_| self.is_outdated())?;
+    /// The address and the newest credentials, if the connection was opened with older ones, or if
+    /// it does not show what a new one meets.
+    fn renewable(&self) -> Option<(SocketAddr, Presented)> {
+        let is_due = self.login.is_over_tls() || self.is_outdated();
+        let connection = self.replaceable().filter(|_| is_due)?;
         Some((connection.dialled(), self.login.newest()))
     }
 
     /// Uses the replacement if the node answered on it. `None` if the present connection stays.
-    fn adopt(&mut self, replacement: Option<Replacement>) -> Option<ProbeEvent> {
-        let (id, connection, (asked_at, outcome)) = replacement?;
-        if let Err(ProbeError::Denied(denied)) = &outcome {
-            self.login.refuse(id, denied);
-        }
-        if outcome.is_err() || !self.login.is_newest(id) {
+    fn adopt(&mut self, replacement: Replacement) -> Option<ProbeEvent> {
+        let (id, answered) = replacement;
+        self.unrenewed = match &answered {
+            Err(ProbeError::Tls(fault)) => Some(ProbeProblem::Tls(fault.clone())),
+            Err(ProbeError::Failed(ProbeFailure::Unreachable) | ProbeError::DialTimedOut) => {
+                Some(ProbeProblem::Unrenewed)
+            }
+            Err(ProbeError::Denied(denied)) => {
+                self.login.refuse(id, denied);
+                None
+            }
+            _ => None,
+        };
+        let (connection, asked_at, report) = answered.ok()?;
+        if !self.login.is_newest(id) {
             return None;
         }
+        let outcome = Ok(report);
         self.connection = Some(connection);
         self.settle(&outcome);
         Some(self.finish(asked_at, outcome))
@@ -329,7 +341,7 @@ impl NodeProber {
                     && report.ping.is_ready()
                     && self.factory.verify() == Verify::Role;
                 let problem = refusal.or_else(|| no_role.then_some(ProbeProblem::NoRole));
-                (Ok(report), problem)
+                (Ok(report), problem.or_else(|| self.unrenewed.clone()))
             }
             Err(ProbeError::Failed(ProbeFailure::Unresponsive)) => {
                 (Err(ProbeFailure::Unresponsive), None)
@@ -338,17 +350,17 @@ impl NodeProber {
                 let refusal = PingReply::Busy.refusal().map(ProbeProblem::Refuses);
                 (Err(ProbeFailure::Busy), refusal)
             }
-            Err(ProbeError::Failed(failure)) => {
+            Err(
+                error @ (ProbeError::Failed(_) | ProbeError::DialTimedOut | ProbeError::Tls(_)),
+            ) => {
                 self.pause = Some(DialPause::Failed(Instant::now() + self.failed.pause()));
-                (Err(failure), None)
-            }
-            Err(ProbeError::DialTimedOut) => {
-                self.pause = Some(DialPause::Failed(Instant::now() + self.failed.pause()));
-                (Err(ProbeFailure::Unreachable), None)
-            }
-            Err(ProbeError::Tls(fault)) => {
-                self.pause = Some(DialPause::Failed(Instant::now() + self.failed.pause()));
-                (Err(ProbeFailure::Unreachable), Some(ProbeProblem::Tls(fault)))
+                match error {
+                    ProbeError::Failed(failure) => (Err(failure), None),
+                    ProbeError::Tls(fault) => {
+                        (Err(ProbeFailure::Unreachable), Some(ProbeProblem::Tls(fault)))
+                    }
+                    _ => (Err(ProbeFailure::Unreachable), None),
+                }
             }
             Err(ProbeError::Denied(denied)) if denied.is_server_wide() => {
                 self.pause = Some(DialPause::Refused(Instant::now() + self.rejection.pause()));
@@ -508,6 +520,7 @@ impl NodeProber {
                 Ok(connection) => self.connection = Some(connection),
                 Err(error) => return (now, Err(error)),
             }
+            self.unrenewed = None;
             if let (Verify::Tcp, Some(connection)) = (verify, &self.connection) {
                 return (now, Ok(NodeReport::not_asked(connection.dialled())));
             }
