@@ -547,3 +547,62 @@ fn ends_a_script_that_blocks_the_master() {
         assert_eq!(not_confirmed(&pointsman), 0.0, "{mode}");
     }
 }
+
+/// What is behind a blocking command in a pipeline holds nothing back: that would be a client which
+/// waits for a reply before it continues.
+#[test]
+fn confirms_pipelines_with_blocking_commands() {
+    let cluster = cluster();
+    let take: &[&str] = &["BLPOP", "list", "1"];
+    let (set, read): (&[&str], &[&str]) = (&["SET", "o", "1"], &["XREAD", "STREAMS", "st", "0"]);
+    // Each without an answer to its last request, if that blocks.
+    let pipelines: [(&[&[&str]], usize); 9] = [
+        (&[set, take, &["MULTI"]], 3),
+        (&[set, take, &["BLPOP", "never", "0"]], 2),
+        (&[set, read, set, &["MULTI"]], 4),
+        (&[set, read, set, &["BLPOP", "never", "0"]], 3),
+        (&[set, take, set, take, &["GET", "o"]], 5),
+        (&[set, take, &["CLIENT", "REPLY", "OFF"]], 2),
+        (&[set, take, &["SUBSCRIBE", "ch"]], 3),
+        (&[set, take, &["MONITOR"]], 3),
+        (&[set, take, &["QUIT"]], 3),
+    ];
+    for mode in BOTH {
+        let pointsman = durable(&cluster, mode, (1, "20s"));
+        for (requests, answered) in pipelines {
+            let bytes = requests.iter().map(|words| harness::encode(words)).collect::<Vec<_>>();
+            let replies = |mut client: Client| {
+                cluster.master().ask(&["DEL", "list"]).expect("a reply");
+                cluster.master().ask(&["RPUSH", "list", "a", "b"]).expect("a reply");
+                // From then on it has a connection of its own.
+                client.cmd(&["BLPOP", "none", "0.01"]).expect("a reply");
+                client.send(&bytes.concat()).expect("sent");
+                (0..answered).map(|_| client.read_value().expect("a reply")).collect::<Vec<_>>()
+            };
+            let expected = replies(cluster.master().client());
+            assert_eq!(replies(pointsman.client()), expected, "{mode}: {requests:?}");
+        }
+        assert_eq!(not_confirmed(&pointsman), 0.0, "{mode}");
+    }
+}
+
+/// What is pushed then stays in the list, as without a proxy.
+#[test]
+fn unblocks_clients_that_leave() {
+    let cluster = cluster();
+    let master = cluster.master();
+    for mode in BOTH {
+        let pointsman = durable(&cluster, mode, (1, "20s"));
+        for requests in [&["BLPOP list 0\r\n"][..], &["SET o 1\r\n", "BLPOP list 0\r\n"]] {
+            let mut client = pointsman.client();
+            client.send(requests.concat().as_bytes()).expect("sent");
+            wait_blocked(&cluster);
+            drop(client);
+            wait_until("no blocked client", PATIENCE / 8, || {
+                master.info("clients", "blocked_clients").is_ok_and(|count| count == "0")
+            });
+        }
+        assert_eq!(master.ask(&["RPUSH", "list", "a"]).expect("a reply").int(), Some(1), "{mode}");
+        assert_eq!(master.ask(&["LPOP", "list"]).expect("a reply").text(), Some("a"), "{mode}");
+    }
+}

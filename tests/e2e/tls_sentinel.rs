@@ -176,13 +176,8 @@ fn reports_certificates_that_change_under_tls_links() {
     exchange(&cluster, &other, &pointsman);
     let up = |it: &Json| it["up"] == true;
     assert!(rows(&service(&pointsman), "sentinels").iter().all(up), "links were closed");
-    wait_until("what new connections meet", PATIENCE, || {
-        let seen = service(&pointsman);
-        let servers = [rows(&seen, "sentinels"), rows(&seen, "nodes")].concat();
-        let is_reported = |it: &Json| it["tls_fault"] == "refused" && it["problem"].is_string();
-        let is_seen = servers.iter().all(is_reported) && rows(&seen, "sentinels").iter().all(up);
-        if is_seen { Ok(()) } else { Err(seen.to_string()) }
-    });
+    wait_all(&pointsman, |it| it["tls_fault"] == "refused" && it["problem"].is_string());
+    assert!(rows(&service(&pointsman), "sentinels").iter().all(up), "links were closed");
     wait_follows(&pointsman, cluster.master());
     restart();
     wait_until("the refused certificate to be reported", PATIENCE, || {
@@ -194,12 +189,18 @@ fn reports_certificates_that_change_under_tls_links() {
     assert_eq!(rows(&others, "sentinels").iter().filter(|it| up(it)).count(), 2, "{others}");
     exchange(&cluster, certificates, &pointsman);
     wait_all_up(&pointsman);
-    wait_until("the end of the report", PATIENCE, || {
-        let seen = service(&pointsman);
-        let servers = [rows(&seen, "sentinels"), rows(&seen, "nodes")].concat();
-        servers.iter().all(|it| it["tls_fault"].is_null() && it["problem"].is_null())
-    });
+    wait_all(&pointsman, |it| it["tls_fault"].is_null() && it["problem"].is_null());
     assert_eq!(service(&pointsman)["target"]["generation"], commits, "nothing was switched");
+}
+
+/// Waits until this holds for the row of every sentinel and node.
+#[track_caller]
+fn wait_all(pointsman: &Pointsman, holds: impl Fn(&Json) -> bool) {
+    wait_until("what new connections meet", PATIENCE, || {
+        let seen = service(pointsman);
+        let servers = [rows(&seen, "sentinels"), rows(&seen, "nodes")].concat();
+        if servers.iter().all(&holds) { Ok(()) } else { Err(seen.to_string()) }
+    });
 }
 
 /// Replaces the files of the client certificate, and waits until they are in use.

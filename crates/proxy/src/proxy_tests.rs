@@ -234,7 +234,7 @@ fn spreads_long_sessions_over_the_workers() {
     proxy.commit(backend.addr());
     // One at a time, so that each finds the earlier ones counted.
     let sessions: Vec<_> = (0..200).map(|_| session(&proxy, &backend)).collect();
-    let mut open = proxy.running().stats().open_by_worker("s");
+    let mut open = proxy.running().stats().open_on_workers();
     open.sort_unstable();
     assert_eq!(open.iter().sum::<u64>(), 200);
     // By the kernel's hash alone they differ by some 14 on average.

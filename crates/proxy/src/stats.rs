@@ -67,17 +67,6 @@ pub(crate) struct WorkerCounters {
     pub(crate) shared: SharedCounters,
 }
 
-#[cfg(test)]
-impl WorkerCounters {
-    pub(crate) fn accepted(&self) -> u64 {
-        self.accepted.get()
-    }
-
-    pub(crate) fn accept_errors(&self) -> u64 {
-        self.accept_errors.get()
-    }
-}
-
 impl WorkerCounters {
     /// A session that was pinned by `before` is pinned by `now`.
     pub(crate) fn repin(&self, before: Option<Pin>, now: Option<Pin>) {
@@ -316,18 +305,6 @@ impl Stats {
     #[must_use]
     pub fn services(&self) -> Vec<ServiceCounters> {
         self.services.load().to_vec()
-    }
-
-    /// The number of sessions per worker of the service called `name`.
-    #[cfg(test)]
-    pub(crate) fn open_by_worker(&self, name: &str) -> Vec<u64> {
-        let services = self.services();
-        services
-            .iter()
-            .filter(|service| service.name() == name)
-            .flat_map(|it| &it.0.workers)
-            .map(|counters| counters.open())
-            .collect()
     }
 
     /// The current number of sessions per worker, of all services together.

@@ -6,10 +6,11 @@
 //! because their order is kept.
 //!
 //! A `WAIT` follows the last write among the bytes of one write, so that the reads behind it are
-//! not held; but the last one before a command that may block, for as long as that takes. It is
-//! only sent between requests, and not within a transaction, whose `EXEC` is the write. If a reply
-//! to a write turns up that no `WAIT` follows (the transaction was not opened), a `WAIT` is sent as
-//! soon as the client is between two requests.
+//! not held. Another one follows the last write before a command that may block, for as long as
+//! that takes, and before one after which the server takes no `WAIT`. It is only sent between
+//! requests, and not within a transaction, whose `EXEC` is the write. If a reply to a write turns
+//! up that no `WAIT` follows (the transaction was not opened), a `WAIT` is sent as soon as the
+//! client is between two requests.
 //!
 //! A new master has no replicas yet: those of the former one connect within seconds. So for a while
 //! after a failover the server waits longer for them, as clients do for a master.
@@ -93,6 +94,13 @@ impl From<Fault> for io::Error {
     }
 }
 
+/// Whether a `WAIT` has to be sent before a request of this class: what follows it may wait for
+/// long, or is not executed.
+fn takes_no_wait(class: Class) -> bool {
+    use Class::{Blocking, Monitor, PSubscribe, Quit, SSubscribe, Subscribe};
+    matches!(class, Blocking | Monitor | PSubscribe | Quit | SSubscribe | Subscribe)
+}
+
 /// What a request does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Effect {
@@ -102,11 +110,24 @@ enum Effect {
     Queues,
 }
 
-/// Consecutive requests with one effect that are not answered yet.
+/// Consecutive requests of one kind that are not answered yet.
 #[derive(Debug)]
 struct Run {
     effect: Effect,
+    /// The server may let their client wait.
+    blocks: bool,
     requests: u32,
+}
+
+/// A write that a `WAIT` is to follow.
+#[derive(Debug, Clone, Copy)]
+struct LastWrite {
+    /// Where it ends among the bytes of the connection.
+    end: u64,
+    /// The number of replies up to its own.
+    after: u64,
+    /// A blocking command is among the writes since the last `WAIT`.
+    after_blocking: bool,
 }
 
 /// A complete reply that is held.
@@ -153,10 +174,11 @@ pub(crate) struct Confirmations {
     beginning: Vec<u8>,
     /// Whether the incomplete request may write, once that is known.
     may_write: Option<bool>,
-    /// Bytes that were examined and are not written yet.
+    /// Bytes that were written, and those that were examined and are not written yet.
+    sent: u64,
     examined: usize,
-    /// How many of them come before the next `WAIT`, if one follows.
-    before_wait: Option<usize>,
+    /// The writes among the latter that a `WAIT` follows.
+    unconfirmed: VecDeque<LastWrite>,
     in_flight: VecDeque<Run>,
     /// Requests in flight that do not only read.
     writes: u32,
@@ -194,8 +216,9 @@ impl Confirmations {
             ledger,
             beginning: Vec::new(),
             may_write: None,
+            sent: 0,
             examined: 0,
-            before_wait: None,
+            unconfirmed: VecDeque::new(),
             in_flight: VecDeque::new(),
             writes: 0,
             answered: 0,
@@ -225,7 +248,7 @@ impl Confirmations {
     /// Replicas have had the time to connect. No `WAIT` may be half written.
     pub(crate) fn end_patience(&mut self) {
         // One that was examined is sent as it was.
-        self.is_patient &= self.before_wait.is_some();
+        self.is_patient &= !self.unconfirmed.is_empty();
     }
 
     /// How many of `bytes`, which are the next ones that the client has sent, may be written at
@@ -234,20 +257,29 @@ impl Confirmations {
         if self.examined == 0 {
             self.examine(bytes)?;
         }
-        let most = self.before_wait.unwrap_or(self.examined).min(bytes.len());
-        Ok((most, self.before_wait == Some(most)))
+        if let Some(write) = self.unconfirmed.front() {
+            self.after_blocking = write.after_blocking;
+        }
+        let most = self.before_wait().min(bytes.len());
+        Ok((most, !self.unconfirmed.is_empty() && self.before_wait() == most))
+    }
+
+    /// How many of the examined bytes come before the next `WAIT`.
+    fn before_wait(&self) -> usize {
+        let end = |write: &LastWrite| usize::try_from(write.end - self.sent).unwrap_or(usize::MAX);
+        self.unconfirmed.front().map_or(self.examined, end)
     }
 
     /// Records that this many bytes were written. Returns whether a `WAIT` has to follow them.
     pub(crate) fn written(&mut self, bytes: usize) -> bool {
         self.examined = self.examined.saturating_sub(bytes);
-        self.before_wait = self.before_wait.map(|left| left.saturating_sub(bytes));
-        self.before_wait.take_if(|left| *left == 0).is_some()
+        self.sent += bytes as u64;
+        self.unconfirmed.pop_front_if(|write| write.end <= self.sent).is_some()
     }
 
     /// How many of `begun` bytes of a write that waits are the client's.
     pub(crate) fn clamp(&self, begun: usize) -> usize {
-        begun.min(self.before_wait.unwrap_or(self.examined))
+        begun.min(self.before_wait())
     }
 
     /// Whether a `WAIT` has to be sent although nothing is written. It is expected from then on.
@@ -260,6 +292,7 @@ impl Confirmations {
             && self.ledger.at_boundary(Direction::Request);
         if is_needed {
             // What it follows is not known any more.
+            self.after_blocking = true;
             self.expect_answer(self.answered + self.ledger.owed(), true);
         }
         is_needed
@@ -277,9 +310,11 @@ impl Confirmations {
         self.examined == 0 && !self.waits.is_empty()
     }
 
-    /// Whether the server owes an answer to `WAIT`, or a reply is held.
+    /// Whether a reply is held, or the server owes an answer to `WAIT` and does not let the client
+    /// wait for something else before that.
     pub(crate) fn is_awaiting(&self) -> bool {
-        !self.waits.is_empty() || self.is_holding()
+        let is_blocked = self.in_flight.front().is_some_and(|run| run.blocks);
+        self.is_holding() || (!self.waits.is_empty() && !is_blocked)
     }
 
     /// Writes whose replies were replaced since the last call.
@@ -297,15 +332,13 @@ impl Confirmations {
     }
 
     fn expect_answer(&mut self, after: u64, after_blocking: bool) {
-        self.after_blocking = after_blocking;
         let asked = [Asked::Begin, Asked::Replicate, Asked::Confirm];
         let skipped = if after_blocking { 0 } else { 2 };
         self.waits.extend(asked.into_iter().skip(skipped).map(|asked| Wait { after, asked }));
     }
 
     fn examine(&mut self, bytes: &[u8]) -> Result<(), Fault> {
-        let (mut rest, mut last_write, mut is_blocking) = (bytes, None, false);
-        let mut is_before_blocking = false;
+        let (mut rest, mut last_write) = (bytes, None);
         while !rest.is_empty() {
             self.find_effect(rest);
             let owed = self.ledger.owed();
@@ -326,15 +359,17 @@ impl Confirmations {
             };
             // A request that is not answered has no reply to hold.
             if self.ledger.owed() > owed {
-                self.sent(effect);
-                let blocks = self.ledger.last_request() == Some(Class::Blocking);
-                // What was written before must not wait for as long as it blocks. A `WAIT` follows
-                // its own reply.
-                is_before_blocking |= blocks && last_write.is_some();
-                if effect == Effect::MayWrite && !is_before_blocking {
-                    is_blocking |= blocks;
-                    let end = bytes.len() - rest.len();
-                    last_write = Some((end, self.answered + self.ledger.owed()));
+                let class = self.ledger.last_request();
+                if class.is_some_and(takes_no_wait) {
+                    self.confirm(last_write.take());
+                }
+                let blocks = class == Some(Class::Blocking) && effect != Effect::Queues;
+                self.count(effect, blocks);
+                if effect == Effect::MayWrite {
+                    let before = last_write.is_some_and(|it: LastWrite| it.after_blocking);
+                    let end = self.sent + (bytes.len() - rest.len()) as u64;
+                    let after = self.answered + self.ledger.owed();
+                    last_write = Some(LastWrite { end, after, after_blocking: before || blocks });
                 }
             }
         }
@@ -342,11 +377,16 @@ impl Confirmations {
             return Err(Fault::TooMuchHeld);
         }
         self.examined = bytes.len();
-        if let Some((end, after)) = last_write {
-            self.before_wait = Some(end);
-            self.expect_answer(after, is_blocking);
-        }
+        self.confirm(last_write);
         Ok(())
+    }
+
+    /// A `WAIT` follows this write.
+    fn confirm(&mut self, write: Option<LastWrite>) {
+        if let Some(write) = write {
+            self.unconfirmed.push_back(write);
+            self.expect_answer(write.after, write.after_blocking);
+        }
     }
 
     /// Finds out whether the request that is next in `rest`, or continues there, may write.
@@ -364,11 +404,11 @@ impl Confirmations {
         }
     }
 
-    fn sent(&mut self, effect: Effect) {
+    fn count(&mut self, effect: Effect, blocks: bool) {
         self.writes += u32::from(effect != Effect::Reads);
         match self.in_flight.back_mut() {
-            Some(run) if run.effect == effect => run.requests += 1,
-            _ => self.in_flight.push_back(Run { effect, requests: 1 }),
+            Some(run) if run.effect == effect && run.blocks == blocks => run.requests += 1,
+            _ => self.in_flight.push_back(Run { effect, blocks, requests: 1 }),
         }
     }
 

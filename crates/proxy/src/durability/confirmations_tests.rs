@@ -422,12 +422,17 @@ fn asks_the_server_which_unknown_commands_read() {
 fn confirms_what_was_written_before_a_blocking_command() {
     let mut it = confirmations(OnTimeout::Error);
     let wire = requests(&mut it, &["LREM p 1 x", "GET k", "BLMOVE q p LEFT RIGHT 0"]);
-    assert_eq!(wire, format!("*4 LREM p 1 x {WAIT}*2 GET k *6 BLMOVE q p LEFT RIGHT 0 "));
+    let blocking = format!("*6 BLMOVE q p LEFT RIGHT 0 {AFTER_BLOCKING}{WAIT}");
+    assert_eq!(wire, format!("*4 LREM p 1 x {WAIT}*2 GET k {blocking}"));
+    assert!(it.is_awaiting());
     assert_eq!(receive(&mut it, ":1\r\n:1\r\n+v\r\n"), ":1 +v ");
+    assert!(!it.is_awaiting(), "its client may leave");
     assert_eq!(receive(&mut it, "$1\r\nx\r\n"), "");
-    assert!(it.takes_wait());
-    assert_eq!(shown(it.request()), format!("{AFTER_BLOCKING}{WAIT}"));
+    assert!(it.is_awaiting());
     assert_eq!(receive(&mut it, ":0\r\n:0\r\n:1\r\n"), "x ");
+    let wire = requests(&mut it, &["SET k v", "BLPOP q 0", "SET k w", "QUIT", "SET k x"]);
+    let blocking = format!("*3 BLPOP q 0 *3 SET k w {AFTER_BLOCKING}{WAIT}");
+    assert_eq!(wire, format!("*3 SET k v {WAIT}{blocking}*1 QUIT *3 SET k x {WAIT}"));
 }
 
 /// The answer to `WAIT` could not be told from a reply.

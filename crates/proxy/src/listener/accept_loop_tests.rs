@@ -77,7 +77,7 @@ async fn accept_after(faults: &[Errno], shortages: usize) -> (usize, Duration, u
     let source = FaultySource { faults, shortages, tried: Arc::clone(&tried), real };
     let begin = Instant::now();
     let accepted = async {
-        while context.counters.accepted() == 0 {
+        while context.counters.accepted.get() == 0 {
             // A paused clock that advances: one step for the pauses.
             tokio::time::sleep(Duration::from_millis(1)).await;
             assert!(begin.elapsed() < Duration::from_secs(60), "no client was accepted");
@@ -89,7 +89,7 @@ async fn accept_after(faults: &[Errno], shortages: usize) -> (usize, Duration, u
         () = serving => panic!("it ended"),
         () = accepted => {}
     }
-    (tried.load(Ordering::Relaxed), begin.elapsed(), context.counters.accept_errors())
+    (tried.load(Ordering::Relaxed), begin.elapsed(), context.counters.accept_errors.get())
 }
 
 #[tokio::test(start_paused = true)]

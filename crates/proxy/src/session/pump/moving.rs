@@ -49,17 +49,3 @@ impl<C: ByteStream, U: TargetStream> Moving<C, U> {
         self.pump
     }
 }
-
-#[cfg(test)]
-impl<C: ByteStream, U: TargetStream> Pump<C, U> {
-    /// Pumps until there is a reason to stop, and stops as a session does.
-    pub(crate) async fn run(self, base: &SessionBase) -> super::Stopped {
-        let mut moving = Moving::new(self);
-        let stop = std::future::poll_fn(|cx| moving.poll(cx, base)).await;
-        let mut pump = moving.into_pump();
-        if stop == Stop::End(crate::end_reason::EndReason::Fenced) {
-            return Box::new(pump).stop_fenced(base).await.0;
-        }
-        pump.stop(stop)
-    }
-}

@@ -12,3 +12,24 @@ mod target_tls_reader_tests;
 mod target_tls_tests;
 mod tls_handshake_tests;
 mod tls_session_tests;
+
+use std::future::poll_fn;
+
+use crate::end_reason::EndReason;
+use crate::io::stream::ByteStream;
+use crate::session::pump::{Moving, Pump, Stop, Stopped};
+use crate::session::report::SessionBase;
+use crate::session::upstream::TargetStream;
+
+impl<C: ByteStream, U: TargetStream> Pump<C, U> {
+    /// Pumps until there is a reason to stop, and stops as a session does.
+    pub(crate) async fn run(self, base: &SessionBase) -> Stopped {
+        let mut moving = Moving::new(self);
+        let stop = poll_fn(|cx| moving.poll(cx, base)).await;
+        let mut pump = moving.into_pump();
+        if stop == Stop::End(EndReason::Fenced) {
+            return Box::new(pump).stop_fenced(base).await.0;
+        }
+        pump.stop(stop)
+    }
+}
