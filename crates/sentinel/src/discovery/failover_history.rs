@@ -86,12 +86,9 @@ impl FailoverHistory {
         let timeline = machine.timeline().clone();
         // Evidence that was verified ahead is committed in the very step in which it becomes
         // complete.
-        let known = self
-            .evidence
-            .take()
-            .filter(|(at, _)| timeline.evidence_at == Some(*at))
-            .map(|(_, read)| read);
-        let read_at = known.or(timeline.evidence_at.map(|_| self.read_at));
+        let known = self.evidence.take().filter(|(at, _)| timeline.evidence_at == Some(*at));
+        let read_at = known.map_or(self.read_at, |(_, read_at)| read_at);
+        let read_at = timeline.evidence_at.map(|_| read_at);
         let by_notice = self.majority_clock.complete(&commit.addr, machine.quorum().1);
         self.majority_clock.clear();
         let failover = FailoverRecord {

@@ -251,8 +251,9 @@ impl DiscoverySnapshot {
 }
 
 impl FailoverRecord {
-    /// From complete evidence, as read from the socket, to the published target: one verification
-    /// round trip, or a single step of the process if the new master was verified ahead.
+    /// From complete evidence, as read from the socket, to the published target: the verification
+    /// with all its attempts. Usually one round trip, or a single step of the process if the new
+    /// master was verified ahead.
     #[must_use]
     pub fn verification(&self) -> Option<Duration> {
         self.evidence_read_at.map(|at| self.published_at.saturating_duration_since(at))

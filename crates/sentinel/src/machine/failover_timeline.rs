@@ -18,13 +18,6 @@ pub struct FailoverTimeline {
 }
 
 impl FailoverTimeline {
-    /// From complete evidence to the commit: one verification round trip, or zero if the node was
-    /// verified ahead.
-    #[must_use]
-    pub fn verification(&self) -> Option<Duration> {
-        Some(self.committed_at?.saturating_duration_since(self.evidence_at?))
-    }
-
     /// From the first sign of trouble to the commit.
     #[must_use]
     pub fn duration(&self) -> Option<Duration> {

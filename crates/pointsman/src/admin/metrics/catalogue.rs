@@ -412,7 +412,7 @@ pub const CATALOGUE: &[Metric] = &[
     histogram(
         "pointsman_failover_verification_seconds",
         SERVICE,
-        "Time from the last verification answer to the master change, in seconds.",
+        "Time from complete evidence to the master change, with retried verification, in seconds.",
     ),
     histogram(
         "pointsman_failover_first_session_seconds",

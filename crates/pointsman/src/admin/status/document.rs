@@ -365,7 +365,8 @@ pub struct FailoverStatus {
     /// Milliseconds from the arrival of the message that completed a majority, usually a
     /// `+switch-master`, to the commit.
     pub switched_ms: Option<f64>,
-    /// Milliseconds from the arrival of the last verification answer to the commit.
+    /// Milliseconds from the arrival of the answer that completed the evidence to the commit: the
+    /// verification of the new master with all its attempts.
     pub verified_ms: Option<f64>,
     /// Milliseconds from the commit to the first session on the new master; absent while there is
     /// none.
