@@ -50,9 +50,11 @@ pub enum Denied {
         /// The configuration section.
         setting: &'static str,
     },
-    /// It requires a password, and is not trusted with it.
+    /// It requires a password, and is not trusted with it. A replica is not before the first master
+    /// is verified, even if every sentinel lists it.
     #[error(
-        "it requires a password, and no majority of the configured sentinels names or lists it"
+        "it requires a password, which only a node gets that a majority of the configured \
+         sentinels names as the master, or lists as a replica of the verified master"
     )]
     PasswordWithheld,
     /// `WRONGPASS`.

@@ -62,7 +62,7 @@ pub(super) enum Kinship {
 /// Whether this process may send its password to a node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Trust {
-    /// Never: no majority of the configured sentinels names or lists the node.
+    /// Never: nothing of what follows is true of the node.
     #[default]
     Stranger,
     /// If it does not answer without: a majority of the configured sentinels names it, or has
