@@ -182,4 +182,6 @@ fn names_disabled_role_everywhere() {
     let status: Json = serde_json::from_str(&status).expect("JSON");
     let because = status["services"][0]["no_master_because"].as_array().expect("reasons");
     assert_eq!(because.len(), 6, "three sentinels and three nodes: {because:#?}");
+    let verdict = status["verdict"]["text"].as_str().expect("a verdict");
+    assert!(verdict.contains(&format!("{master}: it does not tell its role")), "{verdict}");
 }

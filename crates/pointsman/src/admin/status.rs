@@ -22,8 +22,8 @@ pub use certificates::*;
 pub use credentials::*;
 pub use document::*;
 pub use shared::*;
-pub(crate) use verdict::span;
 pub use verdict::{Severity, VerdictStatus};
+pub(crate) use verdict::{some, span};
 
 /// The state of sessions that are not pinned, in metrics and in the status.
 pub const ORDINARY: &str = "ordinary";

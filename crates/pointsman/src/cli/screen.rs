@@ -11,7 +11,7 @@ use tls::OutsideText;
 
 use super::screen_certificates::certificates;
 use super::screen_shared::shared;
-use crate::admin::status::{ORDINARY, span};
+use crate::admin::status::{ORDINARY, some, span};
 
 /// The schema version that this module renders.
 const SCHEMA: u64 = 1;
@@ -19,8 +19,6 @@ const SCHEMA: u64 = 1;
 const IN_FULL: usize = 8;
 /// Number of lines for services that are shown by their verdicts.
 const LINES: usize = 16;
-/// Number of names of services with the same verdict.
-const NAMES: usize = 3;
 /// Number of failovers that are shown.
 const FAILOVERS: usize = 3;
 
@@ -98,10 +96,7 @@ fn folded(out: &mut String, services: &[Json]) {
     groups.sort_by_key(severity);
     out.push('\n');
     for (it, names) in groups.iter().take(LINES) {
-        let (shown, more) = (names.len().min(NAMES), names.len().saturating_sub(NAMES));
-        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        let names = names.get(..shown).unwrap_or_default().join(", ");
-        let sentence = format!("{names}{more}: {}", text(it, "text"));
+        let sentence = format!("{}: {}", some(names), text(it, "text"));
         verdict(out, &text(it, "severity"), &sentence);
     }
     let rest: usize = groups.iter().skip(LINES).map(|(_, names)| names.len()).sum();
@@ -144,7 +139,7 @@ fn service(out: &mut String, it: &Json, rate: Option<f64>) {
     if let Some(outage) = it.get("outage_s").and_then(Json::as_f64) {
         let _ = writeln!(out, "  OUTAGE     for {}, gate {}", span(outage), text(it, "gate"));
     }
-    if it.get("minority").and_then(Json::as_bool) == Some(true) {
+    if is_true(it, "minority") {
         out.push_str("  MINORITY   fewer than half of the sentinels are reachable\n");
     }
     if let Some(order) = it.get("override").filter(|order| order.is_object()) {
@@ -157,7 +152,7 @@ fn service(out: &mut String, it: &Json, rate: Option<f64>) {
     }
     operations(out, it);
     for alarm in list(it, "alarms") {
-        if alarm.get("on").and_then(Json::as_bool) == Some(true) {
+        if is_true(alarm, "on") {
             let sentinels: Vec<String> = list(alarm, "sentinels")
                 .iter()
                 .map(|it| printable(it.as_str().unwrap_or_default()))
@@ -179,10 +174,8 @@ fn service(out: &mut String, it: &Json, rate: Option<f64>) {
         let change =
             if from.is_empty() { format!("first master {to}") } else { format!("{from} to {to}") };
         let ms = |key: &str, word: &str| {
-            it.get(key)
-                .and_then(Json::as_f64)
-                .map(|ms| format!(", {word} {ms:.1} ms"))
-                .unwrap_or_default()
+            let ms = it.get(key).and_then(Json::as_f64);
+            ms.map(|ms| format!(", {word} {ms:.1} ms")).unwrap_or_default()
         };
         let (held, switched) = (ms("held_ms", "held"), ms("switched_ms", "switched in"));
         let _ = writeln!(out, "  {title:<9}  {age} ago: {change}{held}{switched}");
@@ -195,8 +188,7 @@ fn nodes(out: &mut String, it: &Json) {
         let lag =
             list(it, "replicas").iter().find(|replica| text(replica, "addr") == text(node, "addr"));
         // That of its last answer says nothing about a node that does not answer.
-        let answers = node.get("pong").and_then(Json::as_bool) == Some(true);
-        let lag = lag.map(|it| match answers {
+        let lag = lag.map_or_else(String::new, |it| match is_true(node, "pong") {
             true => format!("  {}, lag {:.0} bytes", text(it, "state"), number(it, "lag_bytes")),
             false => format!("  {}", text(it, "state")),
         });
@@ -205,7 +197,6 @@ fn nodes(out: &mut String, it: &Json) {
         let counts = counts.map(|(key, word)| (number(node, key), word));
         let counts = counts.into_iter().filter(|(count, _)| *count > 0.0);
         let counts: String = counts.map(|(count, word)| format!("  {count:.0} {word}")).collect();
-        let lag = lag.unwrap_or_default();
         let line = format!("  {title:<9}  {role:<8} {addr}{lag}{counts}  {problem}");
         let _ = writeln!(out, "{}", line.trim_end());
     }
@@ -253,31 +244,21 @@ pub(super) fn by_word(out: &mut String, title: &str, it: Option<&Json>) {
 
 fn sentinels(out: &mut String, service: &Json) {
     let all = list(service, "sentinels");
-    let up = all.iter().filter(|it| it.get("up").and_then(Json::as_bool) == Some(true)).count();
+    let up = all.iter().filter(|it| is_true(it, "up")).count();
     let majority = service.get("electorate").map_or(0.0, |quorum| number(quorum, "majority"));
-    let split = service.get("disagreement").and_then(Json::as_bool) == Some(true);
-    let split = if split { ", DISAGREE" } else { "" };
+    let split = if is_true(service, "disagreement") { ", DISAGREE" } else { "" };
     let _ = writeln!(out, "  sentinels  {up} of {} up, majority {majority:.0}{split}", all.len());
     for it in all {
-        let word = if it.get("up").and_then(Json::as_bool) == Some(true) { "up" } else { "DOWN" };
-        let _ = write!(out, "             {word:<4} {}", text(it, "addr"));
+        let word = if is_true(it, "up") { "up" } else { "DOWN" };
+        let mut line = format!("             {word:<4} {}", text(it, "addr"));
         if it.get("master").is_some_and(Json::is_string) {
             let (master, epoch, age) =
                 (text(it, "master"), number(it, "epoch"), span(number(it, "age_s")));
-            let disagrees = if it.get("disagrees").and_then(Json::as_bool) == Some(true) {
-                " DISAGREES:"
-            } else {
-                ""
-            };
-            let _ = write!(out, "{disagrees} names {master} at epoch {epoch:.0}, {age} ago");
+            let disagrees = if is_true(it, "disagrees") { " DISAGREES:" } else { "" };
+            let _ = write!(line, "{disagrees} names {master} at epoch {epoch:.0}, {age} ago");
         }
-        let _ = writeln!(
-            out,
-            "{}",
-            Some(text(it, "problem"))
-                .filter(|it| !it.is_empty())
-                .map_or(String::new(), |it| format!("  {it}"))
-        );
+        let _ = write!(line, "  {}", text(it, "problem"));
+        let _ = writeln!(out, "{}", line.trim_end());
     }
 }
 
@@ -296,22 +277,19 @@ pub(super) fn text(it: &Json, key: &str) -> String {
     printable(it.get(key).and_then(Json::as_str).unwrap_or_default())
 }
 
+fn is_true(it: &Json, key: &str) -> bool {
+    it.get(key).and_then(Json::as_bool) == Some(true)
+}
+
 pub(super) fn number(it: &Json, key: &str) -> f64 {
     it.get(key).and_then(Json::as_f64).unwrap_or(0.0)
 }
 
 pub(super) fn bytes(count: f64) -> String {
-    let units = ["B", "kB", "MB", "GB", "TB"];
-    let at = units
-        .iter()
-        .enumerate()
-        .rev()
-        .find(|(at, _)| count >= 1000_f64.powi(i32::try_from(*at).unwrap_or(0)));
-    match at {
-        Some((at, unit)) if at > 0 => {
-            format!("{:.1} {unit}", count / 1000_f64.powi(i32::try_from(at).unwrap_or(0)))
-        }
-        _ => format!("{count:.0} B"),
+    let units = [(1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")];
+    match units.into_iter().find(|(size, _)| count >= *size) {
+        Some((size, unit)) => format!("{:.1} {unit}", count / size),
+        None => format!("{count:.0} B"),
     }
 }
 

@@ -1,5 +1,5 @@
-//! Says why a start has found no verified master yet: once in the log, and in the snapshot as long
-//! as it lasts. Pure, but for the log.
+//! Says why there is no verified master, at the start or later: once per outage in the log, and in
+//! the snapshot as long as it lasts. Pure, but for the log.
 //!
 //! Each part of the evidence may be missing for a reason of its own: a sentinel that is not
 //! reached, names that differ, a node that is not verified. So the answer of every sentinel and of
@@ -13,26 +13,27 @@ use tracing::warn;
 use crate::discovery::snapshot::{DiscoverySnapshot, NodeSnapshot, SentinelSnapshot};
 use crate::{ProbeFailure, Role};
 
-/// A start that takes longer is explained. Sentinels and nodes that are up answer within a second.
+/// A longer outage is explained. Sentinels and nodes that are up answer within a second.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Whether the start of one service was explained.
+/// Whether the present outage of one service was explained.
 #[derive(Debug, Default)]
 pub(crate) struct FirstMaster {
     is_logged: bool,
 }
 
 impl FirstMaster {
-    /// Logs the explanation once, when the start takes too long.
+    /// Logs the explanation once per outage that takes too long.
     pub(crate) fn update(
         &mut self,
         now: Instant,
         service: &Arc<str>,
         snapshot: &DiscoverySnapshot,
     ) {
-        let since = snapshot.stopped_since.filter(|_| snapshot.counts.commits == 0);
-        let waited = since.map(|since| now.saturating_duration_since(since));
-        let Some(waited) = waited.filter(|it| *it >= PATIENCE && !self.is_logged) else { return };
+        let waited = snapshot.stopped_since.map(|since| now.saturating_duration_since(since));
+        self.is_logged &= waited.is_some();
+        let waited = waited.filter(|it| *it >= PATIENCE && snapshot.lacks_master());
+        let Some(waited) = waited.filter(|_| !self.is_logged) else { return };
         self.is_logged = true;
         let all = |of: Vec<String>| if of.is_empty() { "none".to_owned() } else { of.join("; ") };
         warn!(
@@ -40,17 +41,23 @@ impl FirstMaster {
             waited_s = waited.as_secs(),
             sentinels = all(sentinels(snapshot)),
             nodes = all(nodes(snapshot)),
-            "no verified master found yet"
+            "no verified master{}",
+            if snapshot.counts.commits == 0 { " found yet" } else { "" }
         );
     }
 }
 
 impl DiscoverySnapshot {
-    /// Why no verified master was found since the start: the answer of each sentinel and node.
-    /// Empty once there was one.
+    /// No master is published, or traffic waits for the verification of one.
+    fn lacks_master(&self) -> bool {
+        self.master.is_none() || matches!(self.state, "committing" | "no_master")
+    }
+
+    /// Why there is no verified master: the answer of each sentinel and node. Empty while there is
+    /// one.
     #[must_use]
     pub fn no_master_because(&self) -> Vec<String> {
-        if self.counts.commits > 0 {
+        if !self.lacks_master() {
             return Vec::new();
         }
         let sentinels = sentinels(self).into_iter().map(|it| format!("sentinel {it}"));
@@ -108,7 +115,7 @@ fn node(seen: &NodeSnapshot) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::discovery::snapshot::DiscoveryCounts;
+    use crate::discovery::snapshot::{DiscoveryCounts, MasterSnapshot};
     use crate::{Admission, NodeAddr, NodeReport, PingReply, Probe};
 
     fn addr(port: u16) -> NodeAddr {
@@ -158,8 +165,20 @@ mod tests {
         }
     }
 
+    fn master(addr: NodeAddr, since: Instant) -> MasterSnapshot {
+        MasterSnapshot {
+            addr,
+            dialled: ([10, 0, 0, 1], 1).into(),
+            generation: 1,
+            epoch: 7,
+            run_id: None,
+            since,
+            sessions: 0,
+        }
+    }
+
     #[test]
-    fn tells_each_answer_until_there_is_a_master() {
+    fn tells_each_answer_while_there_is_no_master() {
         let (now, mut log) = (Instant::now(), FirstMaster::default());
         let mut seen = snapshot(now);
         let expected = [
@@ -175,9 +194,29 @@ mod tests {
         log.update(now + PATIENCE, &service, &seen);
         assert!(log.is_logged);
         seen.counts = DiscoveryCounts { commits: 1, ..DiscoveryCounts::default() };
+        (seen.state, seen.master, seen.stopped_since) =
+            ("stable", Some(master(addr(1), now)), None);
         assert!(seen.no_master_because().is_empty());
-        let mut later = FirstMaster::default();
-        later.update(now + PATIENCE * 2, &service, &seen);
-        assert!(!later.is_logged, "an outage is logged elsewhere");
+        log.update(now + PATIENCE * 2, &service, &seen);
+
+        // The master is lost again.
+        let lost_at = now + PATIENCE * 3;
+        (seen.state, seen.stopped_since) = ("committing", Some(lost_at));
+        assert_eq!(seen.no_master_because(), expected, "traffic waits for another one");
+        (seen.state, seen.master) = ("no_master", None);
+        assert_eq!(seen.no_master_because(), expected);
+        log.update(lost_at, &service, &seen);
+        assert!(!log.is_logged, "a failover takes its time");
+        log.update(lost_at + PATIENCE, &service, &seen);
+        assert!(log.is_logged);
+    }
+
+    #[test]
+    fn leaves_pauses_of_a_master_unexplained() {
+        let (now, mut log) = (Instant::now(), FirstMaster::default());
+        let held = Some(master(addr(1), now));
+        let seen = DiscoverySnapshot { state: "stable", master: held, ..snapshot(now) };
+        log.update(now + PATIENCE * 2, &"m".into(), &seen);
+        assert!(!log.is_logged && seen.no_master_because().is_empty());
     }
 }

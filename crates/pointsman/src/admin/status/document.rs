@@ -141,8 +141,8 @@ pub struct ServiceStatus {
     pub last_override_end: Option<&'static str>,
     /// Size of the electorate and of its majority.
     pub electorate: ElectorateStatus,
-    /// Why no verified master was found since the start: the answer of each sentinel and node.
-    /// Empty once there was one.
+    /// Why there is no verified master: the answer of each sentinel and node. Empty if there is a
+    /// target and the state is neither `committing` nor `no_master`.
     pub no_master_because: Vec<String>,
     /// The sentinels.
     pub sentinels: Vec<SentinelStatus>,

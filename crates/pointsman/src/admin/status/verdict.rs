@@ -80,8 +80,9 @@ impl ServiceStatus {
             return VerdictStatus::fault(format!("{found}: {order}"));
         }
         let up = self.sentinels_up();
-        let odd = self.sentinels.iter().find(|it| it.up && it.problem.is_some());
-        let why = odd.map(|it| format!("; {}: {}", it.addr, it.problem.as_deref().unwrap_or("")));
+        let mut odd = self.sentinels.iter().filter(|it| it.up);
+        let odd = || odd.find_map(|it| Some(format!("; {}: {}", it.addr, it.problem.as_ref()?)));
+        let why = self.unverified().or_else(odd);
         let reached = match up {
             0 => "no sentinel is reachable".to_owned(),
             _ => format!("{up} of {} sentinels are reachable", self.sentinels.len()),
@@ -90,10 +91,27 @@ impl ServiceStatus {
         VerdictStatus::fault(format!("{found}: {reached}{why}{waiting}."))
     }
 
+    /// What is wrong with the node that is being verified or, if there is none, with the one that
+    /// the sentinels name.
+    fn unverified(&self) -> Option<String> {
+        let mut voters = self.sentinels.iter().filter(|it| it.up && it.votes && !it.disagrees);
+        let named = self.candidate.as_ref().or_else(|| voters.find_map(|it| it.master.as_ref()))?;
+        let node = self.nodes.iter().find(|it| it.addr == *named)?;
+        Some(match (&node.problem, node.ping) {
+            (Some(problem), _) => format!("; {named}: {problem}"),
+            // Nothing is known of `other`, which also stands for a node that was not asked.
+            (None, Some(ping)) if !node.pong && ping != "other" => {
+                format!("; {named} answers PING with {ping}")
+            }
+            (None, _) => format!("; {named} {}", fault_of(node.role)?),
+        })
+    }
+
     /// Why the gate is closed.
     fn held(&self) -> VerdictStatus {
         let time = self.held_s.map(|it| format!(" for {}", span(it))).unwrap_or_default();
         let candidate = self.candidate.as_deref().unwrap_or("a replica");
+        let fault = self.unverified().unwrap_or_default();
         let (severity, why) = match self.state {
             "armed" => (
                 Severity::Warning,
@@ -101,14 +119,19 @@ impl ServiceStatus {
             ),
             "committing" => (
                 Severity::Warning,
-                format!("committing, the sentinels decided for {candidate}, which is verified now"),
+                format!(
+                    "committing, the sentinels decided for {candidate}, which is verified \
+                     now{fault}"
+                ),
             ),
             "unconfirmed" => (
                 Severity::Warning,
                 "the master may have been replaced, waiting for confirmation by the sentinels"
                     .to_owned(),
             ),
-            "no_master" => (Severity::Fault, "no node can be verified as the master".to_owned()),
+            "no_master" => {
+                (Severity::Fault, format!("no node can be verified as the master{fault}"))
+            }
             _ if self.minority && self.follow.is_none() => {
                 (Severity::Fault, "only a minority of the sentinels is reachable".to_owned())
             }
@@ -131,14 +154,8 @@ impl ServiceStatus {
     fn suspected(&self, master: &str) -> String {
         let node = self.nodes.iter().find(|it| it.addr == master);
         let how = match node.map(|it| it.role) {
-            Some("unreachable") => "is unreachable",
             Some("unresponsive") => "does not answer, and its clients wait",
-            Some("busy") => "runs a script",
-            Some("connection_rejected") => "refuses new connections",
-            Some("denied" | "unusable_address") => "refuses the probes",
-            Some("outside_nodes") => "is outside service.nodes",
-            Some("replica") => "reports that it is a replica",
-            _ => "may have failed",
+            role => role.and_then(fault_of).unwrap_or("may have failed"),
         };
         let waiting = self.waiting();
         format!(
@@ -227,6 +244,20 @@ impl ServiceStatus {
     }
 }
 
+/// Why a node with this role cannot be the master, as far as is known.
+fn fault_of(role: &str) -> Option<&'static str> {
+    Some(match role {
+        "unreachable" => "is unreachable",
+        "unresponsive" => "does not answer",
+        "busy" => "runs a script",
+        "connection_rejected" => "refuses new connections",
+        "denied" | "unusable_address" => "refuses the probes",
+        "outside_nodes" => "is outside service.nodes",
+        "replica" => "reports that it is a replica",
+        _ => return None,
+    })
+}
+
 /// Whether the last probe of a node failed. One that refuses PING with an error has answered.
 fn is_mute(node: &NodeStatus) -> bool {
     node.age_s.is_some() && node.ping.is_none()
@@ -291,16 +322,13 @@ impl Status {
 
     fn configuration(&self) -> Vec<VerdictStatus> {
         let (config, mut list) = (&self.config, Vec::new());
-        if config.last_reload == Some("partial") {
+        let what = match config.last_reload {
+            Some("partial") => "Secrets not reloaded, those before stay in use",
+            _ => "Configuration not reloaded, the previous one stays in force",
+        };
+        if !config.faults.is_empty() {
             let faults = config.faults.join("; ");
-            list.push(VerdictStatus::warning(format!(
-                "Secrets not reloaded, those before stay in use: {faults}"
-            )));
-        } else if !config.faults.is_empty() {
-            let faults = config.faults.join("; ");
-            list.push(VerdictStatus::warning(format!(
-                "Configuration not reloaded, the previous one stays in force: {faults}"
-            )));
+            list.push(VerdictStatus::warning(format!("{what}: {faults}")));
         }
         if !config.pending_restart.is_empty() {
             let keys = config.pending_restart.join(", ");
@@ -338,7 +366,7 @@ fn refused_credentials(service: &ServiceStatus) -> Vec<VerdictStatus> {
 }
 
 /// The first few, and how many more.
-fn some<T: AsRef<str>>(all: &[T]) -> String {
+pub(crate) fn some<T: AsRef<str>>(all: &[T]) -> String {
     let shown: Vec<&str> = all.iter().take(NAMES).map(AsRef::as_ref).collect();
     match all.len().saturating_sub(NAMES) {
         0 => shown.join(", "),

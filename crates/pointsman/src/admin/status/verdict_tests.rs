@@ -177,9 +177,20 @@ fn explains_states_that_hold_traffic() {
         |it| {
             hold(it, "committing");
             candidate(it);
+            it.nodes[1].role = "master";
         },
         Severity::Warning,
         "Traffic held for 1.2 s: committing, the sentinels decided for b, which is verified now.",
+    );
+    expect(
+        |it| {
+            hold(it, "committing");
+            candidate(it);
+            it.nodes[1].problem = Some("its certificate has expired".to_owned());
+        },
+        Severity::Warning,
+        "Traffic held for 1.2 s: committing, the sentinels decided for b, which is verified now; \
+         b: its certificate has expired.",
     );
     expect(
         |it| hold(it, "unconfirmed"),
@@ -231,6 +242,53 @@ fn says_why_there_is_no_master() {
         Severity::Fault,
         "No master found yet: OVERRIDE for 9m55s more: a is followed by an operator's order, \
          without the sentinels.",
+    );
+}
+
+#[test]
+fn names_node_that_does_not_verify() {
+    let lose = |it: &mut ServiceStatus| (it.target, it.generation) = (None, None);
+    let names = |it: &mut ServiceStatus, node: &str| {
+        it.sentinels.iter_mut().for_each(|it| it.master = Some(node.to_owned()));
+        it.sentinels[0].disagrees = true;
+        it.sentinels[0].master = Some("c".to_owned());
+    };
+    let rejects = |it: &mut NodeStatus| {
+        it.role = "denied";
+        it.problem = Some("it rejects the user or password: check service.auth".to_owned());
+    };
+    // Nothing else is wrong at a start with a wrong password.
+    expect(
+        |it| {
+            lose(it);
+            names(it, "a");
+            rejects(&mut it.nodes[0]);
+            it.nodes[1].problem = Some("it is another matter".to_owned());
+        },
+        Severity::Fault,
+        "No master found yet: 3 of 3 sentinels are reachable; a: it rejects the user or \
+         password: check service.auth.",
+    );
+    // The master that was lost, and the node that is verified, differ.
+    expect(
+        |it| {
+            lose(it);
+            names(it, "b");
+            (it.generation, it.candidate) = (Some(3), Some("b".to_owned()));
+            (it.nodes[1].role, it.traffic.sessions_waiting) = ("unreachable", 20);
+        },
+        Severity::Fault,
+        "No master: 3 of 3 sentinels are reachable; b is unreachable; 20 clients are waiting.",
+    );
+    expect(
+        |it| {
+            lose(it);
+            names(it, "b");
+            (it.nodes[1].role, it.nodes[1].pong, it.nodes[1].ping) =
+                ("master", false, Some("loading"));
+        },
+        Severity::Fault,
+        "No master found yet: 3 of 3 sentinels are reachable; b answers PING with loading.",
     );
 }
 
