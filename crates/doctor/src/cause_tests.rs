@@ -222,6 +222,30 @@ fn reports_replicas_that_only_the_master_lists() {
     assert_eq!(diagnose(&observed, &context()), []);
 }
 
+/// A master that permits neither `PSYNC` nor `REPLCONF` has replicas at port 0.
+#[test]
+fn reports_replicas_that_the_master_does_not_know() {
+    let knows = |it: &mut Observed, all: &[NodeAddr]| {
+        it.nodes[0].answer.as_mut().expect("a report").replicas =
+            Some(all.iter().cloned().map(attached).collect());
+    };
+    let found = only("replica-unknown", Severity::Warning, |it| knows(it, &[node(2)]));
+    assert_eq!(found.about, "10.0.1.3:6379");
+    assert!(found.remedy.contains("+psync +replconf +ping"), "{found}");
+    let found = only("replica-unknown", Severity::Warning, |it| knows(it, &[]));
+    assert_eq!(found.about, "10.0.1.2:6379, 10.0.1.3:6379");
+    // One without a link has its own finding, and a name may be that of any address.
+    only("broken-link", Severity::Warning, |it| {
+        knows(it, &[node(2)]);
+        let report = it.nodes[2].answer.as_mut().expect("a report");
+        report.role = Role::Replica { master: node(1), connected: false };
+    });
+    let named = NodeAddr { host: "redis-3.local".into(), port: 6379 };
+    let mut observed = healthy();
+    knows(&mut observed, &[node(2), named]);
+    assert_eq!(diagnose(&observed, &context()), []);
+}
+
 #[test]
 fn reports_passwords_that_differ_between_nodes() {
     let wrong = ExamineError::Denied(Denied::WrongPassword { setting: "service.auth" });

@@ -227,10 +227,24 @@ fn answered(
                           are the usual causes";
             found.add(Warning, "broken-link", &node.addr, what, remedy);
         }
+        (Role::Replica { master, .. }, false) => unknown(found, case, master, &node.addr),
         _ => {}
     }
     if case.context.verify == Verify::Role {
         probe_commands(found, node, report);
+    }
+}
+
+/// A replica that is missing in the list of its master. A name in the list may be that of any.
+fn unknown(found: &mut Findings, case: &Case<'_>, master: &NodeAddr, addr: &NodeAddr) {
+    let own = case.node(master).and_then(|it| it.report()?.replicas.as_ref());
+    if own.is_some_and(|own| own.iter().all(|it| it.addr.ip().is_some() && it.addr != *addr)) {
+        let what = "it follows the master, which lists it with port 0 or not at all: it \
+                    serves no readers, and a sentinel that is RESET does not find it again";
+        let remedy = "if it stays for more than a second: permit +psync +replconf +ping to its \
+                      user on the master (masteruser), and then run CLIENT KILL TYPE replica \
+                      there; or correct its replica-announce-ip and replica-announce-port";
+        found.add(Warning, "replica-unknown", addr, what, remedy);
     }
 }
 
