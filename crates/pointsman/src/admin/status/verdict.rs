@@ -197,7 +197,11 @@ impl ServiceStatus {
             let (about, age) = (alarm.sentinels.join(", "), span(alarm.age_s));
             return Some(format!("{} ({about}), for {age}", alarm.message));
         }
-        self.few_sentinels().or_else(|| self.few_nodes())
+        let few = self.few_sentinels().or_else(|| self.few_nodes());
+        let over_tls = |it: &NodeStatus| {
+            Some(format!("{}: {}", it.addr, it.tls_fault.and(it.problem.as_ref())?))
+        };
+        few.or_else(|| self.nodes.iter().find_map(over_tls))
     }
 
     fn few_sentinels(&self) -> Option<String> {
@@ -214,11 +218,10 @@ impl ServiceStatus {
 
     fn few_nodes(&self) -> Option<String> {
         let master = self.target.as_ref().map(|it| it.name.as_str());
-        let replicas: Vec<_> =
-            self.nodes.iter().filter(|it| Some(it.addr.as_str()) != master).collect();
-        let mute: Vec<&str> =
-            replicas.iter().filter(|it| is_mute(it)).map(|it| it.addr.as_str()).collect();
-        if !replicas.is_empty() && mute.len() == replicas.len() {
+        let replicas = || self.nodes.iter().filter(|it| Some(it.addr.as_str()) != master);
+        let mute = replicas().filter(|it| is_mute(it));
+        let mute: Vec<&str> = mute.map(|it| it.addr.as_str()).collect();
+        if !mute.is_empty() && mute.len() == replicas().count() {
             return Some("no replica answers, a failover is impossible".to_owned());
         }
         if self.readers.as_ref().is_some_and(|it| it.eligible == Some(0)) {

@@ -374,6 +374,19 @@ fn warns_of_concerns_while_traffic_flows() {
     warns(|it| it.sentinels[0].up = false, "2 of 3 sentinels are reachable");
 }
 
+/// It is probed on a connection from before, so it has not failed.
+#[test]
+fn warns_of_what_new_tls_connections_meet() {
+    expect(
+        |it| {
+            it.nodes[0].tls_fault = Some("expired");
+            it.nodes[0].problem = Some("its certificate expired 5 days ago".to_owned());
+        },
+        Severity::Warning,
+        "Master: a; a: its certificate expired 5 days ago.",
+    );
+}
+
 #[test]
 fn warns_of_nodes_that_do_not_answer() {
     let die = |it: &mut NodeStatus| (it.role, it.pong, it.ping) = ("unreachable", false, None);
