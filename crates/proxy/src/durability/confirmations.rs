@@ -274,7 +274,11 @@ impl Confirmations {
     pub(crate) fn written(&mut self, bytes: usize) -> bool {
         self.examined = self.examined.saturating_sub(bytes);
         self.sent += bytes as u64;
-        self.unconfirmed.pop_front_if(|write| write.end <= self.sent).is_some()
+        let is_due = self.unconfirmed.front().is_some_and(|write| write.end <= self.sent);
+        if is_due {
+            self.unconfirmed.pop_front();
+        }
+        is_due
     }
 
     /// How many of `begun` bytes of a write that waits are the client's.
