@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use drain::{Drain, Phase};
 use resp::RefusedCommand;
+use target::Target;
 use tokio::sync::Notify;
 
 use crate::address::ListenerId;
@@ -16,7 +17,7 @@ use crate::log_rate::LogRate;
 use crate::refused_replays::{LimitedClients, RefusedReplays};
 use crate::rejection::RejectionLog;
 use crate::runtime::tasks::groups;
-use crate::service::Service;
+use crate::service::{Hint, Service};
 use crate::silent_clients::SilentClients;
 use crate::stats::WorkerCounters;
 use crate::target_tls::TargetTlsLog;
@@ -89,6 +90,12 @@ pub(crate) struct WorkerContext {
 }
 
 impl WorkerContext {
+    /// Reports to discovery what a session has noticed about its target.
+    pub(crate) fn hint(&self, target: &Target, hint: Hint) {
+        self.counters.hints.increment();
+        self.shared.service.hints.hint(target, hint);
+    }
+
     /// Forwards events to the sessions. The futures for all kinds of events are created before the
     /// sessions are notified, and a session creates its future, or its flag, before it checks. So
     /// no event is lost in either step. Ends with the drain.

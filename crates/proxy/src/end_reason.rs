@@ -138,41 +138,20 @@ impl EndReason {
     /// limit of this proxy.
     #[must_use]
     pub const fn is_failure(self) -> bool {
-        match self {
+        !matches!(
+            self,
             Self::ClientClosed
-            | Self::UpstreamClosed
-            | Self::ClientReset
-            | Self::ClientLost
-            | Self::HoldAbandoned
-            | Self::IdleTimeout
-            | Self::FirstByteTimeout
-            | Self::TlsHandshakeFailed
-            | Self::ReplicaEjected
-            | Self::Drained
-            | Self::Killed => false,
-            Self::UpstreamReset
-            | Self::UpstreamLost
-            | Self::ClientError
-            | Self::UpstreamError
-            | Self::HalfCloseTimeout
-            | Self::Fenced
-            | Self::HistoryBroken
-            | Self::ReplyDropped
-            | Self::TargetUnresponsive
-            | Self::NoReplica
-            | Self::CarryRefused
-            | Self::StateLost
-            | Self::HoldTimeout
-            | Self::DialFailed
-            | Self::TargetTlsFailed
-            | Self::SharedDesync
-            | Self::SlowReader
-            | Self::NotConfirmed
-            | Self::ResourcesExhausted
-            | Self::Cut
-            | Self::InternalError
-            | Self::Aborted => true,
-        }
+                | Self::UpstreamClosed
+                | Self::ClientReset
+                | Self::ClientLost
+                | Self::HoldAbandoned
+                | Self::IdleTimeout
+                | Self::FirstByteTimeout
+                | Self::TlsHandshakeFailed
+                | Self::ReplicaEjected
+                | Self::Drained
+                | Self::Killed
+        )
     }
 
     /// Whether the client can still receive anything after a session ended for this reason, and
@@ -219,29 +198,24 @@ impl EndReason {
     /// The reason for an error while reading from or writing to `side`.
     #[must_use]
     pub const fn from_error(side: Side, kind: ErrorKind) -> Self {
+        let (reset, lost, other) = match side {
+            Side::Client => (Self::ClientReset, Self::ClientLost, Self::ClientError),
+            Side::Upstream => (Self::UpstreamReset, Self::UpstreamLost, Self::UpstreamError),
+        };
         match (side, kind) {
             (
-                Side::Client,
+                _,
                 ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::ConnectionAborted,
-            ) => Self::ClientReset,
+            ) => reset,
             (
-                Side::Upstream,
-                ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::ConnectionAborted,
-            ) => Self::UpstreamReset,
-            (
-                Side::Client,
+                _,
                 ErrorKind::TimedOut | ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable,
-            ) => Self::ClientLost,
-            (
-                Side::Upstream,
-                ErrorKind::TimedOut | ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable,
-            ) => Self::UpstreamLost,
+            ) => lost,
             // Only a TLS session rejects what it receives.
             (Side::Upstream, ErrorKind::InvalidData) => Self::TargetTlsFailed,
             // Only a connection whose writes are confirmed is given up.
             (Side::Upstream, ErrorKind::Unsupported) => Self::NotConfirmed,
-            (Side::Client, _) => Self::ClientError,
-            (Side::Upstream, _) => Self::UpstreamError,
+            _ => other,
         }
     }
 }

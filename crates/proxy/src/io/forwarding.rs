@@ -166,8 +166,7 @@ pub(crate) struct ReplyForwarding<'a> {
 impl ReplyForwarding<'_> {
     #[cold]
     fn report(&self, hint: resp::Hint) {
-        self.context.counters.hints.increment();
-        self.context.shared.service.hints.hint(self.target, Hint::Replied(hint));
+        self.context.hint(self.target, Hint::Replied(hint));
     }
 
     /// Passes on what the ledger has learned from the replies.

@@ -307,10 +307,9 @@ fn hold_until(context: &WorkerContext) -> Instant {
 
 /// Counts a failed attempt, and reports to discovery what it says about the target.
 fn report_failure(context: &WorkerContext, target: &Target, failed: Failed) {
-    let WorkerContext { shared, counters, .. } = context;
     let hint = match failed {
         Failed::Dial(failure) => {
-            counters.dial_failures.increment(failure as usize);
+            context.counters.dial_failures.increment(failure as usize);
             // Missing descriptors or ports on this host say nothing about the target.
             (!failed.is_local()).then_some(Hint::DialFailed(failure))
         }
@@ -322,7 +321,6 @@ fn report_failure(context: &WorkerContext, target: &Target, failed: Failed) {
     };
     if let Some(hint) = hint {
         target.defer();
-        counters.hints.increment();
-        shared.service.hints.hint(target, hint);
+        context.hint(target, hint);
     }
 }

@@ -91,8 +91,7 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
     /// provoked it: strangers would have the target examined as often as they like.
     fn report_upstream_end(&self) {
         if self.ledger.session_state() != SessionState::Ended && !self.ledger.provokes_close() {
-            self.context.counters.hints.increment();
-            self.context.shared.service.hints.hint(&self.target, Hint::UpstreamEnded);
+            self.context.hint(&self.target, Hint::UpstreamEnded);
         }
     }
 

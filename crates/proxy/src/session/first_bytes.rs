@@ -175,13 +175,7 @@ fn poll_first(
 ) -> Poll<Result<(), SessionEnd>> {
     // Before it is looked at, so that what arrives in between wakes the session.
     client.update_readiness(cx);
-    if client.has_unread() {
-        Poll::Ready(Ok(()))
-    } else if client.peer_closed_now() {
-        Poll::Ready(Err((EndReason::ClientClosed, Vec::new())))
-    } else {
-        Poll::Pending
-    }
+    if client.has_unread() { Poll::Ready(Ok(())) } else { poll_gone(cx, client).map(Err) }
 }
 
 #[cfg(test)]

@@ -485,8 +485,7 @@ impl Entry {
         }
         // Members report it as well; one without requests in flight does not.
         if !target.fence().is_raised() {
-            context.counters.hints.increment();
-            context.shared.service.hints.hint(target, Hint::UpstreamEnded);
+            context.hint(target, Hint::UpstreamEnded);
         }
     }
 }

@@ -21,9 +21,6 @@ use crate::session::dial::{self, Dial};
 use crate::session::idle::IdleWatch;
 use crate::session::upstream::Upstream;
 
-/// The request that asks whether a server is alive.
-const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
-
 /// Why an attempt to connect failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Failed {
@@ -188,23 +185,11 @@ impl Server<'_> {
     /// server is alive, with its data. Only one that replies that it has lost its role or its data
     /// counts as failed.
     pub(crate) async fn answers(self) -> Result<(), Failed> {
-        let mut upstream = self.connect().await?;
-        let mut ledger = Ledger::new(&Limits::default());
-        ledger.request(PING);
-        let asked = async {
-            self.send(&mut upstream, PING).await?;
-            while ledger.owed() > 0 {
-                self.read(&mut upstream, |bytes| ledger.reply(bytes)).await?;
-                if let Some(hint) = ledger.take_hint() {
-                    return Err(Failed::NotReady(hint));
-                }
-                if ledger.session_state() == resp::SessionState::Opaque {
-                    return Err(Failed::Broken);
-                }
-            }
-            Ok(())
-        };
-        self.within(asked).await
+        match self.exchange(&mut Replay::of_new()).await {
+            Ok(_) | Err(Failed::Unavailable) => Ok(()),
+            Err(Failed::Refused) => Err(Failed::Broken),
+            Err(failed) => Err(failed),
+        }
     }
 
     /// Has one more request answered on a connection that [`exchange`](Self::exchange) has opened,
