@@ -95,7 +95,7 @@ impl<'a, C: ClientStream> Connecting<'a, C> {
         mode: Mode<'a>,
     ) -> Self {
         let (context, ticket) = (&*base.context, &base.ticket);
-        let until = hold_until(context);
+        let until = hold_until(context, Duration::ZERO);
         let (permit, attempts, begun) = (None, None, None);
         Self { base, context, ticket, client, unsent, mode, until, permit, attempts, begun }
     }
@@ -113,7 +113,6 @@ impl<'a, C: ClientStream> Connecting<'a, C> {
             Mode::Resume(_) => {
                 self.yield_to_requests().await;
                 let held = Held::new(&context.counters);
-                self.until = hold_until(context);
                 // In a box, as everything that only a resumed session needs: the future of a new
                 // session that dials has no memory for it.
                 Box::pin(self.examine_loss()).await?;
@@ -301,8 +300,9 @@ async fn rebalance(
     (here, upstream, Start::resumed(state.unsent, Box::new(Replayed::from(*state.ledger))))
 }
 
-fn hold_until(context: &WorkerContext) -> Instant {
-    Instant::now() + context.shared.service.options.peek().hold_timeout
+/// When to give up if the requests of the session have `waited` already.
+fn hold_until(context: &WorkerContext, waited: Duration) -> Instant {
+    Instant::now() + context.shared.service.options.peek().hold_timeout.saturating_sub(waited)
 }
 
 /// Counts a failed attempt, and reports to discovery what it says about the target.

@@ -262,7 +262,7 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
         let ledger = std::mem::replace(&mut self.ledger, Ledger::new(&Limits::default()));
         let undelivered = Some(self.replies.take_kept()).filter(|it| !it.is_empty());
         let undelivered = undelivered.map(KeptBytes::new);
-        CarryState { ledger: Box::new(ledger), unsent, undelivered, lost }
+        CarryState { ledger: Box::new(ledger), unsent, undelivered, lost, waited: self.waited() }
     }
 }
 
@@ -501,7 +501,8 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
         if (due || !closed) && !self.requests.has_ended() && self.client.peer_closed() {
             return Some(EndReason::HoldAbandoned);
         }
-        if !closed {
+        // If the fence is raised, they continue to wait: for the next target.
+        if !closed && !self.target.fence().is_raised() {
             self.gate_checks = 0;
             self.context.count_waiting(false);
         }
@@ -514,7 +515,11 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
         let waits = self.has_waiting_requests() || self.client.has_unread();
         self.gate_checks = if waits { self.gate_checks.saturating_add(1) } else { 0 };
         self.context.count_waiting(waits);
-        let waited: Duration = CHECK_INTERVAL * u32::from(self.gate_checks);
-        waited >= self.context.shared.service.options.now().hold_timeout
+        self.waited() >= self.context.shared.service.options.now().hold_timeout
+    }
+
+    /// How long requests have waited at the gate.
+    fn waited(&self) -> Duration {
+        CHECK_INTERVAL * u32::from(self.gate_checks)
     }
 }

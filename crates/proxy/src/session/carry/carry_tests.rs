@@ -1,11 +1,11 @@
 //! Sessions whose target is lost: each is carried, held, refused or closed.
 
-use std::io::Write;
+use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::session::carry::proof_tests::{PING, answer_proof};
-use crate::testing::{Backend, TestProxy, expect, is_silent, reset, rest, session};
+use crate::testing::{Backend, SOON, TestProxy, expect, is_silent, reset, rest, session};
 use crate::{DialFailure, EndReason, Options, Sessions};
 
 const LOADING: &str = "-LOADING No master can take requests at present. \
@@ -34,7 +34,7 @@ fn carries_a_session_without_state_unnoticed() {
     exchange(&mut client, &mut next, "GET k\r\n", "$1\r\nv\r\n");
     proxy.wait_for("the count", |stats| stats.carried == 1);
     // The former target got an end, and nothing else.
-    assert!(matches!(std::io::Read::read(&mut upstream, &mut [0; 8]), Ok(0) | Err(_)));
+    assert!(matches!(upstream.read(&mut [0; 8]), Ok(0) | Err(_)));
     assert_eq!(proxy.stats().open, 1);
 }
 
@@ -265,6 +265,28 @@ fn refuses_requests_that_wait_too_long_at_the_gate() {
     proxy.publisher.release();
     assert!(is_silent(&mut idle), "an idle client was closed");
     proxy.wait_for("the three ends", |stats| stats.open == 1);
+}
+
+#[test]
+fn counts_the_wait_at_the_gate_when_the_target_is_lost() {
+    let hold_timeout = Duration::from_secs(2);
+    let backend = Backend::new();
+    let mut proxy = TestProxy::new(Options { hold_timeout, ..Options::default() });
+    proxy.commit(backend.addr());
+    let (mut client, _upstream) = session(&proxy, &backend);
+    proxy.publisher.hold();
+    client.write_all(b"GET k\r\n").unwrap();
+    let begin = Instant::now();
+    client.set_read_timeout(Some(hold_timeout * 3 / 4)).unwrap();
+    let read = client.read(&mut [0]).map_err(|error| error.kind());
+    assert_eq!(read, Err(ErrorKind::WouldBlock), "it is not held");
+    client.set_read_timeout(Some(SOON)).unwrap();
+    // No new master was verified in time.
+    proxy.publisher.clear();
+    assert_eq!(String::from_utf8(rest(&mut client)).unwrap(), LOADING);
+    let waited = begin.elapsed();
+    assert!(waited >= hold_timeout * 3 / 4 && waited < hold_timeout * 3 / 2, "{waited:?}");
+    proxy.wait_for_end(EndReason::HoldTimeout);
 }
 
 #[test]

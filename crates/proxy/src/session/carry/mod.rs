@@ -28,7 +28,7 @@ mod property_tests;
 #[cfg(test)]
 pub(crate) mod testing;
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use resp::{Ledger, Limits, Replay};
 use target::{Generation, Target, TargetRef};
@@ -54,6 +54,8 @@ pub(crate) struct CarryState {
     pub(crate) undelivered: Option<KeptBytes>,
     /// How the target ended the connection, if it did.
     pub(crate) lost: Option<EndReason>,
+    /// How long its requests have waited at the gate already.
+    pub(crate) waited: Duration,
 }
 
 /// A session between two targets.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use target::TargetRef;
 
-use super::{Connected, Connecting, FirstDial, Mode, rebalance};
+use super::{Connected, Connecting, FirstDial, Mode, hold_until, rebalance};
 use crate::end_reason::EndReason;
 use crate::io::buffer::KeptBytes;
 use crate::io::stream::ClientStream;
@@ -93,7 +93,7 @@ impl Session {
         is_behind: bool,
     ) -> Result<Connected, SessionEnd> {
         let Again { state, old, purpose, .. } = again;
-        let CarryState { ledger, unsent: requests, lost, .. } = state;
+        let CarryState { ledger, unsent: requests, lost, waited, .. } = state;
         *unsent = requests;
         let from = self.target.as_ref();
         let old = Some(old).filter(|_| lost.is_none());
@@ -104,6 +104,7 @@ impl Session {
             Migration { ledger, from, lost, old, failed, purpose, is_behind, reused, is_interrupt };
         let mode = Mode::Resume(migration);
         let mut connecting = Connecting::new(&self.base, client, unsent, mode);
+        connecting.until = hold_until(&self.base.context, waited);
         let reason = match connecting.connect().await {
             Ok(connected) => return Ok(connected),
             Err(reason) => reason,
