@@ -56,8 +56,9 @@ pub(crate) struct Connected {
 pub(crate) enum Mode<'a> {
     /// It is new.
     Fresh,
-    /// Its connection is gone, and its state has to be replayed.
-    Resume(Migration<'a>),
+    /// Its connection is gone, and its state has to be replayed. In a box: the future of a new
+    /// session has no memory for it.
+    Resume(Box<Migration<'a>>),
 }
 
 /// A session on its way to a target.

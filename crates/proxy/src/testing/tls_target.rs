@@ -17,6 +17,7 @@ use crate::Options;
 use crate::io::stream::{ByteStream, SocketStream};
 use crate::io::tls_stream::{HandshakeStep, TlsStream};
 use crate::runtime::reactor::{self, EventBuffer, InstalledReactor, Reactor, poll_events};
+use crate::session::carry::proof_tests::PING;
 use crate::testing::Backend;
 use crate::testing::tls_client::{NAME, TestCa};
 
@@ -72,11 +73,38 @@ impl Backend {
         server
     }
 
+    /// The next connection of the proxy, after the server has proved itself by an answer.
+    pub(crate) fn accept_proved_tls(&self, config: &Arc<ServerConfig>) -> TlsServer {
+        let mut server = self.accept_tls(config);
+        answer_proof_tls(&mut server);
+        server
+    }
+
+    /// The next connection with which the handshake succeeds.
+    pub(crate) fn accept_next_tls(&self, config: &Arc<ServerConfig>) -> TlsServer {
+        loop {
+            let mut server = self.accept_silent_tls(config);
+            while server.conn.is_handshaking() && server.conn.complete_io(&mut server.sock).is_ok()
+            {
+            }
+            if !server.conn.is_handshaking() {
+                return server;
+            }
+        }
+    }
+
     /// The next connection of the proxy, with which the server has yet to shake hands.
     pub(crate) fn accept_silent_tls(&self, config: &Arc<ServerConfig>) -> TlsServer {
         let connection = ServerConnection::new(Arc::clone(config)).unwrap();
         StreamOwned::new(connection, self.accept())
     }
+}
+
+/// Plays the answer by which a server proves itself.
+#[track_caller]
+pub(crate) fn answer_proof_tls(server: &mut TlsServer) {
+    expect_from(server, PING);
+    say(server, b"+PONG\r\n");
 }
 
 /// Reads exactly these bytes.

@@ -181,14 +181,22 @@ impl Server<'_> {
     }
 
     /// Returns when the server has accepted a connection and answered on it. Any answer counts,
-    /// even that a password is needed, that there are too many clients or that a script runs: the
-    /// server is alive, with its data. Only one that replies that it has lost its role or its data
-    /// counts as failed.
+    /// even that there are too many clients: the server is alive, with its data.
     pub(crate) async fn answers(self) -> Result<(), Failed> {
-        match self.exchange(&mut Replay::of_new()).await {
-            Ok(_) | Err(Failed::Unavailable) => Ok(()),
+        let mut upstream = self.connect().await?;
+        match self.answers_on(&mut upstream).await {
+            Err(Failed::Unavailable) => Ok(()),
+            answered => answered,
+        }
+    }
+
+    /// Returns when the server has answered on a connection on which it was sent nothing yet. That
+    /// a password is needed or that a script runs is an answer. A server that replies that it has
+    /// lost its role or its data, or that it has too many clients, counts as failed.
+    pub(crate) async fn answers_on(self, upstream: &mut Upstream) -> Result<(), Failed> {
+        match self.exchange_on(upstream, &mut Replay::of_new().on_same_server()).await {
             Err(Failed::Refused) => Err(Failed::Broken),
-            Err(failed) => Err(failed),
+            answered => answered,
         }
     }
 

@@ -102,7 +102,7 @@ impl Session {
         let (failed, reused, is_interrupt) = (None, false, false);
         let migration =
             Migration { ledger, from, lost, old, failed, purpose, is_behind, reused, is_interrupt };
-        let mode = Mode::Resume(migration);
+        let mode = Mode::Resume(Box::new(migration));
         let mut connecting = Connecting::new(&self.base, client, unsent, mode);
         connecting.until = hold_until(&self.base.context, waited);
         let reason = match connecting.connect().await {

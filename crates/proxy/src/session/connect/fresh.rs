@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use drain::Ticket;
 use target::{Generation, TargetRef};
 
 use super::{Connected, Connecting, Mode, report_failure};
@@ -9,7 +10,7 @@ use crate::dial_permits::DialPermit;
 use crate::end_reason::EndReason;
 use crate::io::stream::ClientStream;
 use crate::service::{DialFailure, Service};
-use crate::session::carry::replay::Failed;
+use crate::session::carry::replay::{Failed, Server};
 use crate::session::dial::{Dial, may_be_used, superseded};
 use crate::session::pump::Start;
 use crate::session::report::Stage;
@@ -111,6 +112,26 @@ impl Session {
     }
 }
 
+/// Finishes a dial, and has the server answer on the connection. With TLS 1.3 a server refuses the
+/// certificate of its client after the handshake, in place of its first answer.
+async fn finish_proved(
+    dial: Dial,
+    server: Server<'_>,
+    ticket: &Ticket,
+) -> Result<Upstream, Failed> {
+    let Server { target, context, deadline } = server;
+    let proved = async {
+        let dialled = dial.finish(target, context, deadline).await;
+        let mut upstream = dialled.map_err(Failed::Dial)?;
+        server.answers_on(&mut upstream).await.map(|()| upstream)
+    };
+    tokio::select! {
+        biased;
+        proved = proved => proved,
+        () = superseded(context, target, ticket) => Err(Failed::Superseded),
+    }
+}
+
 impl<C: ClientStream> Connecting<'_, C> {
     /// The first connection of a new session.
     pub(super) async fn dial(
@@ -140,6 +161,11 @@ impl<C: ClientStream> Connecting<'_, C> {
             pause: FIRST_PAUSE,
         }));
         let dial = dial.map_err(Failed::Dial)?;
+        if options.peek().target_tls.is_some() {
+            let server = Server { target, context, deadline: attempts.until };
+            // In a box: a session without TLS has no memory for this.
+            return Box::pin(finish_proved(dial, server, ticket)).await;
+        }
         tokio::select! {
             biased;
             dialled = dial.finish(target, context, attempts.until) => dialled.map_err(Failed::Dial),

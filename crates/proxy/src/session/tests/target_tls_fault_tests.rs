@@ -9,7 +9,7 @@ use tls::{ClientSettings, ClientTls, Version};
 
 use crate::session::carry::proof_tests::PING;
 use crate::testing::tls_client::{NAME, TestCa};
-use crate::testing::tls_target::{expect_from, read_to_end, say};
+use crate::testing::tls_target::{answer_proof_tls, expect_from, read_to_end, say};
 use crate::testing::{Backend, SOON, TestProxy, rest};
 use crate::{DialFailure, EndReason, Hint, Options, Sessions, TargetTlsFailure, WaitsFor};
 
@@ -78,13 +78,8 @@ fn waits_until_the_certificate_has_the_right_name() {
     assert!(proxy.stats().dial_failures[DialFailure::Tls as usize] > 0);
     // The client was not disconnected, and is served by the first attempt that succeeds.
     tls.replace(&ca.target_settings()).unwrap();
-    let mut server = loop {
-        let mut server = backend.accept_silent_tls(&ca.server());
-        while server.conn.is_handshaking() && server.conn.complete_io(&mut server.sock).is_ok() {}
-        if !server.conn.is_handshaking() {
-            break server;
-        }
-    };
+    let mut server = backend.accept_next_tls(&ca.server());
+    answer_proof_tls(&mut server);
     expect_from(&mut server, b"GET k\r\n");
     say(&mut server, b"$1\r\nv\r\n");
     expect_from(&mut client, b"$1\r\nv\r\n");
@@ -117,7 +112,7 @@ fn verifies_the_host_of_the_address_map() {
     let mut proxy = TestProxy::new(options);
     proxy.commit(backend.addr());
     let mut client = proxy.client();
-    let mut server = backend.accept_tls(&ca.server());
+    let mut server = backend.accept_proved_tls(&ca.server());
     say(&mut client, b"PING\r\n");
     expect_from(&mut server, b"PING\r\n");
 }
@@ -145,6 +140,32 @@ fn names_targets_that_want_a_certificate() {
 }
 
 #[test]
+fn holds_clients_whose_target_refuses_the_certificate() {
+    for version in Version::ALL {
+        let ca = TestCa::new();
+        let backend = Backend::new();
+        let (proxy, tls) = proxy(&ca.target_settings(), &backend);
+        let mut client = proxy.client();
+        say(&mut client, b"GET k\r\n");
+        let config = ca.mutual_server(version);
+        let mut refused = backend.accept_silent_tls(&config);
+        while refused.conn.complete_io(&mut refused.sock).is_ok() {}
+        drop(refused);
+        wait_for_failure(&proxy, TargetTlsFailure::Refused);
+        wait_for_hint(&proxy);
+        assert!(proxy.stats().dial_failures[DialFailure::Tls as usize] > 0, "{version:?}");
+        // The client is served when there is a certificate that the server accepts.
+        let certificate = Some(ca.issue());
+        tls.replace(&ClientSettings { certificate, ..ca.target_settings() }).unwrap();
+        let mut server = backend.accept_next_tls(&config);
+        answer_proof_tls(&mut server);
+        expect_from(&mut server, b"GET k\r\n");
+        say(&mut server, b"$1\r\nv\r\n");
+        expect_from(&mut client, b"$1\r\nv\r\n");
+    }
+}
+
+#[test]
 fn shows_its_certificate_to_targets_that_want_one() {
     for version in Version::ALL {
         let ca = TestCa::new();
@@ -152,7 +173,7 @@ fn shows_its_certificate_to_targets_that_want_one() {
         let settings = ClientSettings { certificate: Some(ca.issue()), ..ca.target_settings() };
         let (proxy, _tls) = proxy(&settings, &backend);
         let mut client = proxy.client();
-        let mut server = backend.accept_tls(&ca.mutual_server(version));
+        let mut server = backend.accept_proved_tls(&ca.mutual_server(version));
         say(&mut client, b"PING\r\n");
         expect_from(&mut server, b"PING\r\n");
         assert!(server.conn.peer_certificates().is_some(), "{version:?}");
@@ -213,7 +234,7 @@ fn ends_sessions_at_a_forged_record_of_the_target() {
     let mut proxy = TestProxy::new(ca.towards_targets(options));
     proxy.commit(backend.addr());
     let mut client = proxy.client();
-    let mut server = backend.accept_tls(&ca.server());
+    let mut server = backend.accept_proved_tls(&ca.server());
     say(&mut client, b"GET k\r\n");
     expect_from(&mut server, b"GET k\r\n");
     server.conn.writer().write_all(b"$1\r\nv\r\n").unwrap();
@@ -234,7 +255,7 @@ fn hints_at_a_failed_target_of_a_carried_session() {
     let (old, new) = (Backend::new(), Backend::new());
     let (mut proxy, _tls) = proxy(&ca.target_settings(), &old);
     let mut client = proxy.client();
-    let mut server = old.accept_tls(&ca.server());
+    let mut server = old.accept_proved_tls(&ca.server());
     say(&mut client, b"PING\r\n");
     expect_from(&mut server, b"PING\r\n");
     say(&mut server, b"+PONG\r\n");

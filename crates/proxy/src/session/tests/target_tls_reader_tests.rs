@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use target::{EmptyPool, PoolWriter, ReplicaStatus};
 
-use crate::session::carry::proof_tests::PING;
 use crate::testing::tls_client::TestCa;
 use crate::testing::tls_target::{TlsServer, expect_from, read_to_end, say};
 use crate::testing::{Backend, SOON, TestProxy, destination, rest};
@@ -22,7 +21,7 @@ fn publish(writer: &mut PoolWriter, backends: &[&Backend]) {
 
 fn session(proxy: &TestProxy, backend: &Backend, ca: &TestCa) -> (TcpStream, TlsServer) {
     let mut client = proxy.client();
-    let mut server = backend.accept_tls(&ca.server());
+    let mut server = backend.accept_proved_tls(&ca.server());
     exchange(&mut client, &mut server);
     (client, server)
 }
@@ -32,14 +31,6 @@ fn exchange(client: &mut TcpStream, server: &mut TlsServer) {
     expect_from(server, b"GET k\r\n");
     say(server, b"$1\r\nv\r\n");
     expect_from(client, b"$1\r\nv\r\n");
-}
-
-/// The next connection to a replica, which answers the question whether it is alive.
-fn accept_proved(backend: &Backend, ca: &TestCa) -> TlsServer {
-    let mut server = backend.accept_tls(&ca.server());
-    expect_from(&mut server, PING);
-    say(&mut server, b"+PONG\r\n");
-    server
 }
 
 /// Publishes when `backend` was last asked for its role, and whether it now follows another master.
@@ -65,7 +56,7 @@ fn moves_readers_to_another_tls_replica() {
     for seconds in 0..=10 {
         writer.balance(start + Duration::from_secs(seconds), 10, true);
     }
-    let mut moved = [accept_proved(&other, &ca), accept_proved(&other, &ca)];
+    let mut moved = [other.accept_proved_tls(&ca.server()), other.accept_proved_tls(&ca.server())];
     proxy.wait_for("two sessions to move", |stats| stats.rebalanced == 2);
     // The former connections of two sessions are closed at a boundary, which is announced.
     let mut left = 0;
@@ -110,7 +101,7 @@ fn keeps_readers_of_an_ejected_tls_replica() {
     publish(&mut writer, &[&one]);
     let (mut client, mut server) = session(&proxy, &one, &ca);
     publish(&mut writer, &[&other]);
-    let mut next = accept_proved(&other, &ca);
+    let mut next = other.accept_proved_tls(&ca.server());
     exchange(&mut client, &mut next);
     assert_eq!(read_to_end(&mut server), (Vec::new(), true));
     assert_eq!(proxy.stats().carried, 1);
@@ -125,14 +116,14 @@ fn asks_a_tls_replica_whether_it_meant_the_session() {
     let (mut client, server) = session(&proxy, &one, &ca);
     note_role(&mut writer, &one, false);
     drop(server);
-    let mut asked = accept_proved(&one, &ca);
+    let mut asked = one.accept_proved_tls(&ca.server());
     assert_eq!(read_to_end(&mut asked), (Vec::new(), true));
     note_role(&mut writer, &one, true);
-    let mut again = accept_proved(&one, &ca);
+    let mut again = one.accept_proved_tls(&ca.server());
     exchange(&mut client, &mut again);
     // The next close is on purpose.
     drop(again);
-    let _asked = accept_proved(&one, &ca);
+    let _asked = one.accept_proved_tls(&ca.server());
     note_role(&mut writer, &one, false);
     assert_eq!(rest(&mut client), b"");
     proxy.wait_for_end(EndReason::UpstreamClosed);

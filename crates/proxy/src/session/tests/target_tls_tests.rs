@@ -37,17 +37,14 @@ impl Scene {
     /// A client and its answered connection.
     fn session(&self) -> (TcpStream, TlsServer) {
         let mut client = self.proxy.client();
-        let mut server = self.backend.accept_tls(&self.config);
+        let mut server = self.backend.accept_proved_tls(&self.config);
         exchange(&mut client, &mut server);
         (client, server)
     }
 
-    /// The connection over which a session continues here, after the server has proved itself.
+    /// The connection over which a session continues here.
     fn accept_carried(&self, backend: &Backend) -> TlsServer {
-        let mut server = backend.accept_tls(&self.config);
-        expect_from(&mut server, PING);
-        say(&mut server, b"+PONG\r\n");
-        server
+        backend.accept_proved_tls(&self.config)
     }
 }
 
@@ -115,9 +112,9 @@ fn transfers_large_values_between_all_kinds_of_ends() {
                 let both = (Version::Tls12, Version::Tls13);
                 let mut client = over(proxy.client(), ca.client_config(both, None));
                 complete(&mut client);
-                echo(&mut client, backend.accept_tls(&config))
+                echo(&mut client, backend.accept_proved_tls(&config))
             } else {
-                echo(&mut proxy.client(), backend.accept_tls(&config))
+                echo(&mut proxy.client(), backend.accept_proved_tls(&config))
             };
             let stats = proxy.wait_for("the end", |stats| stats.closed_in_all() == 1);
             let bytes = (stats.bytes_in, stats.bytes_out, stats.bytes_spliced);
@@ -286,7 +283,7 @@ fn lists_the_tls_of_both_ends() {
     let versions = (Version::Tls12, Version::Tls12);
     let mut client = over(proxy.client(), ca.client_config(versions, None));
     complete(&mut client);
-    let mut server = backend.accept_tls(&ca.server_of(Version::Tls13));
+    let mut server = backend.accept_proved_tls(&ca.server_of(Version::Tls13));
     exchange(&mut client, &mut server);
     let rows = rows(&proxy);
     let [row] = rows.as_slice() else { panic!("{rows:?}") };
@@ -306,12 +303,12 @@ fn applies_changed_settings_to_new_connections() {
     let mut proxy = TestProxy::new(options);
     proxy.commit(backend.addr());
     let mut first = proxy.client();
-    let mut first_server = backend.accept_tls(&old.server());
+    let mut first_server = backend.accept_proved_tls(&old.server());
     exchange(&mut first, &mut first_server);
     // The server has a certificate of another CA from now on.
     tls.replace(&new.target_settings()).unwrap();
     let mut second = proxy.client();
-    let mut second_server = backend.accept_tls(&new.server());
+    let mut second_server = backend.accept_proved_tls(&new.server());
     exchange(&mut second, &mut second_server);
     // The established session keeps what it has.
     exchange(&mut first, &mut first_server);
@@ -327,9 +324,7 @@ fn moves_sessions_from_plain_to_tls_and_back() {
     let (mut client, _upstream) = crate::testing::session(&proxy, &plain);
     proxy.running().tune(0, ca.towards_targets(options.clone()));
     proxy.commit(secure.addr());
-    let mut server = secure.accept_tls(&ca.server());
-    expect_from(&mut server, PING);
-    say(&mut server, b"+PONG\r\n");
+    let mut server = secure.accept_proved_tls(&ca.server());
     exchange(&mut client, &mut server);
     proxy.running().tune(0, options);
     proxy.commit(plain.addr());
