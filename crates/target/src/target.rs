@@ -103,6 +103,7 @@ pub struct Target {
     gate: Arc<Gate>,
     draining: AtomicBool,
     deferred: CoarseDeadline,
+    unproved: AtomicBool,
     load: AtomicUsize,
     failed_connects: AtomicUsize,
     first_use: OnceLock<Instant>,
@@ -123,6 +124,7 @@ impl Target {
             gate,
             draining: AtomicBool::new(false),
             deferred: CoarseDeadline::default(),
+            unproved: AtomicBool::new(false),
             load: AtomicUsize::new(0),
             failed_connects: AtomicUsize::new(0),
             first_use: OnceLock::new(),
@@ -318,12 +320,7 @@ impl Target {
     /// are not spread over time.
     #[must_use]
     pub fn is_urgent(&self) -> bool {
-        self.is_silent()
-            || self
-                .replica_status
-                .load()
-                .as_ref()
-                .is_some_and(|replica_status| replica_status.about_to_end)
+        self.is_silent() || self.replica_status().is_some_and(|status| status.about_to_end)
     }
 
     pub(crate) fn set_move_permits(&self, moves: usize) {
@@ -342,9 +339,11 @@ impl Target {
         self.load() > other.load()
     }
 
-    /// Records a failed connect: for a moment, other targets are tried first if there are any.
+    /// Records a failed connect, or a server that cannot serve: for a moment, other targets are
+    /// tried first if there are any.
     pub fn defer(&self) {
         self.deferred.set(DEFERRED_FOR);
+        self.unproved.store(true, Ordering::Relaxed);
         self.failed_connects.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -356,6 +355,18 @@ impl Target {
 
     pub(crate) fn is_deferred(&self) -> bool {
         self.deferred.is_pending()
+    }
+
+    /// Whether the server has not proved by an answer that it serves new sessions since it was
+    /// [deferred](Self::defer). Until it has, a new session has it answer first.
+    #[must_use]
+    pub fn is_unproved(&self) -> bool {
+        self.unproved.load(Ordering::Relaxed)
+    }
+
+    /// Records such an answer.
+    pub fn record_proof(&self) {
+        self.unproved.store(false, Ordering::Relaxed);
     }
 
     /// The number of [`TargetRef`]s to this target.

@@ -166,6 +166,10 @@ pub(crate) struct ReplyForwarding<'a> {
 impl ReplyForwarding<'_> {
     #[cold]
     fn report(&self, hint: resp::Hint) {
+        let is_not_ready = matches!(hint, resp::Hint::Loading | resp::Hint::MasterDown);
+        if is_not_ready && !self.target.is_unproved() {
+            self.target.defer();
+        }
         self.context.hint(self.target, Hint::Replied(hint));
     }
 

@@ -8,7 +8,8 @@
 //! - **Fresh** ([`fresh`]): the first attempt needs no permit, so an accepted connection costs one
 //!   dial and nothing else, and it begins before this loop. A session that waited at the gate needs
 //!   one, also after each failure, and every session after a failed TLS handshake. A failed attempt
-//!   is repeated after a pause that doubles.
+//!   is repeated after a pause that doubles. Over TLS, and on a target that is
+//!   [unproved](Target::is_unproved), the connection counts only when the target has answered.
 //! - **Resume** ([`resume`]): always with a permit, because all sessions of a service arrive at
 //!   once. The connection counts only when the target has answered the
 //!   [replay](crate::session::carry::replay) of the session's state.
@@ -124,12 +125,8 @@ impl<'a, C: ClientStream> Connecting<'a, C> {
             let Some(target) = self.usable_target().await? else { continue };
             match self.attempt(&target).await? {
                 Attempt::Connected(upstream, replayed) => {
-                    let has_answered = match &self.mode {
-                        Mode::Fresh => matches!(upstream, Upstream::Tls(_)),
-                        Mode::Resume(_) => true,
-                    };
                     if let Some(permit) = self.permit.take()
-                        && has_answered
+                        && matches!(self.mode, Mode::Resume(_))
                     {
                         permit.succeeded();
                     }

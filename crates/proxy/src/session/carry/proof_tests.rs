@@ -15,7 +15,7 @@ use crate::testing::{
 };
 use crate::{EndReason, Hint, Options};
 
-const FULL: &[u8] = b"-ERR max number of clients reached\r\n";
+pub(crate) const FULL: &[u8] = b"-ERR max number of clients reached\r\n";
 const BUSY: &[u8] =
     b"-BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.\r\n";
 const SELECT: &[u8] = b"*2\r\n$6\r\nSELECT\r\n$1\r\n4\r\n";

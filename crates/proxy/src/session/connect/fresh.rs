@@ -68,7 +68,7 @@ impl Session {
         } else {
             let begin = Instant::now();
             match Dial::begin(&target, &options.peek()) {
-                Ok(dial) if dial.is_done() && may_be_used(&target) => {
+                Ok(dial) if dial.is_done() && !target.is_unproved() && may_be_used(&target) => {
                     context.counters.dials.increment();
                     context.counters.dialled_in.record(begin.elapsed());
                     dial.into_upstream()
@@ -150,7 +150,7 @@ impl<C: ClientStream> Connecting<'_, C> {
             None => Dial::begin(target, &options.peek()),
         };
         let dial = match begun {
-            Ok(dial) if dial.is_done() => return Ok(dial.into_upstream()),
+            Ok(dial) if dial.is_done() && !target.is_unproved() => return Ok(dial.into_upstream()),
             begun => begun,
         };
         // A pool may return to an earlier target; a writer never does.
@@ -161,10 +161,17 @@ impl<C: ClientStream> Connecting<'_, C> {
             pause: FIRST_PAUSE,
         }));
         let dial = dial.map_err(Failed::Dial)?;
-        if options.peek().target_tls.is_some() {
+        if target.is_unproved() || options.peek().target_tls.is_some() {
             let server = Server { target, context, deadline: attempts.until };
-            // In a box: a session without TLS has no memory for this.
-            return Box::pin(finish_proved(dial, server, ticket)).await;
+            // In a box: a session that dials has no memory for this.
+            let proved = Box::pin(finish_proved(dial, server, ticket)).await;
+            if proved.is_ok() {
+                target.record_proof();
+                if let Some(permit) = self.permit.take() {
+                    permit.succeeded();
+                }
+            }
+            return proved;
         }
         tokio::select! {
             biased;
@@ -184,8 +191,10 @@ impl<C: ClientStream> Connecting<'_, C> {
         report_failure(self.context, target, failed);
         // Given back before the pause, in which it would keep other sessions from their attempts.
         let had_permit = self.permit.take().map(DialPermit::failed).is_some();
-        // A handshake costs as much as a hundred requests.
-        let in_line = had_permit || failed == Failed::Dial(DialFailure::Tls);
+        // A handshake costs as much as a hundred requests, and a server that says that it cannot
+        // serve is not to be asked by all sessions at once.
+        let is_cheap = matches!(failed, Failed::Dial(failure) if failure != DialFailure::Tls);
+        let in_line = had_permit || !is_cheap;
         if failed.is_local() {
             return Err(failed.end_reason());
         }

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use target::{EmptyPool, PoolWriter, ReplicaStatus};
 
-use crate::session::carry::proof_tests::answer_proof;
+use crate::session::carry::proof_tests::{FULL, answer_proof};
 use crate::testing::{
     Backend, SOON, TestProxy, destination, expect, is_silent, rest, run_alone, session,
 };
-use crate::{DialFailure, EndReason, Options};
+use crate::{DialFailure, EndReason, Options, Sessions};
 
 const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
 const GET: &[u8] = b"GET k\r\n";
@@ -124,6 +124,27 @@ fn keeps_readers_of_a_dead_replica() {
     let mut again = other.accept();
     serve(&mut client, &mut again);
     assert_eq!(proxy.stats().carried, 1);
+}
+
+#[test]
+fn sends_new_readers_past_a_full_replica() {
+    let options = Options { sessions: Sessions::Close, ..Options::default() };
+    let (proxy, mut writer) = TestProxy::for_readers(EmptyPool::Reject, options);
+    let (full, other) = (Backend::new(), Backend::new());
+    publish(&mut writer, &[&other]);
+    let _established = [session(&proxy, &other), session(&proxy, &other)];
+    publish(&mut writer, &[&full, &other]);
+    let mut first = proxy.client();
+    first.write_all(GET).unwrap();
+    let mut refused = full.accept();
+    expect(&mut refused, GET);
+    refused.write_all(FULL).unwrap();
+    drop(refused);
+    expect(&mut first, FULL);
+    drop(first);
+    // The full replica has fewer sessions.
+    let mut second = proxy.client();
+    serve(&mut second, &mut other.accept());
 }
 
 /// A limit on open files applies to the whole process.

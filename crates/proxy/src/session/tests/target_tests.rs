@@ -5,6 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::session::carry::proof_tests::{PING, answer_proof};
 use crate::testing::{
     Backend, SOON, TestProxy, closed_port, expect, is_silent, rest, rest_or_reset, session,
 };
@@ -196,10 +197,38 @@ fn dials_again_while_a_target_starts() {
     client.write_all(b"PING\r\n").unwrap();
     proxy.wait_for("a refusal", |stats| stats.dial_failures[DialFailure::Refused as usize] >= 2);
     socket.listen(16).unwrap();
-    let (upstream, _) = socket.accept().unwrap();
-    expect(&mut TcpStream::from(upstream), b"PING\r\n");
+    let mut upstream = TcpStream::from(socket.accept().unwrap().0);
+    answer_proof(&mut upstream);
+    expect(&mut upstream, b"PING\r\n");
     assert_eq!(proxy.hints()[0], Hint::DialFailed(DialFailure::Refused));
     assert_eq!(proxy.stats().dials, 1);
+}
+
+#[test]
+fn holds_new_clients_while_the_target_is_loading() {
+    const LOADING: &[u8] = b"-LOADING Redis is loading the dataset in memory\r\n";
+    let backend = Backend::new();
+    let proxy = TestProxy::with_target(&backend);
+    let (mut first, mut upstream) = session(&proxy, &backend);
+    first.write_all(b"GET k\r\n").unwrap();
+    expect(&mut upstream, b"GET k\r\n");
+    upstream.write_all(LOADING).unwrap();
+    expect(&mut first, LOADING);
+    let mut second = proxy.client();
+    second.write_all(b"GET k\r\n").unwrap();
+    for _ in 0..3 {
+        let mut asked = backend.accept();
+        expect(&mut asked, PING);
+        asked.write_all(LOADING).unwrap();
+        assert_eq!(rest_or_reset(&mut asked), b"");
+    }
+    assert!(is_silent(&mut second));
+    let mut upstream = backend.accept_carried();
+    expect(&mut upstream, b"GET k\r\n");
+    upstream.write_all(b"$1\r\nv\r\n").unwrap();
+    expect(&mut second, b"$1\r\nv\r\n");
+    let loading = Hint::Replied(resp::Hint::Loading);
+    assert!(proxy.hints().len() >= 4 && proxy.hints().iter().all(|it| *it == loading));
 }
 
 #[test]
