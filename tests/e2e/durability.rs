@@ -594,10 +594,13 @@ fn unblocks_clients_that_leave() {
     let master = cluster.master();
     for mode in BOTH {
         let pointsman = durable(&cluster, mode, (1, "20s"));
-        for requests in [&["BLPOP list 0\r\n"][..], &["SET o 1\r\n", "BLPOP list 0\r\n"]] {
+        for (before, behind) in
+            [("", ""), ("SET o 1\r\n", ""), ("", "QUIT\r\n"), ("", "SET o 2\r\n")]
+        {
             let mut client = pointsman.client();
-            client.send(requests.concat().as_bytes()).expect("sent");
+            client.send(format!("{before}BLPOP list 0\r\n").as_bytes()).expect("sent");
             wait_blocked(&cluster);
+            client.send(behind.as_bytes()).expect("sent");
             drop(client);
             wait_until("no blocked client", PATIENCE / 8, || {
                 master.info("clients", "blocked_clients").is_ok_and(|count| count == "0")

@@ -309,9 +309,10 @@ impl Confirmations {
 
     /// Whether all that was examined is written, and an answer to `WAIT` is awaited. The server
     /// begins nothing before that, so what clients send meanwhile is gathered, and confirmed by one
-    /// `WAIT`.
+    /// `WAIT`. While a blocking command lets its client wait, nothing is gathered: the end of the
+    /// client may follow.
     pub(crate) fn gathers(&self) -> bool {
-        self.examined == 0 && !self.waits.is_empty()
+        self.examined == 0 && !self.waits.is_empty() && self.is_awaiting()
     }
 
     /// Whether a reply is held, or the server owes an answer to `WAIT` and does not let the client
