@@ -306,7 +306,14 @@ fn answers_clients_that_have_ended_their_direction() {
     let cluster = cluster();
     for mode in BOTH {
         let pointsman = durable(&cluster, mode, (1, "20s"));
-        for requests in [&[&["SET", "k", "1"][..]][..], &[&["MULTI"], &["INCR", "k"], &["EXEC"]]] {
+        let pipelines: [&[&[&str]]; 4] = [
+            &[&["SET", "k", "1"]],
+            &[&["MULTI"], &["INCR", "k"], &["EXEC"]],
+            // These do not block.
+            &[&["XREAD", "STREAMS", "st", "0"], &["SET", "k", "1"]],
+            &[&["RPUSH", "list", "a"], &["BLPOP", "list", "1"], &["BLPOP", "list", "0.01"]],
+        ];
+        for requests in pipelines {
             let mut client = pointsman.client();
             let bytes: Vec<u8> = requests.iter().flat_map(|it| harness::encode(it)).collect();
             client.send(&[bytes, harness::encode(&["GET", "k"])].concat()).expect("sent");

@@ -343,7 +343,7 @@ impl Target {
     /// tried first if there are any.
     pub fn defer(&self) {
         self.deferred.set(DEFERRED_FOR);
-        self.unproved.store(true, Ordering::Relaxed);
+        self.doubt();
         self.failed_connects.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -357,8 +357,13 @@ impl Target {
         self.deferred.is_pending()
     }
 
-    /// Whether the server has not proved by an answer that it serves new sessions since it was
-    /// [deferred](Self::defer). Until it has, a new session has it answer first.
+    /// Records that the server may not serve new sessions. A client can cause this.
+    pub fn doubt(&self) {
+        self.unproved.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the server has not proved by an answer that it serves new sessions since there was a
+    /// [doubt](Self::doubt). Until it has, a new session has it answer first.
     #[must_use]
     pub fn is_unproved(&self) -> bool {
         self.unproved.load(Ordering::Relaxed)

@@ -116,17 +116,16 @@ impl ServerTls {
     ///
     /// # Errors
     ///
-    /// Everything that is wrong with them: also that a certificate has expired, or is not valid
-    /// yet, if that which is in use from the same file is valid.
+    /// Everything that is wrong with them: also that a certificate has expired, if that which is in
+    /// use from the same file has not.
     pub fn prepare(&self, settings: &ServerSettings) -> Result<BuiltServerTls, Vec<Problem>> {
         let built = Built::of(settings)?;
         let (now, current) = (UnixTime::now().as_secs(), self.certificates());
-        let valid = |it: &CertificateFacts| {
-            (it.not_before.as_secs()..=it.not_after.as_secs()).contains(&now)
-        };
-        let was_valid = |file: &Path| current.iter().any(|it| it.file == file && valid(it));
-        let worse = built.certificates.iter().filter(|it| !valid(it) && was_valid(&it.file));
-        let what = "has a certificate that has expired or is not valid yet";
+        // One that is not valid yet may be so by the clock of this host only, and will be.
+        let lasts = |it: &CertificateFacts| it.not_after.as_secs() >= now;
+        let lasted = |file: &Path| current.iter().any(|it| it.file == file && lasts(it));
+        let worse = built.certificates.iter().filter(|it| !lasts(it) && lasted(&it.file));
+        let what = "has a certificate that has expired";
         let remedy = "write one that is valid now; check the clock";
         let problem = |it: &CertificateFacts| Problem::of_file(&it.file, what, remedy);
         let problems: Vec<Problem> = worse.map(problem).collect();

@@ -33,6 +33,9 @@ const MAX_HELD: usize = 32 * 1024 * 1024;
 /// Maximum number of alternations between reads and writes in flight: 8 MiB.
 const MAX_RUNS: usize = 1 << 20;
 
+/// With this many answers awaited, nothing more is sent behind a blocking command.
+const MANY_WAITS: usize = 1024;
+
 /// The longest answer to `WAIT`: an error.
 const MAX_ANSWER: usize = 1024;
 
@@ -97,8 +100,8 @@ impl From<Fault> for io::Error {
 /// Whether a `WAIT` has to be sent before a request of this class: what follows it may wait for
 /// long, or is not executed.
 fn takes_no_wait(class: Class) -> bool {
-    use Class::{Blocking, Monitor, PSubscribe, Quit, SSubscribe, Subscribe};
-    matches!(class, Blocking | Monitor | PSubscribe | Quit | SSubscribe | Subscribe)
+    use Class::{Blocking, Monitor, PSubscribe, Quit, SSubscribe, Subscribe, Wait};
+    matches!(class, Blocking | Monitor | PSubscribe | Quit | SSubscribe | Subscribe | Wait)
 }
 
 /// What a request does.
@@ -309,17 +312,21 @@ impl Confirmations {
 
     /// Whether all that was examined is written, and an answer to `WAIT` is awaited. The server
     /// begins nothing before that, so what clients send meanwhile is gathered, and confirmed by one
-    /// `WAIT`. While a blocking command lets its client wait, nothing is gathered: the end of the
+    /// `WAIT`. While a blocking command may let its client wait, little is gathered: the end of the
     /// client may follow.
     pub(crate) fn gathers(&self) -> bool {
-        self.examined == 0 && !self.waits.is_empty() && self.is_awaiting()
+        let gathers = !self.may_be_blocked() || self.waits.len() > MANY_WAITS;
+        self.examined == 0 && !self.waits.is_empty() && gathers
     }
 
-    /// Whether a reply is held, or the server owes an answer to `WAIT` and does not let the client
-    /// wait for something else before that.
+    /// Whether the server owes an answer to `WAIT`, or a reply is held.
     pub(crate) fn is_awaiting(&self) -> bool {
-        let is_blocked = self.in_flight.front().is_some_and(|run| run.blocks);
-        self.is_holding() || (!self.waits.is_empty() && !is_blocked)
+        !self.waits.is_empty() || self.is_holding()
+    }
+
+    /// Whether nothing is held, and the oldest request without a reply may let its client wait.
+    pub(crate) fn may_be_blocked(&self) -> bool {
+        !self.is_holding() && self.in_flight.front().is_some_and(|run| run.blocks)
     }
 
     /// Writes whose replies were replaced since the last call.
@@ -362,12 +369,12 @@ impl Confirmations {
                 true => Effect::MayWrite,
                 false => Effect::Reads,
             };
+            let class = self.ledger.last_request();
+            if class.is_some_and(takes_no_wait) {
+                self.confirm(last_write.take());
+            }
             // A request that is not answered has no reply to hold.
             if self.ledger.owed() > owed {
-                let class = self.ledger.last_request();
-                if class.is_some_and(takes_no_wait) {
-                    self.confirm(last_write.take());
-                }
                 let blocks = class == Some(Class::Blocking) && effect != Effect::Queues;
                 self.count(effect, blocks);
                 if effect == Effect::MayWrite {

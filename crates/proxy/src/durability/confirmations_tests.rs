@@ -424,11 +424,11 @@ fn confirms_what_was_written_before_a_blocking_command() {
     let wire = requests(&mut it, &["LREM p 1 x", "GET k", "BLMOVE q p LEFT RIGHT 0"]);
     let blocking = format!("*6 BLMOVE q p LEFT RIGHT 0 {AFTER_BLOCKING}{WAIT}");
     assert_eq!(wire, format!("*4 LREM p 1 x {WAIT}*2 GET k {blocking}"));
-    assert!(it.is_awaiting());
+    assert!(!it.may_be_blocked());
     assert_eq!(receive(&mut it, ":1\r\n:1\r\n+v\r\n"), ":1 +v ");
-    assert!(!it.is_awaiting(), "its client may leave");
+    assert!(it.may_be_blocked(), "its client may leave");
     assert_eq!(receive(&mut it, "$1\r\nx\r\n"), "");
-    assert!(it.is_awaiting());
+    assert!(!it.may_be_blocked());
     assert_eq!(receive(&mut it, ":0\r\n:0\r\n:1\r\n"), "x ");
     let wire = requests(&mut it, &["SET k v", "BLPOP q 0", "SET k w", "QUIT", "SET k x"]);
     let blocking = format!("*3 BLPOP q 0 *3 SET k w {AFTER_BLOCKING}{WAIT}");
@@ -442,4 +442,19 @@ fn gives_up_when_a_transaction_cannot_be_followed() {
     requests(&mut it, &["MULTI", "SUBSCRIBE c", "SET k v", "EXEC", "STRLEN k"]);
     let mut out = Vec::new();
     assert_eq!(it.receive(b"+OK\r\n+QUEUED\r\n", &mut out), Err(Fault::Untracked));
+}
+
+/// The server reads what a client sends while a blocking command lets it wait.
+#[test]
+fn bounds_the_answers_awaited_behind_a_blocking_command() {
+    let mut it = confirmations(OnTimeout::Error);
+    let mut sent = 0;
+    while !it.gathers() {
+        requests(&mut it, &["BLPOP q 0"; 50]);
+        sent += 50;
+    }
+    assert!((50..1000).contains(&sent), "{sent}");
+    // With a reply held, it is the server's `WAIT` that is awaited.
+    receive(&mut it, "$1\r\nx\r\n");
+    assert!(it.gathers() && !it.may_be_blocked());
 }

@@ -4,12 +4,14 @@
 //! What is confirmed, and where a `WAIT` is sent, is decided by [`Confirmations`].
 
 use std::io::{self, Read};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use resp::Ledger;
 use target::Target;
+use tokio::time::Sleep;
 
 use crate::context::WorkerContext;
 use crate::durability::confirmations::{Confirmations, Fault};
@@ -22,6 +24,9 @@ use crate::session_row::TlsFacts;
 
 /// A `WAIT` leaves in one write with requests of at most this many bytes. More are not copied.
 const JOINED: usize = 16 * 1024;
+
+/// A blocking command that is not answered for this long lets its client wait.
+const BLOCKED_AFTER: Duration = Duration::from_millis(100);
 
 /// A connection that holds more bytes than this is closed if its worker keeps too much.
 const LARGE: usize = 256 * 1024;
@@ -50,6 +55,8 @@ pub(crate) struct ConfirmedStream<S> {
     /// Nothing is read, because the client has not read yet: it may send all of its requests first.
     /// They are not held then, since the answer that ends this would not be read.
     is_reader_behind: bool,
+    /// From when on the end of our direction passes a blocking command.
+    blocked: Option<Pin<Box<Sleep>>>,
 }
 
 impl<S: ByteStream> ConfirmedStream<S> {
@@ -79,6 +86,7 @@ impl<S: ByteStream> ConfirmedStream<S> {
             was_readable: false,
             was_read: false,
             is_reader_behind: false,
+            blocked: None,
         }
     }
 
@@ -223,10 +231,16 @@ impl<S: ByteStream> ByteStream for ConfirmedStream<S> {
     fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if !self.stream.peer_closed() {
             ready!(self.poll_write_wait(cx))?;
-            // A server that reads an end drops a client that waits, with its replies.
+            // A server that reads an end drops a client that waits, with its replies. That is for
+            // the best if it waits for something that nobody may give it any more.
             self.is_write_held = self.confirmations.is_awaiting();
             if self.is_write_held {
-                return Poll::Pending;
+                if !self.confirmations.may_be_blocked() {
+                    self.blocked = None;
+                    return Poll::Pending;
+                }
+                let blocked = || Box::pin(tokio::time::sleep(BLOCKED_AFTER));
+                ready!(self.blocked.get_or_insert_with(blocked).as_mut().poll(cx));
             }
         }
         self.stream.poll_shutdown(cx)

@@ -88,7 +88,8 @@ pub(crate) const MIN_READ: usize = 16 * 1024;
 const HALVING_STEP: usize = 4 << 20;
 
 thread_local! {
-    static KEPT_BYTES: Cell<usize> = const { Cell::new(0) };
+    /// The bytes that this worker keeps.
+    pub(crate) static KEPT_BYTES: Cell<usize> = const { Cell::new(0) };
     /// The resulting maximum, precomputed for every read.
     static MAX_READ: Cell<usize> = const { Cell::new(SCRATCH_SIZE) };
 }
@@ -103,12 +104,6 @@ pub(crate) fn max_read() -> usize {
 /// worker keeps much.
 pub(crate) fn max_held() -> usize {
     if MAX_READ.get() > MIN_READ { usize::MAX } else { MIN_READ }
-}
-
-/// The bytes that this worker keeps.
-#[cfg(test)]
-pub(crate) fn kept_bytes() -> usize {
-    KEPT_BYTES.get()
 }
 
 /// Whether this worker keeps so much that sessions with large replies have to be slowed or ended.
@@ -133,7 +128,7 @@ fn remove_kept(n: usize) {
 /// Bytes read and not yet written: those from index `from`.
 #[derive(Debug)]
 pub(crate) struct KeptBytes {
-    bytes: Vec<u8>,
+    pub(super) bytes: Vec<u8>,
     from: usize,
 }
 
@@ -172,12 +167,6 @@ impl KeptBytes {
         let mut bytes = std::mem::take(&mut self.bytes);
         bytes.drain(..from);
         bytes
-    }
-
-    /// Bytes of memory.
-    #[cfg(test)]
-    pub(crate) fn memory(&self) -> usize {
-        self.bytes.capacity()
     }
 }
 

@@ -107,7 +107,7 @@ pub(crate) enum BulkStep {
 #[derive(Debug)]
 pub(crate) struct Flow {
     /// Read and not yet written. Boxed, because most sessions never have any.
-    kept: Option<Box<KeptBytes>>,
+    pub(super) kept: Option<Box<KeptBytes>>,
     /// How many times the size of reads is halved because the sink was slow.
     size_shift: u8,
     /// The pipe of a body; empty while `kept` has bytes.
@@ -191,12 +191,6 @@ impl Flow {
         // A loss has been logged. The value that it belongs to ends with the session in any case.
         drop(self.drain_pipe());
         self.kept.take().map_or_else(Vec::new, |kept| kept.into_rest())
-    }
-
-    /// Bytes of memory it holds.
-    #[cfg(test)]
-    pub(crate) fn memory(&self) -> usize {
-        self.kept.as_ref().map_or(0, |kept| kept.memory())
     }
 
     /// Writes what was read and could not be written. `None` if nothing of it is left.

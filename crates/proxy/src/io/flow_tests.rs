@@ -9,6 +9,13 @@ use crate::io::buffer;
 use crate::io::flow::{EndSignal, Flow, FlowStep, ForwardingPolicy, MAX_READS, WritePermission};
 use crate::testing::FakeStream;
 
+impl Flow {
+    /// Bytes of memory it holds.
+    fn memory(&self) -> usize {
+        self.kept.as_ref().map_or(0, |kept| kept.bytes.capacity())
+    }
+}
+
 /// Permits `writes_left` writes, then none.
 #[derive(Default)]
 struct CountingPolicy {

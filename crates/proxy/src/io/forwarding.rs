@@ -166,9 +166,8 @@ pub(crate) struct ReplyForwarding<'a> {
 impl ReplyForwarding<'_> {
     #[cold]
     fn report(&self, hint: resp::Hint) {
-        let is_not_ready = matches!(hint, resp::Hint::Loading | resp::Hint::MasterDown);
-        if is_not_ready && !self.target.is_unproved() {
-            self.target.defer();
+        if matches!(hint, resp::Hint::Loading | resp::Hint::MasterDown) {
+            self.target.doubt();
         }
         self.context.hint(self.target, Hint::Replied(hint));
     }

@@ -27,8 +27,8 @@ use crate::session::pump::{Left, Pump, Stop, Stopped};
 use crate::session::upstream::TargetStream;
 use crate::shared::{Member, Promotion};
 
-/// All that a server with too many clients sends before it closes.
-const FULL: &[u8] = b"-ERR max number of clients reached\r\n";
+/// The bytes of all that a server with too many clients sends before it closes.
+const FULL: u64 = b"-ERR max number of clients reached\r\n".len() as u64;
 
 impl<C: ByteStream, U: TargetStream> Pump<C, U> {
     /// Whether the client would not notice if the session continued over another connection.
@@ -94,8 +94,8 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
     /// provoked it: strangers would have the target examined as often as they like.
     fn report_upstream_end(&self) {
         if self.ledger.session_state() != SessionState::Ended && !self.ledger.provokes_close() {
-            if !U::SHARED && self.replies.bytes_moved() == FULL.len() as u64 {
-                self.target.defer();
+            if self.replies.bytes_moved() == FULL {
+                self.target.doubt();
             }
             self.context.hint(&self.target, Hint::UpstreamEnded);
         }

@@ -424,12 +424,12 @@ mod tests {
             let mut reader = MemberState::new(MemberId(1));
             reader.receive(&[b'x'; 20_000], 0, false);
             assert_eq!(reader.promotion.is_some(), much > 0);
-            assert_eq!(buffer::kept_bytes(), much + 20_000);
+            assert_eq!(buffer::KEPT_BYTES.get(), much + 20_000);
             let mut writer = MemberState::new(MemberId(2));
             writer.buffer.clone_from(&half);
             assert_eq!((writer.next(None), writer.promotion.is_some()), (None, much > 0));
             drop((reader, others));
-            assert_eq!(buffer::kept_bytes(), 0);
+            assert_eq!(buffer::KEPT_BYTES.get(), 0);
         }
         // It had begun before. Nothing more is taken, so what there is has to promote it.
         let mut early = MemberState::new(MemberId(3));

@@ -54,7 +54,9 @@ impl Link {
     /// New connections fail, while the present one works. What concerns credentials is reported by
     /// their rotation.
     pub(crate) fn on_unrenewed(&mut self, error: &LinkError) {
-        if !matches!(error, LinkError::Denied(_)) {
+        if matches!(error, LinkError::Denied(denied) if !denied.is_server_wide()) {
+            (self.problem, self.tls_fault) = (None, None);
+        } else {
             let problem =
                 format!("new connections fail, one from before works: {}", describe(error));
             self.record(false, problem, error);

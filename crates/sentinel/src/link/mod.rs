@@ -170,20 +170,20 @@ async fn connection(
                     renewal.start(handshake::replace(config, addr, to, newest, subscribed));
                     Vec::new()
                 }
-                RenewalStep::Ended((newest, Ok((opened, mut events)))) if opened.id == id => {
+                RenewalStep::Ended((newest, Ok((mut opened, mut events)))) if opened.id == id => {
                     server.accept(newest);
+                    opened.queued.append(&mut connection.queued);
                     (connection, credentials) = (opened, newest);
                     events.insert(0, connection.up(addr));
                     events
                 }
                 RenewalStep::Ended((newest, outcome)) => {
                     renewal.retry_later();
-                    // Without an error it is another sentinel: the one here may have moved.
-                    let error = outcome.err();
-                    if let Some(LinkError::Denied(denied)) = &error {
+                    if let Err(LinkError::Denied(denied)) = &outcome {
                         server.refuse(newest, denied);
                     }
-                    error.map(LinkEvent::Unrenewed).into_iter().collect()
+                    // Without an error it is another sentinel: the one here may have moved.
+                    outcome.err().map(LinkEvent::Unrenewed).into_iter().collect()
                 }
             },
         };

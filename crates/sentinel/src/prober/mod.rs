@@ -182,8 +182,11 @@ pub(crate) async fn run(
             // An attempt rests while a probe is awaited: a decision may depend on the probe.
             step = renewal.next(&mut changes, over_tls) => match step {
                 RenewalStep::Due => {
-                    if let Some((dialled, newest)) = prober.renewable() {
-                        renewal.start(replace(Arc::clone(&shared), dialled, newest));
+                    match prober.renewable() {
+                        Some((dialled, newest)) => {
+                            renewal.start(replace(Arc::clone(&shared), dialled, newest));
+                        }
+                        None => prober.unrenewed = None,
                     }
                     None
                 }
