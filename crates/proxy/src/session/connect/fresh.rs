@@ -162,7 +162,8 @@ impl<C: ClientStream> Connecting<'_, C> {
         }));
         let dial = dial.map_err(Failed::Dial)?;
         if target.is_unproved() || options.peek().target_tls.is_some() {
-            let server = Server { target, context, deadline: attempts.until };
+            let deadline = attempts.until.min(begin + options.peek().connect_timeout);
+            let server = Server { target, context, deadline };
             // In a box: a session that dials has no memory for this.
             let proved = Box::pin(finish_proved(dial, server, ticket)).await;
             if proved.is_ok() {

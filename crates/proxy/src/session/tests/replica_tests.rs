@@ -140,8 +140,8 @@ fn sends_new_readers_past_a_full_replica() {
     expect(&mut refused, GET);
     refused.write_all(FULL).unwrap();
     drop(refused);
-    expect(&mut first, FULL);
-    drop(first);
+    // A client that leaves before the end of the server is known has hidden it.
+    assert_eq!(rest(&mut first), FULL);
     // The full replica has fewer sessions.
     let mut second = proxy.client();
     serve(&mut second, &mut other.accept());
