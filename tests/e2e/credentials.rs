@@ -173,6 +173,21 @@ fn rotates_probe_password_in_any_order() {
 }
 
 #[test]
+fn says_that_a_server_is_full_during_a_rotation() {
+    let cluster = cluster();
+    let path = secret(&cluster, "redis", "zero\n");
+    let pointsman = with_secrets(&cluster, &path, None);
+    acl(cluster.nodes(), &["probe", ">one"]);
+    let full = cluster.nodes()[1].ask(&["CONFIG", "SET", "maxclients", "1"]);
+    assert!(full.expect("CONFIG SET").is_ok());
+    write(&path, "one\n");
+    wait_until("the reason", PATIENCE, || {
+        let nodes = status(&pointsman)["services"][0]["nodes"].to_string();
+        if nodes.contains("maxclients") { Ok(()) } else { Err(nodes) }
+    });
+}
+
+#[test]
 fn rotates_sentinel_password_in_any_order() {
     let cluster = Cluster::builder()
         .user(&format!("probe on >zero {PROBE}"))

@@ -18,11 +18,11 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Whether the present outage of one service was explained.
 #[derive(Debug, Default)]
-pub(crate) struct FirstMaster {
+pub(crate) struct NoMaster {
     is_logged: bool,
 }
 
-impl FirstMaster {
+impl NoMaster {
     /// Logs the explanation once per outage that takes too long.
     pub(crate) fn update(
         &mut self,
@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn tells_each_answer_while_there_is_no_master() {
-        let (now, mut log) = (Instant::now(), FirstMaster::default());
+        let (now, mut log) = (Instant::now(), NoMaster::default());
         let mut seen = snapshot(now);
         let expected = [
             "sentinel 10.0.0.1:10: names 10.0.0.1:1 at epoch 7",
@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn leaves_pauses_of_a_master_unexplained() {
-        let (now, mut log) = (Instant::now(), FirstMaster::default());
+        let (now, mut log) = (Instant::now(), NoMaster::default());
         let held = Some(master(addr(1), now));
         let seen = DiscoverySnapshot { state: "stable", master: held, ..snapshot(now) };
         log.update(now + PATIENCE * 2, &"m".into(), &seen);

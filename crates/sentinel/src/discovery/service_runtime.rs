@@ -27,7 +27,7 @@ use crate::discovery::absence_limit::AbsenceLimit;
 use crate::discovery::config::DiscoveryConfig;
 use crate::discovery::credential_log::CredentialLog;
 use crate::discovery::failover_history::FailoverHistory;
-use crate::discovery::first_master::FirstMaster;
+use crate::discovery::no_master::NoMaster;
 use crate::discovery::learned_addresses::LearnedAddresses;
 use crate::discovery::sentinel_pool::SentinelPool;
 use crate::discovery::service_runtime::overrides::OverrideReport;
@@ -71,7 +71,7 @@ pub(crate) struct ServiceRuntime {
     /// Rate limit for the log lines of this service.
     log_limiter: RateLimiter,
     failover_history: FailoverHistory,
-    first_master: FirstMaster,
+    no_master: NoMaster,
     overrides: OverrideReport,
     alarms: SentinelAlarms,
     counts: DiscoveryCounts,
@@ -114,7 +114,7 @@ impl ServiceRuntime {
             credential_log: CredentialLog::default(),
             log_limiter: RateLimiter::new(60, Duration::from_millis(500)),
             failover_history: FailoverHistory::default(),
-            first_master: FirstMaster::default(),
+            no_master: NoMaster::default(),
             overrides: OverrideReport::default(),
             alarms: SentinelAlarms::default(),
             counts: DiscoveryCounts::default(),

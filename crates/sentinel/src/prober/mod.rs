@@ -227,8 +227,14 @@ async fn replace(
         // The connection that it replaces sent credentials.
         let probing = tokio::time::timeout(timeout, connection.probe(verify, Trust::Committed));
         let unresponsive = |_| ProbeError::Failed(ProbeFailure::Unresponsive);
-        let (asked_at, outcome) = probing.await.map_err(unresponsive)??;
-        Ok((connection, asked_at, outcome?))
+        match probing.await.map_err(unresponsive)? {
+            Ok((asked_at, outcome)) => Ok((connection, asked_at, outcome?)),
+            // A server that is full says so, and ends the connection.
+            Err(error) => Err(match connection.rejection() {
+                Some((_, denied)) => ProbeError::Denied(denied),
+                None => error.into(),
+            }),
+        }
     };
     (id, factory.permit.clone().run(attempt).await)
 }
@@ -317,7 +323,7 @@ impl NodeProber {
             }
             Err(ProbeError::Denied(denied)) => {
                 self.login.refuse(id, denied);
-                None
+                denied.is_server_wide().then(|| denied.clone().into())
             }
             _ => None,
         };

@@ -33,7 +33,7 @@ impl ServiceRuntime {
         self.publish(links);
         let snapshot = self.snapshot.load();
         self.credential_log.update(now, &self.name, &snapshot, &mut self.log_limiter);
-        self.first_master.update(now, &self.name, &snapshot);
+        self.no_master.update(now, &self.name, &snapshot);
     }
 
     /// Updates the pool of sentinels from the connections to them.
