@@ -1,6 +1,5 @@
 //! Builds pointsman and finds the path of the program in cargo's messages.
 
-use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
@@ -27,32 +26,26 @@ pub fn pointsman_or(given: Option<&Path>) -> Result<PathBuf, String> {
 pub const FAST_PROPERTIES: [&str; 2] =
     ["--config", "profile.dev.package.pointsman-sentinel.opt-level=1"];
 
-/// Builds the program as the tests do, so that nothing is compiled once more after them.
+/// Builds what a test of the package `pointsman` needs, as the build of all tests does, so that
+/// nothing is compiled once more before or after them: with the features that all crates together
+/// select. Runs nothing, and returns the program of this name: `pointsman`, or the test itself.
 ///
 /// # Errors
 /// Like [`pointsman_or`].
-pub fn tested() -> Result<PathBuf, String> {
-    given_or(None, &FAST_PROPERTIES)
+pub fn of_tests(test: &str, program: &str) -> Result<PathBuf, String> {
+    let build = ["test", "--no-run", "--workspace", "--test", test];
+    made(&[&build[..], &FAST_PROPERTIES].concat(), [program]).map(|[program]| program)
 }
 
-/// Builds examples, given as package and name, with the release profile. Returns their paths in the
-/// same order.
+/// Builds examples, given as package and name, with the release profile and all at once, so that
+/// their dependencies are compiled once. Returns their paths in the same order.
 ///
 /// # Errors
 /// Like [`pointsman_or`].
-pub fn examples(wanted: &[(&str, &str)]) -> Result<Vec<PathBuf>, String> {
-    let build = |(package, example): &(&str, &str)| {
-        made(&["build", "--package", package, "--example", example, "--release"], example)
-    };
-    wanted.iter().map(build).collect()
-}
-
-/// Builds a test program of the package `pointsman`, and runs nothing.
-///
-/// # Errors
-/// Like [`pointsman_or`].
-pub fn tests(name: &str) -> Result<PathBuf, String> {
-    made(&["test", "--no-run", "--package", "pointsman", "--test", name], name)
+pub fn examples<const N: usize>(wanted: [(&str, &str); N]) -> Result<[PathBuf; N], String> {
+    let of = |(package, example)| ["--package", package, "--example", example];
+    let args = ["build", "--release"].into_iter().chain(wanted.into_iter().flat_map(of));
+    made(&args.collect::<Vec<&str>>(), wanted.map(|(_, example)| example))
 }
 
 fn given_or(given: Option<&Path>, args: &[&str]) -> Result<PathBuf, String> {
@@ -60,27 +53,31 @@ fn given_or(given: Option<&Path>, args: &[&str]) -> Result<PathBuf, String> {
     match given {
         Some(program) => std::fs::canonicalize(program)
             .map_err(|error| format!("{}: {error}", program.display())),
-        None => made(&[&build, args].concat(), "pointsman"),
+        None => made(&[&build, args].concat(), ["pointsman"]).map(|[program]| program),
     }
 }
 
-fn made(args: &[&str], name: &str) -> Result<PathBuf, String> {
-    let mut command = cargo();
-    command.args(args);
-    command
+/// Runs cargo, and returns where it says that the programs of these names are.
+fn made<const N: usize>(args: &[&str], names: [&str; N]) -> Result<[PathBuf; N], String> {
+    let output = cargo()
+        .args(args)
         .args(["--message-format", "json-render-diagnostics"])
         .stdin(Stdio::null())
-        .stdout(Stdio::piped());
-    let mut child =
-        command.spawn().map_err(|error| format!("cargo could not be started: {error}"))?;
-    let lines =
-        child.stdout.take().map(|stdout| BufReader::new(stdout).lines()).into_iter().flatten();
-    let program = lines.map_while(Result::ok).filter_map(|line| executable(&line, name)).last();
-    let status = child.wait().map_err(|error| format!("cargo cannot be waited for: {error}"))?;
-    if !status.success() {
-        return Err(format!("{name} did not build; cargo says why above."));
+        .stderr(Stdio::inherit())
+        .output()
+        .map_err(|error| format!("cargo could not be started: {error}"))?;
+    let mut programs = names.map(|_| None);
+    for line in String::from_utf8_lossy(&output.stdout).lines() {
+        for (name, program) in names.iter().zip(&mut programs) {
+            *program = executable(line, name).or(program.take());
+        }
     }
-    program.ok_or_else(|| format!("cargo built {name} without saying where."))
+    let names = names.join(", ");
+    match output.status.success() {
+        false => Err(format!("{names} did not build; cargo says why above.")),
+        true if programs.contains(&None) => Err(format!("cargo did not say where {names} is.")),
+        true => Ok(programs.map(Option::unwrap_or_default)),
+    }
 }
 
 /// The path of the executable in one of cargo's messages, if the message is about `name`.

@@ -52,8 +52,7 @@ impl Case {
     ///
     /// # Errors
     /// A message for people: what failed.
-    pub(super) fn count(self, programs: &[PathBuf]) -> Result<f64, String> {
-        let [scanner, proxy] = programs else { return Err("two programs are counted".to_owned()) };
+    pub(super) fn count(self, [scanner, proxy]: &[PathBuf; 2]) -> Result<f64, String> {
         let (few, many) = (1000, 3000);
         let count = |times: u32| match self {
             Self::Scanner(case) => alone(scanner, case, times),

@@ -40,7 +40,7 @@ pub(crate) struct InstructionsOptions {
 pub(crate) fn run(options: &InstructionsOptions) -> Result<ExitCode, String> {
     install::for_instructions()?;
     let start = Instant::now();
-    let programs = build::examples(&[("pointsman-resp", "count"), ("pointsman-proxy", "fixed")])?;
+    let programs = build::examples([("pointsman-resp", "count"), ("pointsman-proxy", "fixed")])?;
     let file = benches().join("instructions.json");
     let mut budgets = Budgets::read(&fs::read_to_string(&file).unwrap_or_default())?;
     let compiler = machine::said(cargo().arg("--version")).unwrap_or_default();

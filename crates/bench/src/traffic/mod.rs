@@ -182,7 +182,7 @@ fn baseline(wanted: bool) -> Result<PathBuf, String> {
     if !wanted {
         return Err("not selected".to_owned());
     }
-    build::examples(&[("pointsman-bench", "baseline")]).map(|built| built.into_iter().collect())
+    build::examples([("pointsman-bench", "baseline")]).map(|[baseline]| baseline)
 }
 
 fn write_report(

@@ -98,7 +98,7 @@ pub(super) fn operator(tools: &Tools) -> Result<String, String> {
 
 /// The configuration in every ConfigMap, with secrets that exist, as pointsman itself reads it.
 pub(super) fn configurations(tools: &Tools) -> Result<String, String> {
-    let program = setup::build::tested()?;
+    let program = setup::build::of_tests("deploy", "pointsman")?;
     let folder = files::temporary()?;
     let write = |name: &str, text: &[u8]| {
         let path = folder.path().join(name);

@@ -11,7 +11,7 @@ use super::cases::rendered;
 use super::tools::Tools;
 
 pub(super) fn check(tools: &Tools) -> Result<String, String> {
-    let program = setup::build::tested()?;
+    let program = setup::build::of_tests("deploy", "pointsman")?;
     let master = json!({"name": "mymaster", "port": 6379, "sentinels": ["[::1]:26379"]});
     let values = json!({"masters": [master], "service": {"ipFamilies": ["IPv6"]}});
     let objects = rendered(tools, "default", &values)?;

@@ -18,7 +18,7 @@ pub(super) fn check(_: &Tools) -> Result<String, String> {
     if harness::find_in_path("systemd-analyze").is_none() {
         return Err("systemd-analyze is not here: it is in Debian's systemd".to_owned());
     }
-    let program = setup::build::tested()?;
+    let program = setup::build::of_tests("deploy", "pointsman")?;
     let temp = files::temporary()?;
     for unit in UNITS {
         let text = files::read(root().join("deploy/systemd").join(unit))?;

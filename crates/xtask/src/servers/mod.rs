@@ -89,7 +89,7 @@ pub(crate) fn run(args: &[OsString]) -> Result<ExitCode, String> {
     if options.fetch {
         return Ok(code(&results));
     }
-    let tests = build::tests("e2e")?;
+    let tests = build::of_tests("e2e", "e2e")?;
     let mut runs = runs(&servers, &upgrades, &options.part, &programs);
     for run in &mut runs {
         println!("── {}", run.name);
