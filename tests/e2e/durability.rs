@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use harness::{Client, Cluster, Ending, Pointsman, Value, pause, wait_until};
 
+use crate::nodes::reload;
 use crate::{builder, metric};
 
 const PATIENCE: Duration = Duration::from_secs(40);
@@ -524,6 +525,44 @@ fn serves_clients_that_want_no_replies() {
     assert_eq!(client.read_value().expect("values").items().len(), 3);
 }
 
+/// What the server then answers would be taken for the replies to other requests.
+#[test]
+fn ends_sessions_whose_silence_is_refused() {
+    let cluster = cluster();
+    let pointsman = durable(&cluster, BOTH[0], (1, "10s"));
+    let rules = ["ACL", "SETUSER", "loud", "on", ">pw", "~*", "+@all", "-client|reply"];
+    assert!(cluster.master().ask(&rules).expect("a reply").is_ok());
+    for silence in ["OFF", "SKIP"] {
+        let mut client = pointsman.client();
+        assert!(client.cmd(&["AUTH", "loud", "pw"]).expect("a reply").is_ok());
+        let commands = [["CLIENT", "REPLY", silence], ["SET", "a", "1"], ["SET", "b", "1"]];
+        client.send(&commands.map(|words| harness::encode(&words)).concat()).expect("sent");
+        assert!(client.read_value().is_err(), "{silence}: nothing is acknowledged");
+    }
+    assert_eq!(ended(&pointsman, "not_confirmed"), 2.0);
+}
+
+/// A connection keeps the rule with which it was opened: those who come later share another one.
+#[test]
+fn confirms_for_clients_that_come_after_a_reload() {
+    let cluster = cluster();
+    for mode in BOTH {
+        let pointsman = durable_with(&cluster, mode, 0, "300ms", "[process]\nworkers = 1");
+        let mut before = pointsman.client();
+        assert!(before.cmd(&["SET", "k", "1"]).expect("a reply").is_ok());
+        reload(&pointsman, "durability.replicas = 0", "durability.replicas = 1");
+        let mut after = pointsman.client();
+        assert_eq!(after.cmd(&["GET", "k"]).expect("a reply").text(), Some("1"));
+        let replicas = cluster.replicas();
+        replicas.iter().for_each(|node| node.stop());
+        let (new, old) = (after.cmd(&["SET", "k", "2"]), before.cmd(&["SET", "k", "3"]));
+        replicas.iter().for_each(|node| node.cont());
+        let refused = |it: &Value| it.error().is_some_and(|it| it.starts_with("NOREPLICAS "));
+        assert!(new.as_ref().is_ok_and(refused), "{mode}: {new:?}");
+        assert!(old.as_ref().is_ok_and(Value::is_ok), "{mode}: {old:?}");
+    }
+}
+
 /// A master that runs a script for too long refuses the `WAIT` that would follow a write.
 #[test]
 fn ends_a_script_that_blocks_the_master() {
@@ -601,11 +640,15 @@ fn unblocks_clients_that_leave() {
     let master = cluster.master();
     for mode in BOTH {
         let pointsman = durable(&cluster, mode, (1, "20s"));
-        for (before, behind) in
-            [("", ""), ("SET o 1\r\n", ""), ("", "QUIT\r\n"), ("", "SET o 2\r\n")]
-        {
+        for (blocks, behind) in [
+            ("BLPOP list 0\r\n", ""),
+            ("SET o 1\r\nBLPOP list 0\r\n", ""),
+            ("BLPOP list 0\r\n", "QUIT\r\n"),
+            ("BLPOP list 0\r\n", "SET o 2\r\n"),
+            ("WAIT 9 0\r\n", "SET o 3\r\n"),
+        ] {
             let mut client = pointsman.client();
-            client.send(format!("{before}BLPOP list 0\r\n").as_bytes()).expect("sent");
+            client.send(blocks.as_bytes()).expect("sent");
             wait_blocked(&cluster);
             client.send(behind.as_bytes()).expect("sent");
             drop(client);

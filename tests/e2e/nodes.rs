@@ -59,7 +59,7 @@ fn announce(cluster: &Cluster, sentinel: SocketAddr) {
 }
 
 /// Replaces a text in the configuration, and waits until the change is applied.
-fn reload(pointsman: &Pointsman, from: &str, to: &str) {
+pub(crate) fn reload(pointsman: &Pointsman, from: &str, to: &str) {
     let file = pointsman.process().log_path().with_file_name("pointsman.toml");
     let text = std::fs::read_to_string(&file).expect("the file");
     assert!(text.contains(from), "{text}");

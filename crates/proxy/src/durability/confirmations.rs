@@ -119,6 +119,9 @@ struct Run {
     effect: Effect,
     /// The server may let their client wait.
     blocks: bool,
+    /// A request that gets no reply if the server accepted it, or the `CLIENT REPLY` before it,
+    /// comes before this one, which is the only one of its run.
+    after_unanswered: bool,
     requests: u32,
 }
 
@@ -183,6 +186,10 @@ pub(crate) struct Confirmations {
     /// The writes among the latter that a `WAIT` follows.
     unconfirmed: VecDeque<LastWrite>,
     in_flight: VecDeque<Run>,
+    /// The requests after those in flight get no reply, unless the server refused `CLIENT REPLY`.
+    is_unanswered: bool,
+    /// The runs in flight after such requests.
+    after_unanswered: u32,
     /// Requests in flight that do not only read.
     writes: u32,
     /// Replies so far.
@@ -223,6 +230,8 @@ impl Confirmations {
             examined: 0,
             unconfirmed: VecDeque::new(),
             in_flight: VecDeque::new(),
+            is_unanswered: false,
+            after_unanswered: 0,
             writes: 0,
             answered: 0,
             waits: VecDeque::new(),
@@ -362,6 +371,9 @@ impl Confirmations {
             if !self.ledger.at_boundary(Direction::Request) {
                 continue;
             }
+            if self.ledger.last_is_unmarked() {
+                return Err(Fault::Untracked);
+            }
             let may_write = self.may_write.take().unwrap_or(true);
             self.beginning.clear();
             let effect = match may_write {
@@ -374,8 +386,11 @@ impl Confirmations {
                 self.confirm(last_write.take());
             }
             // A request that is not answered has no reply to hold.
-            if self.ledger.owed() > owed {
-                let blocks = class == Some(Class::Blocking) && effect != Effect::Queues;
+            if self.ledger.owed() == owed {
+                self.is_unanswered |= class.is_some();
+            } else {
+                let blocks = matches!(class, Some(Class::Blocking | Class::Wait))
+                    && effect != Effect::Queues;
                 self.count(effect, blocks);
                 if effect == Effect::MayWrite {
                     let before = last_write.is_some_and(|it: LastWrite| it.after_blocking);
@@ -418,9 +433,15 @@ impl Confirmations {
 
     fn count(&mut self, effect: Effect, blocks: bool) {
         self.writes += u32::from(effect != Effect::Reads);
-        match self.in_flight.back_mut() {
-            Some(run) if run.effect == effect && run.blocks == blocks => run.requests += 1,
-            _ => self.in_flight.push_back(Run { effect, blocks, requests: 1 }),
+        let after_unanswered = std::mem::take(&mut self.is_unanswered);
+        let is_alike =
+            |run: &&mut Run| (run.effect, run.blocks) == (effect, blocks) && !run.after_unanswered;
+        match self.in_flight.back_mut().filter(is_alike) {
+            Some(run) if !after_unanswered => run.requests += 1,
+            _ => {
+                self.after_unanswered += u32::from(after_unanswered);
+                self.in_flight.push_back(Run { effect, blocks, after_unanswered, requests: 1 });
+            }
         }
     }
 
@@ -431,13 +452,19 @@ impl Confirmations {
         self.writes = self.writes.saturating_sub(u32::from(run.effect != Effect::Reads));
         run.requests -= 1;
         if run.requests == 0 {
+            self.after_unanswered -= u32::from(run.after_unanswered);
             self.in_flight.pop_front();
         }
     }
 
     /// Whether all that arrives passes as it is. To be [passed](Self::pass), then.
     pub(crate) fn is_idle(&self) -> bool {
-        self.writes == 0 && self.waits.is_empty() && !self.is_holding() && self.undecided.is_empty()
+        self.writes == 0
+            && !self.is_unanswered
+            && self.after_unanswered == 0
+            && self.waits.is_empty()
+            && !self.is_holding()
+            && self.undecided.is_empty()
     }
 
     /// These bytes from the server pass as they are.
@@ -478,6 +505,9 @@ impl Confirmations {
                 }
                 continue;
             }
+            if begins && self.may_refuse_silence(*first) {
+                return Err(Fault::Untracked);
+            }
             if begins {
                 match self.holds(rest) {
                     Some(reply) => self.partial = reply,
@@ -505,6 +535,15 @@ impl Confirmations {
             }
         }
         if self.held.len() > MAX_HELD { Err(Fault::TooMuchHeld) } else { Ok(()) }
+    }
+
+    /// Whether a frame that begins so may mean that `CLIENT REPLY` was refused, which the ledger
+    /// takes to be accepted. An error cannot be told from one that answers the next request.
+    fn may_refuse_silence(&self, first: u8) -> bool {
+        match self.in_flight.front() {
+            Some(run) => run.after_unanswered && first == b'-',
+            None => self.is_unanswered && !matches!(first, b'>' | b'*'),
+        }
     }
 
     fn await_more(&mut self, rest: &[u8]) -> Result<(), Fault> {

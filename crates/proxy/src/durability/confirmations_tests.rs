@@ -320,6 +320,34 @@ fn holds_nothing_of_requests_that_are_not_answered() {
     assert_eq!(receive(&mut it, "+OK\r\n"), "+OK ");
 }
 
+/// It is taken to be accepted, so what follows would be attributed to other requests.
+#[test]
+fn notices_that_silence_is_refused() {
+    for (all, before) in [
+        (&["CLIENT REPLY OFF", "SET a 1"][..], ""),
+        (&["CLIENT REPLY SKIP", "INCRBY a 1", "INCRBY b 2"], ""),
+        (&["SET a 1", "CLIENT REPLY OFF", "SET b 1"], "+OK\r\n:1\r\n"),
+        (&["GET a", "CLIENT REPLY SKIP", "SET b 1"], "$1\r\na\r\n"),
+    ] {
+        let mut it = confirmations(OnTimeout::Error);
+        requests(&mut it, all);
+        assert!(!it.is_idle(), "{all:?}");
+        receive(&mut it, before);
+        let (mut out, refused) = (Vec::new(), b"-NOPERM no permissions\r\n+OK\r\n");
+        assert_eq!(it.receive(refused, &mut out), Err(Fault::Untracked), "{all:?}");
+        assert!(out.is_empty(), "{all:?}");
+    }
+}
+
+#[test]
+fn gives_up_when_too_many_changes_are_in_flight() {
+    let mut it = confirmations(OnTimeout::Error);
+    // In no pattern that could be kept as one.
+    let words = |n: u32| if n.wrapping_mul(0x9E37_79B9) >> 31 == 0 { "SELECT 1" } else { "GET k" };
+    let all: Vec<u8> = (0..1 << 18).flat_map(|n: u32| request(words(n.wrapping_mul(n)))).collect();
+    assert_eq!(send(&mut it, &all, usize::MAX).err(), Some(Fault::Untracked));
+}
+
 #[test]
 fn refuses_connections_that_cannot_be_followed() {
     let mut it = confirmations(OnTimeout::Error);

@@ -125,8 +125,16 @@ impl<S: ByteStream> ConfirmedStream<S> {
         self.read += len;
         if !self.has_ready() {
             (self.ready, self.read) = (Vec::new(), 0);
+            self.count_kept();
         }
         len
+    }
+
+    /// Counts what is held, and what may pass and is not read by the client.
+    fn count_kept(&mut self) -> usize {
+        let kept = self.confirmations.held() + self.ready.len();
+        self.kept.set(kept);
+        kept
     }
 
     /// Takes bytes that were read from the server. Whether they pass as they are.
@@ -141,8 +149,8 @@ impl<S: ByteStream> ConfirmedStream<S> {
             self.context.counters.not_confirmed.add(not_confirmed.into());
         }
         received?;
-        self.kept.set(self.confirmations.held());
-        if self.confirmations.held() > LARGE && buffer::keeps_too_much() {
+        let kept = self.count_kept();
+        if kept > LARGE && buffer::keeps_too_much() {
             return Err(Fault::TooMuchHeld.into());
         }
         Ok(false)

@@ -31,7 +31,7 @@ use target::Target;
 use crate::context::WorkerContext;
 use crate::durability::ConfirmedStream;
 use crate::io::stream::ByteStream;
-use crate::options::UpstreamMode;
+use crate::options::{Durability, UpstreamMode};
 use crate::runtime::tasks::following;
 use crate::runtime::timers::LazyTimer;
 use crate::service::Hint;
@@ -62,6 +62,8 @@ struct Entry {
     target: Arc<Target>,
     key: GroupKey,
     connection: Rc<Connection>,
+    /// How its writes are confirmed, whatever the options say since.
+    durability: Option<Durability>,
     table: Rc<CommandTable>,
     access: Rc<Access>,
     /// It was opened in place of a silent one. Nobody joins it before it is open.
@@ -87,6 +89,7 @@ impl Entry {
             target: Arc::clone(target),
             key,
             connection: Rc::new(Connection::new()),
+            durability: context.shared.service.options.now().durability,
             table: server.map_or_else(Rc::default, |entry| Rc::clone(&entry.table)),
             access: server.map_or_else(Rc::default, |entry| Rc::clone(&entry.access)),
             succeeds,
@@ -242,9 +245,11 @@ impl<'a> Fitting<'a> {
         mut admission: impl FnMut(&Rc<Access>) -> Admission,
     ) -> Result<Self, Admission> {
         let (mut found, mut known) = (Self { count: 0, least: None }, None);
+        let durability = context.shared.service.options.now().durability;
         // All are compared, so that the time does not depend on which is equal.
         for entry in entries {
             let is_usable = entry.is_to(context, target)
+                && entry.durability == durability
                 && !entry.connection.is_closed()
                 && (!entry.succeeds || entry.connection.is_open());
             if entry.key != *key || !is_usable {
@@ -411,8 +416,8 @@ impl Entry {
     where
         S: ByteStream + Into<Upstream>,
     {
-        let Self { context, target, key, .. } = self;
-        let Some(rule) = context.shared.service.options.now().durability else {
+        let Self { context, target, key, durability, .. } = self;
+        let Some(rule) = *durability else {
             let end = self.serve(&mut stream).await;
             return (stream.into(), end);
         };

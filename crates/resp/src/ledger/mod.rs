@@ -533,6 +533,13 @@ impl Ledger {
         self.matcher.suppression.is_settled()
     }
 
+    /// Whether the request that ended last changes the connection in a way that is not followed,
+    /// because too many such requests are in flight.
+    #[must_use]
+    pub fn last_is_unmarked(&self) -> bool {
+        self.matcher.last_is_unmarked()
+    }
+
     /// Whether a transaction may be open when the server reads the next request.
     #[must_use]
     pub fn may_queue(&self) -> bool {
