@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Read};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use harness::{Absences, Client, Cluster, Ending, Pointsman, encode, pause, wait_until};
+use harness::{Absences, Client, Cluster, Ending, Pointsman, Value, encode, pause, wait_until};
 
 use crate::{builder, metric};
 
@@ -177,4 +177,37 @@ fn cuts_endless_hold_at_the_deadline() {
         "it took {took:?}"
     );
     assert!(held.read_to_end().is_ok());
+}
+
+/// Whoever is in the middle of a request gets its reply, also if its service shares connections.
+#[test]
+fn completes_requests_that_have_begun() {
+    let cluster = small();
+    for mode in ["dedicated", "shared"] {
+        let pointsman = builder(&cluster)
+            .service_line(&format!("upstream = \"{mode}\""))
+            .lines(&format!("[shutdown]\n{AT_ONCE}drain_spread = \"1s\"\ndrain_timeout = \"20s\""))
+            .start();
+        let request = encode(&["SET", "k", &"v".repeat(100)]);
+        let mut clients: Vec<_> = [10, request.len() / 2, request.len() - 1]
+            .map(|begun| {
+                let mut client = pointsman.client();
+                assert_eq!(client.cmd(&["PING"]).expect("PING").text(), Some("PONG"));
+                client.send(&request[..begun]).expect("sent");
+                (client, begun)
+            })
+            .into();
+        pause(Duration::from_millis(100));
+        pointsman.sigterm();
+        pause(Duration::from_secs(3));
+        for (client, begun) in &mut clients {
+            client.send(&request[*begun..]).expect("sent");
+            let reply = client.read_value();
+            assert!(
+                reply.as_ref().is_ok_and(Value::is_ok),
+                "{mode} after {begun} bytes: {reply:?}"
+            );
+            assert!(client.read_value().is_err(), "{mode}: it leaves then");
+        }
+    }
 }

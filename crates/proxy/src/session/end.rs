@@ -360,7 +360,7 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
             requests_idle: idle,
             replied: self.replied,
             replies_delivered: self.replies.is_clear(),
-            nothing_measured: self.measured == 0,
+            nothing_begun: self.measured == 0 && !self.has_begun_request(),
         };
         if !leave::may_leave(self.leaving, facts) {
             return false;

@@ -70,13 +70,13 @@ pub(crate) struct LeaveFacts {
     pub(crate) replied: bool,
     /// The client has taken every reply.
     pub(crate) replies_delivered: bool,
-    /// No part of a request is recorded in the ledger and not yet written.
-    pub(crate) nothing_measured: bool,
+    /// No part of a request is recorded in the ledger and not yet written, or the other way round.
+    pub(crate) nothing_begun: bool,
 }
 
 /// Whether the session may leave now.
 pub(crate) fn may_leave(leaving: Leaving, facts: LeaveFacts) -> bool {
-    if !facts.replies_delivered || !facts.nothing_measured {
+    if !facts.replies_delivered || !facts.nothing_begun {
         return false;
     }
     match (leaving, facts.state) {
@@ -121,7 +121,7 @@ mod tests {
             requests_idle: true,
             replied: true,
             replies_delivered: true,
-            nothing_measured: true,
+            nothing_begun: true,
         }
     }
 
@@ -154,7 +154,7 @@ mod tests {
             [Leaving::Rebalancing, Leaving::AfterReply, Leaving::WhenQuiet, Leaving::AtBoundary]
         {
             assert!(!may_leave(leaving, LeaveFacts { replies_delivered: false, ..quiet }));
-            assert!(!may_leave(leaving, LeaveFacts { nothing_measured: false, ..quiet }));
+            assert!(!may_leave(leaving, LeaveFacts { nothing_begun: false, ..quiet }));
         }
         assert!(!may_leave(Leaving::WhenQuiet, LeaveFacts { has_received: false, ..quiet }));
         assert!(may_leave(Leaving::AtBoundary, LeaveFacts { has_received: false, ..quiet }));

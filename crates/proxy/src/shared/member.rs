@@ -191,6 +191,11 @@ impl Member {
         waits || state.promotion.is_some()
     }
 
+    /// Whether bytes of the client were taken that are not sent: at least a part of a request.
+    pub(crate) fn has_begun(&self) -> bool {
+        !self.state.borrow().unsent().is_empty()
+    }
+
     /// Takes the bytes that were not sent.
     pub(crate) fn take_unsent(&mut self) -> Vec<u8> {
         self.leave();

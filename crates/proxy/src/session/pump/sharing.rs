@@ -80,6 +80,14 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
         !self.requests.is_clear() || self.upstream.member().is_some_and(Member::has_waiting)
     }
 
+    /// Whether a part of a request was read that is sent when it is whole, or when its name is.
+    pub(crate) fn has_begun_request(&self) -> bool {
+        let was_released = self.rare.as_ref().is_some_and(|rare| rare.was_released);
+        self.ledger.is_screening()
+            || (was_released && !self.requests.is_clear())
+            || self.upstream.member().is_some_and(Member::has_begun)
+    }
+
     /// Takes what was read from the client and not sent.
     pub(crate) fn take_unsent(&mut self) -> Vec<u8> {
         self.record_sent();
@@ -216,7 +224,7 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
 impl Rare {
     /// Whether nothing is waited for.
     fn is_unused(&self) -> bool {
-        let Self { turn, half_close, patience, gate_check, unresponsive, returns, held } = self;
+        let Self { turn, half_close, patience, gate_check, unresponsive, returns, held, .. } = self;
         let mut timers = [half_close, patience, gate_check, unresponsive, returns].into_iter();
         turn.is_none() && held.is_zero() && !timers.any(LazyTimer::is_set)
     }
