@@ -17,7 +17,6 @@ use crate::context::WorkerContext;
 use crate::durability::confirmations::{Confirmations, Fault};
 use crate::invariant;
 use crate::io::buffer::{self, KeptCount};
-use crate::io::socket_facts::SocketFacts;
 use crate::io::stream::ByteStream;
 use crate::options::Durability;
 use crate::session_row::TlsFacts;
@@ -254,12 +253,6 @@ impl<S: ByteStream> ByteStream for ConfirmedStream<S> {
         self.stream.poll_shutdown(cx)
     }
 
-    const SAYS_END: bool = S::SAYS_END;
-
-    fn say_end(&mut self, cx: &mut Context<'_>) {
-        self.stream.say_end(cx);
-    }
-
     fn peer_closed(&self) -> bool {
         self.stream.peer_closed() && !self.has_ready()
     }
@@ -270,9 +263,5 @@ impl<S: ByteStream> ByteStream for ConfirmedStream<S> {
 
     fn tls_facts(&self) -> Option<TlsFacts> {
         self.stream.tls_facts()
-    }
-
-    fn socket_facts(&self) -> SocketFacts {
-        self.stream.socket_facts()
     }
 }

@@ -73,13 +73,6 @@ pub(crate) trait ByteStream: Unpin {
     /// Closes our direction: the peer reads an end after the last byte written.
     fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 
-    /// Whether the protocol has a word for the end of a direction.
-    const SAYS_END: bool = false;
-
-    /// Says that our direction ends, if the protocol has a word for that, to a peer that has ended
-    /// its own. Does not wait.
-    fn say_end(&mut self, _cx: &mut Context<'_>) {}
-
     /// Whether the peer has closed its direction or the connection, as of the last update, even if
     /// unread bytes precede that.
     fn peer_closed(&self) -> bool;
@@ -157,6 +150,10 @@ pub(crate) trait ClientStream: ByteStream {
 
     /// Waits until the connection breaks. That the peer closes its direction is not enough.
     fn poll_broken(&mut self, cx: &Context<'_>) -> Poll<()>;
+
+    /// Announces that the connection is about to be closed, if the protocol has a word for that.
+    /// Does not wait.
+    fn announce_end(&mut self) {}
 }
 
 /// A connection. Belongs to the thread that created it.

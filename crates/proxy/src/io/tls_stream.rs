@@ -331,23 +331,6 @@ fn written_by(written: usize, flushed: Poll<io::Result<()>>) -> Option<Poll<io::
 }
 
 impl<S: TlsSide> TlsStream<S> {
-    /// Announces the end of a connection that is about to be closed, without waiting. Not after a
-    /// part of a record: the rest would have to be sent first, and the peer would execute what it
-    /// contains.
-    pub(crate) fn announce_end(&mut self) {
-        let state = &mut *self.state;
-        if state.is_broken || !state.records.is_empty() || state.connection.is_handshaking() {
-            return;
-        }
-        // Without keys there is nothing to announce.
-        if state.connection.close().is_ok() {
-            let mut last = state.ciphertext.split_off(state.sent);
-            last.append(state.connection.outgoing());
-            self.socket.send_last(&last);
-            self.discard();
-        }
-    }
-
     /// Makes close discard everything that was written and has not left this host.
     pub(crate) fn reset_on_close(&mut self) {
         self.discard();
@@ -384,11 +367,25 @@ impl<S: TlsSide> ClientStream for TlsStream<S> {
     fn poll_broken(&mut self, cx: &Context<'_>) -> Poll<()> {
         self.socket.poll_broken(cx)
     }
+
+    /// Not after a part of a record: the rest would have to be sent first, and the peer would
+    /// execute what it contains.
+    fn announce_end(&mut self) {
+        let state = &mut *self.state;
+        if state.is_broken || !state.records.is_empty() || state.connection.is_handshaking() {
+            return;
+        }
+        // Without keys there is nothing to announce.
+        if state.connection.close().is_ok() {
+            let mut last = state.ciphertext.split_off(state.sent);
+            last.append(state.connection.outgoing());
+            self.socket.send_last(&last);
+            self.discard();
+        }
+    }
 }
 
 impl<S: TlsSide> ByteStream for TlsStream<S> {
-    const SAYS_END: bool = true;
-
     fn update_readiness(&mut self, cx: &mut Context<'_>) {
         self.socket.update_readiness(cx);
     }
@@ -450,12 +447,6 @@ impl<S: TlsSide> ByteStream for TlsStream<S> {
         }
         ready!(self.poll_flush(cx))?;
         self.socket.poll_shutdown(cx)
-    }
-
-    fn say_end(&mut self, cx: &mut Context<'_>) {
-        // Nothing to be done about a failure: the connection is closed next.
-        let _said = self.state.connection.close();
-        let _sent = self.poll_flush(cx);
     }
 
     fn begun_write(&self) -> usize {

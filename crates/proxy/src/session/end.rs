@@ -24,6 +24,7 @@ use crate::session::hold::CHECK_INTERVAL;
 use crate::session::idle::IdleFacts;
 use crate::session::leave::{self, LeaveFacts, Leaving};
 use crate::session::pump::{Left, Pump, Stop, Stopped};
+use crate::session::refusals::Refused;
 use crate::session::upstream::TargetStream;
 use crate::shared::{Member, Promotion};
 
@@ -242,7 +243,7 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
             Some(Left::State(self.take_state(unsent, lost)))
         } else if reason == EndReason::HoldTimeout && self.can_be_refused() {
             let transaction = self.ledger.session_state() == SessionState::Transaction;
-            Some(Left::Refused { unsent: self.take_unsent(), transaction })
+            Some(Left::Refused(Refused { unsent: self.take_unsent(), transaction }))
         } else if reason == EndReason::ClientClosed && self.leaves_clean() {
             Some(Left::CleanConnection)
         } else {

@@ -10,7 +10,6 @@ use std::io;
 use std::task::{Poll, ready};
 use std::time::Duration;
 
-use crate::end_reason::EndReason;
 use crate::invariant;
 use crate::io::buffer;
 use crate::io::stream::ByteStream;
@@ -21,26 +20,10 @@ const CLOSE_TIMEOUT: Duration = Duration::from_millis(200);
 /// Maximum bytes discarded: a client that sends more ignores the end.
 const MAX_DISCARDED: usize = 4 * 1024 * 1024;
 
-/// Whether there is anything to do after `reason`.
-pub(crate) fn is_needed<C: ByteStream>(reason: EndReason) -> bool {
-    reason.reaches_client() || (reason == EndReason::ClientClosed && C::SAYS_END)
-}
-
-/// Delivers `undelivered` and closes the client's connection in order, if it can still be reached
-/// after `reason`; otherwise closes it at once.
-pub(crate) async fn finish(client: &mut impl ByteStream, undelivered: &[u8], reason: EndReason) {
-    if reason.reaches_client() {
-        // After an error the client is gone, and after the timeout it ignores the end: both finish
-        // it.
-        drop(tokio::time::timeout(CLOSE_TIMEOUT, close_in_order(client, undelivered)).await);
-    } else if reason == EndReason::ClientClosed {
-        // Some libraries wait for the answer when they close a TLS session.
-        poll_fn(|cx| {
-            client.say_end(cx);
-            Poll::Ready(())
-        })
-        .await;
-    }
+/// Delivers `undelivered` and closes the connection of a client that can still be reached.
+pub(crate) async fn finish(client: &mut impl ByteStream, undelivered: &[u8]) {
+    // After an error the client is gone, and after the timeout it ignores the end: both finish it.
+    drop(tokio::time::timeout(CLOSE_TIMEOUT, close_in_order(client, undelivered)).await);
 }
 
 async fn close_in_order(client: &mut impl ByteStream, undelivered: &[u8]) -> io::Result<()> {

@@ -25,7 +25,6 @@ use resp::{NextRequest, PromotionReason, Sharing, WholeRequests};
 use crate::end_reason::EndReason;
 use crate::io::stream::ClientStream;
 use crate::runtime::{run_queue, tasks};
-use crate::session::SessionEnd;
 use crate::session::report::{SessionBase, Stage};
 
 /// How long the first bytes are awaited. A client that keeps an idle connection is connected then,
@@ -77,7 +76,7 @@ pub(super) fn record(base: &SessionBase) {
 pub(super) async fn await_if_rare(
     base: &SessionBase,
     client: &mut impl ClientStream,
-) -> Result<(), SessionEnd> {
+) -> Result<(), EndReason> {
     let silent_clients = &base.context.silent_clients;
     if !silent_clients.are_frequent() {
         return Ok(());
@@ -85,7 +84,7 @@ pub(super) async fn await_if_rare(
     base.stage.set(Stage::Connecting);
     let spoke = tokio::select! {
         biased;
-        () = base.ticket.cut() => return Err((EndReason::Cut, Vec::new())),
+        () = base.ticket.cut() => return Err(EndReason::Cut),
         first = poll_fn(|cx| poll_first(cx, client)) => first.map(|()| true)?,
         () = tokio::time::sleep(AWAITED_FOR) => false,
     };
@@ -104,7 +103,7 @@ pub(super) async fn await_if_rare(
 }
 
 /// Delays a client that has begun as no client of Redis does.
-async fn doubt(base: &SessionBase, client: &mut impl ClientStream) -> Result<(), SessionEnd> {
+async fn doubt(base: &SessionBase, client: &mut impl ClientStream) -> Result<(), EndReason> {
     let context = &base.context;
     let admitted = || context.silent_clients.admits_doubtful(context.counters.measured.elapsed());
     for doubts in 0..DOUBTS {
@@ -116,7 +115,7 @@ async fn doubt(base: &SessionBase, client: &mut impl ClientStream) -> Result<(),
         }
         tokio::select! {
             biased;
-            () = base.ticket.cut() => return Err((EndReason::Cut, Vec::new())),
+            () = base.ticket.cut() => return Err(EndReason::Cut),
             gone = poll_fn(|cx| poll_gone(cx, client)) => return Err(gone),
             // A drain ends when all sessions have: this one has to get what it waits for.
             () = base.ticket.asked() => return Ok(()),
@@ -160,19 +159,12 @@ fn begins_inline_command(first: &[u8]) -> bool {
     })
 }
 
-fn poll_gone(cx: &mut Context<'_>, client: &mut impl ClientStream) -> Poll<SessionEnd> {
+fn poll_gone(cx: &mut Context<'_>, client: &mut impl ClientStream) -> Poll<EndReason> {
     client.update_readiness(cx);
-    if client.peer_closed_now() {
-        Poll::Ready((EndReason::ClientClosed, Vec::new()))
-    } else {
-        Poll::Pending
-    }
+    if client.peer_closed_now() { Poll::Ready(EndReason::ClientClosed) } else { Poll::Pending }
 }
 
-fn poll_first(
-    cx: &mut Context<'_>,
-    client: &mut impl ClientStream,
-) -> Poll<Result<(), SessionEnd>> {
+fn poll_first(cx: &mut Context<'_>, client: &mut impl ClientStream) -> Poll<Result<(), EndReason>> {
     // Before it is looked at, so that what arrives in between wakes the session.
     client.update_readiness(cx);
     if client.has_unread() { Poll::Ready(Ok(())) } else { poll_gone(cx, client).map(Err) }

@@ -22,7 +22,6 @@ use crate::io::stream::SocketStream;
 use crate::io::tls_stream::{self, HandshakeError, HandshakeStep, TlsStream};
 use crate::runtime::run_queue;
 use crate::runtime::tasks;
-use crate::session::SessionEnd;
 use crate::session::finish;
 use crate::session::report::{SessionBase, Stage};
 use crate::stats::WorkerCounters;
@@ -88,11 +87,11 @@ struct Handshake<'a> {
 pub(super) async fn accept(
     base: &SessionBase,
     mut socket: SocketStream,
-) -> Result<TlsStream<ServerSide>, SessionEnd> {
+) -> Result<TlsStream<ServerSide>, EndReason> {
     base.stage.set(Stage::Handshaking);
     let Some(tls) = base.context.shared.service.options.now().tls.clone() else {
         // A reload has turned TLS off, and this client was in the queue.
-        return Err((EndReason::TlsHandshakeFailed, Vec::new()));
+        return Err(EndReason::TlsHandshakeFailed);
     };
     let deadline = (Instant::now() + tls.handshake_timeout).into();
     let number = base.context.shared.limits.handshakes.number();
@@ -100,15 +99,13 @@ pub(super) async fn accept(
     let first = handshake.wait(|cx, to| tls_stream::poll_receive(&mut socket, cx, to));
     let first = tokio::select! {
         biased;
-        () = base.ticket.cut() => return Err((EndReason::Cut, Vec::new())),
+        () = base.ticket.cut() => return Err(EndReason::Cut),
         first = tokio::time::timeout_at(deadline, first) => first,
     };
     let first = match first {
         // The client has gone without a byte.
-        Ok(Ok(Ok(0))) => return Err((EndReason::ClientClosed, Vec::new())),
-        Ok(Ok(Err(error))) => {
-            return Err((EndReason::from_error(Side::Client, error.kind()), Vec::new()));
-        }
+        Ok(Ok(Ok(0))) => return Err(EndReason::ClientClosed),
+        Ok(Ok(Err(error))) => return Err(EndReason::from_error(Side::Client, error.kind())),
         Ok(Err(evicted)) => Err(evicted),
         // What follows is past the deadline then.
         Ok(Ok(Ok(_))) | Err(_) => Ok(()),
@@ -120,7 +117,7 @@ pub(super) async fn accept(
     };
     let result = tokio::select! {
         biased;
-        () = base.ticket.cut() => return Err((EndReason::Cut, Vec::new())),
+        () = base.ticket.cut() => return Err(EndReason::Cut),
         result = tokio::time::timeout_at(deadline, complete) => result,
     };
     let late = |_elapsed| Err((TlsFailure::Timeout, "it was not complete in time".to_owned()));
@@ -132,7 +129,7 @@ pub(super) async fn accept(
         Err((failure, error)) => {
             running.failed(failure);
             log(base, failure, &error);
-            Err((EndReason::TlsHandshakeFailed, Vec::new()))
+            Err(EndReason::TlsHandshakeFailed)
         }
     }
 }
@@ -169,7 +166,7 @@ impl Handshake<'_> {
             // The deadline has passed, and the caller sees that first.
             None => return Err((TlsFailure::Timeout, "the client sent nothing".to_owned())),
             Some(_) => {
-                finish::finish(&mut socket, NOT_TLS, EndReason::TlsHandshakeFailed).await;
+                finish::finish(&mut socket, NOT_TLS).await;
                 return Err((TlsFailure::NotTls, "the client does not speak TLS".to_owned()));
             }
         }
@@ -187,7 +184,7 @@ impl Handshake<'_> {
                 }
                 Err(HandshakeError::Protocol(error)) => {
                     // So that the alert arrives.
-                    finish::finish(client.socket(), &[], EndReason::TlsHandshakeFailed).await;
+                    finish::finish(client.socket(), &[]).await;
                     return Err((TlsFailure::of(&error), error.to_string()));
                 }
             }

@@ -61,11 +61,11 @@ use crate::limits::Admission;
 use crate::not_carried::Uncarried;
 use crate::runtime::tasks::continuing::continue_as;
 use crate::session::connect::Why;
-use crate::session::next::Refused;
 use crate::session::pump::Start;
+use crate::session::refusals::Refused;
 use crate::session::report::{SessionBase, while_visited};
 use crate::session::rest::Resting;
-use crate::session::states::{closing, connecting, refusing, resting};
+use crate::session::states::{closing, connecting, resting};
 use crate::session::upstream::Upstream;
 use crate::shared::linger::Linger;
 
@@ -87,11 +87,22 @@ pub(crate) struct Session {
 /// A target, the connection to it, and what is pumped first.
 type Ready = (TargetRef, Upstream, Start);
 
-/// Why a session ends, and what its client is still sent.
-type SessionEnd = (EndReason, Vec<u8>);
+/// Why a session ends, and what its client is still sent, if it can be reached after `reason`.
+struct SessionEnd {
+    reason: EndReason,
+    /// Replies that the client has not taken yet.
+    undelivered: Vec<u8>,
+    /// Requests that get error replies after those.
+    refused: Option<Refused>,
+    /// Our last push, after everything else.
+    push: Vec<u8>,
+}
 
-/// The end by an order.
-const KILLED: SessionEnd = (EndReason::Killed, Vec::new());
+impl From<EndReason> for SessionEnd {
+    fn from(reason: EndReason) -> Self {
+        Self { reason, undelivered: Vec::new(), refused: None, push: Vec::new() }
+    }
+}
 
 /// What a session does next.
 enum Next {
@@ -99,8 +110,6 @@ enum Next {
     Pump(Ready),
     Rest(Box<Resting>),
     Close(SessionEnd),
-    /// It closes when the client's requests are refused.
-    Refuse(Refused),
 }
 
 impl Session {
@@ -117,7 +126,7 @@ impl Session {
         let handshake = Box::pin(handshake::accept(&self.base, socket));
         match or_killed(&self.base, handshake).await {
             Ok(client) => self.begin(client),
-            Err((reason, _)) => self.end(reason),
+            Err(reason) => self.end(reason),
         }
     }
 
@@ -136,19 +145,21 @@ impl Session {
     }
 
     /// Enters the next state.
-    fn enter<C: ClientStream + 'static>(self, client: C, next: Next) {
+    fn enter<C: ClientStream + 'static>(self, mut client: C, next: Next) {
         match next {
             Next::Connect(why) => continue_as(connecting(self, client, why)),
             Next::Pump(ready) => self.begin_to_pump(client, ready),
             Next::Rest(rest) => continue_as(resting(self, client, rest)),
             // As most sessions end: nothing has to be waited for. It is recorded before its client
             // can see the end.
-            Next::Close((reason, _)) if !finish::is_needed::<C>(reason) => {
+            Next::Close(SessionEnd { reason, .. }) if !reason.reaches_client() => {
                 self.end(reason);
-                drop(client);
+                // Some libraries wait for the answer when they close a TLS session.
+                if reason == EndReason::ClientClosed {
+                    client.announce_end();
+                }
             }
-            Next::Close(ending) => continue_as(closing(self, client, ending)),
-            Next::Refuse(refused) => continue_as(refusing(self, client, refused)),
+            Next::Close(end) => continue_as(closing(self, client, end)),
         }
     }
 
@@ -159,11 +170,11 @@ impl Session {
 }
 
 /// The result of `future`, unless the session is killed meanwhile.
-async fn or_killed<T>(
+async fn or_killed<T, E: From<EndReason>>(
     base: &SessionBase,
-    future: Pin<Box<impl Future<Output = Result<T, SessionEnd>> + ?Sized>>,
-) -> Result<T, SessionEnd> {
-    while_visited(base, future).await.unwrap_or(Err(KILLED))
+    future: Pin<Box<impl Future<Output = Result<T, E>> + ?Sized>>,
+) -> Result<T, E> {
+    while_visited(base, future).await.unwrap_or_else(|| Err(EndReason::Killed.into()))
 }
 
 impl Drop for Session {

@@ -2,35 +2,13 @@
 
 use crate::end_reason::EndReason;
 use crate::invariant;
-use crate::io::stream::ClientStream;
 use crate::session::carry::CarryState;
 use crate::session::connect::{Again, Why};
 use crate::session::pump::{Left, Stop, Stopped};
 use crate::session::rest::{Resting, Woken};
 use crate::session::upstream::Upstream;
-use crate::session::{Next, Session, SessionEnd, refusals};
+use crate::session::{Next, Session, SessionEnd};
 use crate::shared::Promotion;
-
-/// Requests that were read and never forwarded, and that are refused before their session ends.
-pub(super) struct Refused {
-    /// The part of them that was read; it begins at a frame boundary.
-    unsent: Vec<u8>,
-    /// A transaction is open.
-    transaction: bool,
-    /// What the client is sent after the refusals: our last push.
-    last_bytes: Vec<u8>,
-}
-
-impl Refused {
-    /// Has the refusals for the client, which are its end.
-    pub(super) async fn refuse(self, client: &mut impl ClientStream) -> SessionEnd {
-        let Self { unsent, transaction, mut last_bytes } = self;
-        let reason = EndReason::HoldTimeout;
-        let mut refusals = refusals::refuse(client, unsent, reason, transaction).await;
-        refusals.append(&mut last_bytes);
-        (reason, refusals)
-    }
-}
 
 /// Makes sure that a target that is lost receives nothing more: the kernel would send again what a
 /// partitioned master has not acknowledged, when it comes back.
@@ -57,15 +35,18 @@ impl Session {
             Some(Left::Resting(resting)) => Next::Rest(Box::new(resting)),
             Some(Left::State(state)) => self.continue_with(stop, state, upstream),
             Some(Left::Promoted(state, promotion)) => self.again(state, upstream, Some(promotion)),
-            // Our last push comes after what is undelivered.
-            Some(Left::Refused { unsent, transaction }) => {
-                Next::Refuse(Refused { unsent, transaction, last_bytes: undelivered })
+            Some(Left::Refused(refused)) => {
+                // Nothing is undelivered but our last push.
+                let (reason, refused) = (EndReason::HoldTimeout, Some(refused));
+                let end =
+                    SessionEnd { reason, undelivered: Vec::new(), refused, push: undelivered };
+                Next::Close(self.not_continued(end))
             }
             Some(Left::CleanConnection) => {
                 if let Some(target) = &self.target {
                     self.give_up(upstream, target, true);
                 }
-                Next::Close((EndReason::ClientClosed, undelivered))
+                Next::Close(EndReason::ClientClosed.into())
             }
             None => {
                 if is_answered {
@@ -77,7 +58,7 @@ impl Session {
                         invariant::report("a session continues with nothing")
                     }
                 };
-                Next::Close((reason, undelivered))
+                Next::Close(SessionEnd { undelivered, ..reason.into() })
             }
         }
     }
@@ -112,7 +93,7 @@ impl Session {
             (woken, target) => {
                 self.target = target;
                 let lost = || invariant::report("a session rests without a target");
-                Next::Close((woken.err().unwrap_or_else(lost), Vec::new()))
+                Next::Close(woken.err().unwrap_or_else(lost).into())
             }
         }
     }

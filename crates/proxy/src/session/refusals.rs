@@ -37,13 +37,22 @@ const READ_PER_POLL: usize = 64 * 1024;
 /// client that keeps sending gets no more replies.
 const MAX_READ: usize = 16 * 1024 * 1024;
 
-/// The error replies for a session that ends for `reason` before any of `unsent` was forwarded,
-/// which begins at a frame boundary. Often none.
+/// Requests that were read and never forwarded, and that are refused before their session ends.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    /// The part of them that was read; it begins at a frame boundary.
+    pub(crate) unsent: Vec<u8>,
+    /// A transaction is open.
+    pub(crate) transaction: bool,
+}
+
+/// The error replies for a session that ends for `reason`. Often none, and for a new client that
+/// has sent no request and finds no replica one, as Redis sends beyond its `maxclients`.
 pub(crate) async fn refuse(
     client: &mut impl ByteStream,
-    unsent: Vec<u8>,
+    Refused { unsent, transaction }: Refused,
     reason: EndReason,
-    transaction: bool,
+    is_new: bool,
 ) -> Vec<u8> {
     let why = match reason {
         EndReason::HoldTimeout | EndReason::DialFailed | EndReason::TargetTlsFailed => NO_MASTER,
@@ -80,16 +89,9 @@ pub(crate) async fn refuse(
         Poll::Pending
     })
     .await;
-    replies.lines().to_vec()
-}
-
-/// The reply to a new client that cannot be served and has sent no request yet, as Redis replies
-/// beyond its `maxclients`.
-pub(crate) fn greeting(reason: EndReason) -> Vec<u8> {
-    if reason == EndReason::NoReplica {
-        format!("-{NO_REPLICA}\r\n").into_bytes()
-    } else {
-        Vec::new()
+    match replies.lines() {
+        [] if is_new && why == NO_REPLICA => format!("-{NO_REPLICA}\r\n").into_bytes(),
+        lines => lines.to_vec(),
     }
 }
 
@@ -98,14 +100,14 @@ mod tests {
     use std::pin::pin;
     use std::task::{Context, Poll, Waker};
 
-    use super::{MAX_READ, READ_PER_POLL, refuse};
+    use super::{MAX_READ, READ_PER_POLL, Refused, refuse};
     use crate::EndReason;
     use crate::testing::FakeStream;
 
     /// The replies to a client that sends these pieces, and the number of polls.
     fn refusals(client: &mut FakeStream) -> (String, usize) {
-        let mut replies =
-            pin!(refuse(client, b"GET k\r\n".to_vec(), EndReason::HoldTimeout, false));
+        let refused = Refused { unsent: b"GET k\r\n".to_vec(), transaction: false };
+        let mut replies = pin!(refuse(client, refused, EndReason::HoldTimeout, false));
         let mut polls = 1;
         loop {
             match replies.as_mut().poll(&mut Context::from_waker(Waker::noop())) {

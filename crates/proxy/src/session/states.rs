@@ -17,12 +17,11 @@ use crate::io::stream::ClientStream;
 use crate::runtime::tasks::continuing::continue_as;
 use crate::runtime::tasks::visits;
 use crate::session::connect::Why;
-use crate::session::next::Refused;
 use crate::session::pump::{Moving, Pump, Start, Stop};
 use crate::session::report::{Stage, while_visited};
 use crate::session::rest::Resting;
 use crate::session::upstream::{TargetStream, Upstream};
-use crate::session::{KILLED, Next, Ready, Session, SessionEnd, finish, or_killed};
+use crate::session::{Next, Ready, Session, SessionEnd, finish, or_killed, refusals};
 use crate::session_row::ConnectionUse;
 
 /// The state in which a session is connected, or connected again.
@@ -195,28 +194,24 @@ pub(super) fn resting<C: ClientStream + 'static>(
     }
 }
 
-/// The state in which requests that were not forwarded are refused.
-pub(super) async fn refusing<C: ClientStream + 'static>(
-    mut session: Session,
-    mut client: C,
-    refused: Refused,
-) {
-    let refusals = Box::pin(refused.refuse(&mut client));
-    let ending = while_visited(&session.base, refusals).await.unwrap_or(KILLED);
-    let ending = session.not_continued(ending);
-    session.enter(client, Next::Close(ending));
-}
-
-/// The state in which the client's connection is closed.
+/// The state in which requests that were never forwarded are refused, and the client's connection
+/// is closed.
 pub(super) async fn closing<C: ClientStream + 'static>(
     mut session: Session,
     mut client: C,
     end: SessionEnd,
 ) {
-    let (reason, last_bytes) = end;
+    let SessionEnd { reason, undelivered, refused, push } = end;
     session.base.reason = reason;
     session.base.stage.set(Stage::Closing);
-    let finish = finish::finish(&mut client, &last_bytes, reason);
+    let is_new = session.target.is_none();
+    let finish = async {
+        let refusals = match refused {
+            Some(refused) => refusals::refuse(&mut client, refused, reason, is_new).await,
+            None => Vec::new(),
+        };
+        finish::finish(&mut client, &[undelivered, refusals, push].concat()).await;
+    };
     // An order changes nothing of why it ends.
     let _done = while_visited(&session.base, Box::pin(finish)).await;
     // It is recorded before its client can see the end.

@@ -41,8 +41,6 @@ impl<S: TargetStream> TargetStream for &mut S {}
 
 // So that a test keeps the ends of its pump.
 impl<S: ByteStream> ByteStream for &mut S {
-    const SAYS_END: bool = S::SAYS_END;
-
     #[inline]
     fn update_readiness(&mut self, cx: &mut Context<'_>) {
         S::update_readiness(self, cx);
@@ -80,10 +78,6 @@ impl<S: ByteStream> ByteStream for &mut S {
 
     fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         S::poll_shutdown(self, cx)
-    }
-
-    fn say_end(&mut self, cx: &mut Context<'_>) {
-        S::say_end(self, cx);
     }
 
     #[inline]

@@ -15,8 +15,9 @@ use crate::maintenance::pending;
 use crate::not_carried::{NotCarried, Uncarried};
 use crate::session::carry::{CarryState, Migration, Purpose};
 use crate::session::pump::Start;
+use crate::session::refusals::Refused;
 use crate::session::upstream::Upstream;
-use crate::session::{Ready, Session, SessionEnd, refusals};
+use crate::session::{Ready, Session, SessionEnd};
 
 /// A connection that is reset within this time after the last one ends its session.
 const RESETS_APART: Duration = Duration::from_secs(60);
@@ -75,11 +76,10 @@ impl Session {
                 }
                 Ok((target, upstream, Start { early: unsent, replayed, returns_after }))
             }
-            Err((reason, mut push)) => {
-                let mut last = undelivered.map_or_else(Vec::new, KeptBytes::into_rest);
-                last.append(&mut refusals::refuse(client, unsent, reason, false).await);
-                last.append(&mut push);
-                Err((reason, last))
+            Err((reason, push)) => {
+                let undelivered = undelivered.map_or_else(Vec::new, KeptBytes::into_rest);
+                let refused = Some(Refused { unsent, transaction: false });
+                Err(SessionEnd { reason, undelivered, refused, push })
             }
         }
     }
@@ -91,7 +91,7 @@ impl Session {
         again: Again,
         unsent: &mut Vec<u8>,
         is_behind: bool,
-    ) -> Result<Connected, SessionEnd> {
+    ) -> Result<Connected, (EndReason, Vec<u8>)> {
         let Again { state, old, purpose, .. } = again;
         let CarryState { ledger, unsent: requests, lost, waited, .. } = state;
         *unsent = requests;
@@ -143,7 +143,7 @@ impl Session {
 
     /// Notes why the session could not continue.
     pub(in crate::session) fn not_continued(&mut self, ending: SessionEnd) -> SessionEnd {
-        let failed = NotCarried::after_an_attempt(ending.0).map(Uncarried::new);
+        let failed = NotCarried::after_an_attempt(ending.reason).map(Uncarried::new);
         self.uncarried = self.uncarried.take().or(failed);
         ending
     }

@@ -13,9 +13,10 @@ use crate::service::{DialFailure, Service};
 use crate::session::carry::replay::{Failed, Server};
 use crate::session::dial::{Dial, may_be_used, superseded};
 use crate::session::pump::Start;
+use crate::session::refusals::Refused;
 use crate::session::report::Stage;
 use crate::session::upstream::Upstream;
-use crate::session::{Ready, Session, SessionEnd, first_bytes, hold, refusals};
+use crate::session::{Ready, Session, SessionEnd, first_bytes, hold};
 
 /// The first pause after a failed dial; each pause is twice the one before.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
@@ -91,7 +92,6 @@ impl Session {
         }
         let mut early = Vec::new();
         let connected = {
-            // Dropped at once, with its permit: error replies may take long.
             let mut connecting = Connecting::new(&self.base, client, &mut early, Mode::Fresh);
             connecting.begun = begun;
             connecting.connect().await
@@ -102,11 +102,8 @@ impl Session {
                 Ok((target, upstream, Start::from(early)))
             }
             Err(reason) => {
-                let mut refusals = refusals::refuse(client, early, reason, false).await;
-                if refusals.is_empty() {
-                    refusals = refusals::greeting(reason);
-                }
-                Err((reason, refusals))
+                let refused = Some(Refused { unsent: early, transaction: false });
+                Err(SessionEnd { refused, ..reason.into() })
             }
         }
     }

@@ -3,6 +3,7 @@
 use crate::end_reason::EndReason;
 use crate::not_carried::Uncarried;
 use crate::session::carry::CarryState;
+use crate::session::refusals::Refused;
 use crate::session::rest::Resting;
 use crate::shared::Promotion;
 
@@ -70,12 +71,7 @@ pub(crate) enum Left {
     /// What is kept while the session rests.
     Resting(Resting),
     /// Requests, none of which was forwarded. They are refused before the session ends.
-    Refused {
-        /// The part of them that was read; it begins at a frame boundary.
-        unsent: Vec<u8>,
-        /// A transaction is open.
-        transaction: bool,
-    },
+    Refused(Refused),
     /// A connection of its own on which the server keeps nothing but state that can be set on any.
     /// The session ends, and its service shares connections.
     CleanConnection,

@@ -9,7 +9,7 @@ use tls::{ClientSide, Version};
 use crate::EndReason;
 use crate::context::WorkerContext;
 use crate::io::buffer;
-use crate::io::stream::ByteStream;
+use crate::io::stream::{ByteStream, ClientStream};
 use crate::io::tls_stream::TlsStream;
 use crate::session::leave::Leaving;
 use crate::session::pump::{Left, Pump, Stop, Stopped};
