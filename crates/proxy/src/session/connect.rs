@@ -32,7 +32,7 @@ use crate::end_reason::EndReason;
 use crate::io::stream::ClientStream;
 use crate::service::{Hint, Service};
 use crate::session::carry::replay::{Failed, Replayed, Server};
-use crate::session::carry::{CarryState, Migration, interrupt};
+use crate::session::carry::{CarryState, Migration, Opened, interrupt};
 use crate::session::connect::fresh::Attempts;
 use crate::session::dial::{may_be_used, superseded};
 use crate::session::hold::{self, Held};
@@ -79,16 +79,6 @@ pub(crate) struct Connecting<'a, C> {
     begun: Option<FirstDial>,
 }
 
-/// The outcome of one attempt.
-enum Attempt {
-    Connected(Upstream, Option<Box<Replayed>>),
-    /// The target is fenced or draining, or must not be used at present. That says nothing about
-    /// the next one.
-    Superseded,
-    /// Another attempt may succeed.
-    Failed(Failed),
-}
-
 impl<'a, C: ClientStream> Connecting<'a, C> {
     pub(crate) fn new(
         base: &'a SessionBase,
@@ -124,7 +114,7 @@ impl<'a, C: ClientStream> Connecting<'a, C> {
         loop {
             let Some(target) = self.usable_target().await? else { continue };
             match self.attempt(&target).await? {
-                Attempt::Connected(upstream, replayed) => {
+                Ok((upstream, replayed)) => {
                     if let Some(permit) = self.permit.take()
                         && matches!(self.mode, Mode::Resume(_))
                     {
@@ -132,8 +122,9 @@ impl<'a, C: ClientStream> Connecting<'a, C> {
                     }
                     return Ok(Connected { target, upstream, replayed });
                 }
-                Attempt::Superseded => self.attempts = None,
-                Attempt::Failed(failed) => match &self.mode {
+                // That says nothing about the next one.
+                Err(Failed::Superseded) => self.attempts = None,
+                Err(failed) => match &self.mode {
                     Mode::Fresh => self.after_failed_dial(&target, failed).await?,
                     Mode::Resume(_) => Box::pin(self.after_failed_resume(&target, failed)).await?,
                 },
@@ -184,7 +175,7 @@ impl<'a, C: ClientStream> Connecting<'a, C> {
 
     /// One attempt. Ends early if the target is superseded meanwhile: a dead master does not answer
     /// a dial, and there is no point in waiting for its timeout.
-    async fn attempt(&mut self, target: &TargetRef) -> Result<Attempt, EndReason> {
+    async fn attempt(&mut self, target: &TargetRef) -> Result<Opened, EndReason> {
         if let Mode::Resume(migration) = &self.mode
             && migration.from.is_some_and(|from| !from.has_data_of(target))
         {
@@ -211,18 +202,15 @@ impl<'a, C: ClientStream> Connecting<'a, C> {
             }
         };
         if matches!(&self.mode, Mode::Resume(migration) if migration.is_interrupt) {
-            let (upstream, replayed) = opened.map_err(|failed| {
+            return opened.map(Ok).map_err(|failed| {
                 report_failure(context, target, failed);
                 interrupt::end_reason(failed, ticket)
-            })?;
-            return Ok(Attempt::Connected(upstream, replayed));
+            });
         }
         match opened {
             Ok((upstream, replayed)) => self.opened(target, upstream, replayed, begin),
             Err(Failed::Superseded) if ticket.is_cut() => Err(EndReason::Cut),
-            // Its answer, if it gave one, says nothing about the time when it was the target.
-            Err(Failed::Superseded) => Ok(Attempt::Superseded),
-            Err(failed) => Ok(Attempt::Failed(failed)),
+            Err(failed) => Ok(Err(failed)),
         }
     }
 
@@ -233,7 +221,7 @@ impl<'a, C: ClientStream> Connecting<'a, C> {
         upstream: Upstream,
         replayed: Option<Box<Replayed>>,
         begin: Instant,
-    ) -> Result<Attempt, EndReason> {
+    ) -> Result<Opened, EndReason> {
         let context = self.context;
         let reused = matches!(&self.mode, Mode::Resume(migration) if migration.reused);
         if !reused && !matches!(upstream, Upstream::Shared(_)) {
@@ -244,7 +232,7 @@ impl<'a, C: ClientStream> Connecting<'a, C> {
         }
         // The target may have been superseded meanwhile: then nothing may be sent to it.
         if !may_be_used(target) {
-            return Ok(Attempt::Superseded);
+            return Ok(Err(Failed::Superseded));
         }
         if let Mode::Resume(migration) = &self.mode
             && !migration.purpose.is_promotion()
@@ -262,7 +250,7 @@ impl<'a, C: ClientStream> Connecting<'a, C> {
             }
             Mode::Fresh => None,
         };
-        Ok(Attempt::Connected(upstream, replayed))
+        Ok(Ok((upstream, replayed)))
     }
 }
 

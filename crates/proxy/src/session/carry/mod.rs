@@ -102,7 +102,7 @@ impl Purpose {
 }
 
 /// A connection on which a session can continue, or why there is none.
-type Opened = Result<(Upstream, Option<Box<Replayed>>), Failed>;
+pub(crate) type Opened = Result<(Upstream, Option<Box<Replayed>>), Failed>;
 
 impl Migration<'_> {
     /// One attempt to open a connection to `server` in the state of the session. If the server

@@ -2,7 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use drain::Ticket;
 use target::{Generation, TargetRef};
 
 use super::{Connected, Connecting, Mode, report_failure};
@@ -109,26 +108,6 @@ impl Session {
     }
 }
 
-/// Finishes a dial, and has the server answer on the connection. With TLS 1.3 a server refuses the
-/// certificate of its client after the handshake, in place of its first answer.
-async fn finish_proved(
-    dial: Dial,
-    server: Server<'_>,
-    ticket: &Ticket,
-) -> Result<Upstream, Failed> {
-    let Server { target, context, deadline } = server;
-    let proved = async {
-        let dialled = dial.finish(target, context, deadline).await;
-        let mut upstream = dialled.map_err(Failed::Dial)?;
-        server.answers_on(&mut upstream).await.map(|()| upstream)
-    };
-    tokio::select! {
-        biased;
-        proved = proved => proved,
-        () = superseded(context, target, ticket) => Err(Failed::Superseded),
-    }
-}
-
 impl<C: ClientStream> Connecting<'_, C> {
     /// The first connection of a new session.
     pub(super) async fn dial(
@@ -158,24 +137,31 @@ impl<C: ClientStream> Connecting<'_, C> {
             pause: FIRST_PAUSE,
         }));
         let dial = dial.map_err(Failed::Dial)?;
-        if target.is_unproved() || options.peek().target_tls.is_some() {
-            let deadline = attempts.until.min(begin + options.peek().connect_timeout);
-            let server = Server { target, context, deadline };
-            // In a box: a session that dials has no memory for this.
-            let proved = Box::pin(finish_proved(dial, server, ticket)).await;
-            if proved.is_ok() {
-                target.record_proof();
-                if let Some(permit) = self.permit.take() {
-                    permit.succeeded();
-                }
+        // With TLS 1.3 a server refuses the certificate of its client after the handshake, in place
+        // of its first answer.
+        let is_to_answer = target.is_unproved() || options.peek().target_tls.is_some();
+        let deadline = attempts.until.min(begin + options.peek().connect_timeout);
+        let dialled = async {
+            let dialled = dial.finish(target, context, deadline).await;
+            let mut upstream = dialled.map_err(Failed::Dial)?;
+            if is_to_answer {
+                Server { target, context, deadline }.answers_on(&mut upstream).await?;
             }
-            return proved;
-        }
-        tokio::select! {
+            Ok(upstream)
+        };
+        let dialled = tokio::select! {
             biased;
-            dialled = dial.finish(target, context, attempts.until) => dialled.map_err(Failed::Dial),
-            () = superseded(context, target, ticket) => Err(Failed::Superseded),
+            // In a box: a session whose dial is done has no memory for this.
+            dialled = Box::pin(dialled) => dialled?,
+            () = superseded(context, target, ticket) => return Err(Failed::Superseded),
+        };
+        if is_to_answer {
+            target.record_proof();
+            if let Some(permit) = self.permit.take() {
+                permit.succeeded();
+            }
         }
+        Ok(dialled)
     }
 
     /// Pauses before the next attempt of a new session, or gives up. A master that does not accept
