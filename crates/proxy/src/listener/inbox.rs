@@ -8,14 +8,14 @@
 //!
 //! No connection is forgotten on the way: it carries a permit of the drain, so the drain is not
 //! complete meanwhile, and the inbox is read after `woken` was cleared (see
-//! [`tasks`](crate::runtime::tasks)).
+//! [`tasks`](crate::runtime::tasks)). It waits among the commands to the worker, in their order: so
+//! the worker knows its listener already.
 //!
 //! A connection is admitted before it is handed over: what waits in an inbox counts against the
 //! limits, so a flood does not take the descriptors of existing sessions.
 //!
 //! Traffic is not balanced: the load of a session is not known when it begins.
 
-use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -46,7 +46,7 @@ pub(crate) struct HandedOver {
     pub(crate) permit: AcceptPermit,
 }
 
-/// A change of the listeners of a worker.
+/// A message to a worker from another thread.
 #[derive(Debug)]
 pub(crate) enum WorkerCommand {
     /// A listener exists. Sent to every worker before any of them listens, so that each knows it
@@ -56,6 +56,8 @@ pub(crate) enum WorkerCommand {
     Listen(ListenerId, OwnedFd, ListenAddr, AcceptPermit),
     /// The drain of the listener is over.
     Detach(ListenerId),
+    /// Serves a client.
+    Serve(HandedOver),
 }
 
 /// An admitted connection.
@@ -65,25 +67,19 @@ pub(crate) type Client = (OwnedFd, Peer, Admission);
 #[derive(Debug)]
 struct Inbox {
     worker: Arc<WorkerHandle>,
-    handed_over: Mutex<VecDeque<HandedOver>>,
     commands: Mutex<Vec<WorkerCommand>>,
-    /// The length of `handed_over`, readable without its lock.
+    /// The clients among them, readable without the lock.
     waiting: AtomicUsize,
 }
 
 impl Inbox {
     fn new(worker: Arc<WorkerHandle>) -> Self {
-        Self {
-            worker,
-            handed_over: Mutex::default(),
-            commands: Mutex::default(),
-            waiting: AtomicUsize::new(0),
-        }
+        Self { worker, commands: Mutex::default(), waiting: AtomicUsize::new(0) }
     }
 
-    fn handed_over(&self) -> MutexGuard<'_, VecDeque<HandedOver>> {
+    fn commands(&self) -> MutexGuard<'_, Vec<WorkerCommand>> {
         // No critical section can panic half-way.
-        self.handed_over.lock().unwrap_or_else(PoisonError::into_inner)
+        self.commands.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Its tasks, including those that are about to start.
@@ -128,14 +124,15 @@ impl Inboxes {
         permit: impl FnOnce() -> AcceptPermit,
     ) -> Result<(), Client> {
         let Some(inbox) = self.less_loaded() else { return Err(client) };
-        let mut handed_over = inbox.handed_over();
-        if handed_over.len() >= MAX_WAITING {
+        let mut commands = inbox.commands();
+        if inbox.waiting.load(Ordering::Relaxed) >= MAX_WAITING {
             return Err(client);
         }
         let (socket, peer, admission) = client;
-        handed_over.push_back(HandedOver { listener, socket, peer, admission, permit: permit() });
-        inbox.waiting.store(handed_over.len(), Ordering::Relaxed);
-        drop(handed_over);
+        let client = HandedOver { listener, socket, peer, admission, permit: permit() };
+        commands.push(WorkerCommand::Serve(client));
+        inbox.waiting.fetch_add(1, Ordering::Relaxed);
+        drop(commands);
         inbox.worker.wake();
         Ok(())
     }
@@ -143,23 +140,16 @@ impl Inboxes {
     /// Sends a command to worker `number`.
     pub(crate) fn command(&self, number: usize, command: WorkerCommand) {
         let Some(inbox) = self.all.get(number) else { return };
-        inbox.commands.lock().unwrap_or_else(PoisonError::into_inner).push(command);
+        inbox.commands().push(command);
         inbox.worker.wake();
     }
 
-    /// The commands to this worker. To be called after [`handed_over`](Self::handed_over): the
-    /// listener of each connection is then known.
+    /// The commands to this worker. To be called after `woken` was cleared.
     pub(crate) fn commands(&self) -> Vec<WorkerCommand> {
         let Some(inbox) = self.all.get(self.own) else { return Vec::new() };
-        std::mem::take(&mut *inbox.commands.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// The connections handed over to this worker. To be called after `woken` was cleared.
-    pub(crate) fn handed_over(&self) -> VecDeque<HandedOver> {
-        let Some(inbox) = self.all.get(self.own) else { return VecDeque::new() };
-        let mut handed_over = inbox.handed_over();
+        let mut commands = inbox.commands();
         inbox.waiting.store(0, Ordering::Relaxed);
-        std::mem::take(&mut *handed_over)
+        std::mem::take(&mut *commands)
     }
 }
 
@@ -225,9 +215,13 @@ mod tests {
             )
             .is_err()
         );
-        let arrived: Vec<_> = to.handed_over().iter().map(|client| client.listener).collect();
+        let listener = |command: WorkerCommand| match command {
+            WorkerCommand::Serve(client) => client.listener,
+            other => panic!("{other:?}"),
+        };
+        let arrived: Vec<_> = to.commands().into_iter().map(listener).collect();
         assert_eq!(arrived, (0..MAX_WAITING).map(ListenerId::nth).collect::<Vec<_>>());
-        assert!(to.handed_over().is_empty() && from.handed_over().is_empty());
+        assert!(to.commands().is_empty() && from.commands().is_empty());
         assert!(
             from.hand_over(
                 ListenerId::nth(0),

@@ -64,7 +64,7 @@ impl Worker {
             inboxes,
             reactor,
             splice_disabled,
-            visitor,
+            mut visitor,
         } = self;
         // In this order: the tasks are dropped first and still find what they need.
         let _clock = clock.enter();
@@ -73,9 +73,7 @@ impl Worker {
             pipe::disable();
         }
         let mut tasks = Tasks::new(handle);
-        if let Some(visitor) = visitor {
-            tasks.set_visitor(Box::new(visitor));
-        }
+        let mut is_visited = false;
         let mut listeners = Listeners { by_id: BTreeMap::new(), worker, inboxes };
         let end = drain.clone();
         tasks::spawn_essential(async move { end.reached(Phase::Stopped).await });
@@ -86,7 +84,7 @@ impl Worker {
             heartbeat::stall_if_asked(worker);
             tasks.run_round().map_err(|Panicked| WorkerError::Panicked { worker })?;
             // Without a limit of its own: it ends in time for the next beat.
-            let wait = tasks.is_busy().then_some(&reactor::NO_WAIT);
+            let wait = (tasks.is_busy() || is_visited).then_some(&reactor::NO_WAIT);
             let turn = reactor::poll_events(&mut events, wait, |key| tasks.wake(key))
                 .map_err(|source| WorkerError::Loop { worker, source })?;
             // Not in every turn, which would read the clock for each event of a calm worker.
@@ -96,6 +94,10 @@ impl Worker {
             if turn.woken {
                 tasks.collect_remote_wakes();
                 listeners.receive();
+                is_visited = true;
+            }
+            if is_visited {
+                is_visited = visitor.as_mut().is_some_and(|visitor| visitor.turn(&mut tasks));
             }
         }
         Ok(())
@@ -112,8 +114,6 @@ struct Listeners {
 impl Listeners {
     /// Takes what other threads have sent.
     fn receive(&mut self) {
-        // In this order, see `Inboxes::commands`.
-        let clients = self.inboxes.handed_over();
         for command in self.inboxes.commands() {
             if let Err(error) = self.execute(command) {
                 let worker = self.worker;
@@ -121,11 +121,6 @@ impl Listeners {
                     worker, %error,
                     "cannot serve a listening socket, other workers accept its clients"
                 );
-            }
-        }
-        for client in clients {
-            if let Some(context) = self.by_id.get(&client.listener) {
-                accept_loop::start_handed_over(client, context);
             }
         }
     }
@@ -149,6 +144,11 @@ impl Listeners {
                 ));
             }
             WorkerCommand::Detach(id) => drop(self.by_id.remove(&id)),
+            WorkerCommand::Serve(client) => {
+                if let Some(context) = self.by_id.get(&client.listener) {
+                    accept_loop::start_handed_over(client, context);
+                }
+            }
         }
         Ok(())
     }
