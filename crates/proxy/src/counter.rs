@@ -1,4 +1,4 @@
-//! Counters that one thread writes and any may read.
+//! Counters that one thread writes and any may read. [`counted`] lists what is counted.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -52,15 +52,56 @@ impl<const KINDS: usize> Counters<KINDS> {
     pub(crate) fn sum(&self) -> u64 {
         self.0.iter().map(Counter::get).sum()
     }
+}
 
-    /// Adds each to the sum of its kind. Returns what was added in total.
-    pub(crate) fn add_to(&self, sums: &mut [u64; KINDS]) -> u64 {
-        let mut total = 0;
-        for (sum, count) in sums.iter_mut().zip(&self.0) {
-            let count = count.get();
-            *sum += count;
-            total += count;
-        }
-        total
+/// What one worker has counted, and what that is for a reader, who adds up all workers.
+pub(crate) trait Counted<Sum> {
+    /// Adds it to `sum`.
+    fn add_to(&self, sum: &mut Sum);
+}
+
+impl Counted<u64> for Counter {
+    fn add_to(&self, sum: &mut u64) {
+        *sum += self.get();
     }
 }
+
+impl<const KINDS: usize> Counted<[u64; KINDS]> for Counters<KINDS> {
+    fn add_to(&self, sums: &mut [u64; KINDS]) {
+        sums.iter_mut().zip(&self.0).for_each(|(sum, count)| count.add_to(sum));
+    }
+}
+
+/// Defines the counters of one worker, and the same ones summed over all workers. They are read in
+/// this order. A number that goes down when a session ends follows the counter of the ends, so that
+/// a reader who sees the end sees that, too.
+macro_rules! counted {
+    (
+        $(#[$about:meta])* pub(crate) struct $counters:ident;
+        $(#[$about_sums:meta])* pub struct $sums:ident {
+            $($(#[$doc:meta])* $name:ident: $counter:ty => $sum:ty,)+
+        }
+        $(and { $($(#[$other_doc:meta])* $other:ident: $other_type:ty,)+ })?
+    ) => {
+        $(#[$about])*
+        #[derive(Debug, Default)]
+        pub(crate) struct $counters {
+            $(pub(crate) $name: $counter,)+
+        }
+
+        $(#[$about_sums])*
+        #[derive(Debug, Clone, PartialEq, Eq, Default)]
+        pub struct $sums {
+            $($(#[$doc])* pub $name: $sum,)+
+            $($($(#[$other_doc])* pub $other: $other_type,)+)?
+        }
+
+        impl $crate::counter::Counted<$sums> for $counters {
+            fn add_to(&self, sums: &mut $sums) {
+                $($crate::counter::Counted::add_to(&self.$name, &mut sums.$name);)+
+            }
+        }
+    };
+}
+
+pub(crate) use counted;

@@ -7,6 +7,7 @@ use std::io::ErrorKind;
 
 use drain::Exit;
 
+use crate::counter::{Counted, Counters};
 use crate::labelled::labelled;
 
 /// One of the two connections of a session.
@@ -110,6 +111,12 @@ pub struct PerReason(pub(crate) [u64; EndReason::ALL.len()]);
 impl Default for PerReason {
     fn default() -> Self {
         Self([0; EndReason::ALL.len()])
+    }
+}
+
+impl Counted<PerReason> for Counters<{ EndReason::ALL.len() }> {
+    fn add_to(&self, sums: &mut PerReason) {
+        self.add_to(&mut sums.0);
     }
 }
 

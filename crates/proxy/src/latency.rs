@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use resp::{Class, Direction, Ledger};
 
-use crate::counter::{Counter, Counters};
+use crate::counter::{Counted, Counter, Counters};
 
 /// One of this many writes that begin a request is measured.
 const SAMPLE_INTERVAL: u64 = 32;
@@ -68,6 +68,13 @@ impl Histogram {
     }
 }
 
+impl Counted<Distribution> for Histogram {
+    fn add_to(&self, sum: &mut Distribution) {
+        self.counts.add_to(&mut sum.counts);
+        self.micros.add_to(&mut sum.micros);
+    }
+}
+
 /// The measurements of all workers so far.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Distribution {
@@ -82,11 +89,6 @@ impl Default for Distribution {
 }
 
 impl Distribution {
-    pub(crate) fn add(&mut self, histogram: &Histogram) {
-        histogram.counts.add_to(&mut self.counts);
-        self.micros = self.micros.saturating_add(histogram.micros.get());
-    }
-
     /// Adds another distribution.
     pub fn merge(&mut self, other: &Self) {
         self.counts.iter_mut().zip(&other.counts).for_each(|(sum, count)| *sum += count);
@@ -152,6 +154,12 @@ pub(crate) struct CommandTimes {
 impl Default for CommandTimes {
     fn default() -> Self {
         Self { origin: Instant::now(), candidates: Counter::default(), took: Histogram::default() }
+    }
+}
+
+impl Counted<Distribution> for CommandTimes {
+    fn add_to(&self, sum: &mut Distribution) {
+        self.took.add_to(sum);
     }
 }
 
@@ -256,7 +264,7 @@ mod tests {
         let histogram = Histogram::default();
         values.iter().for_each(|micros| histogram.record(Duration::from_micros(*micros)));
         let mut sum = Distribution::default();
-        sum.add(&histogram);
+        histogram.add_to(&mut sum);
         sum
     }
 
@@ -265,7 +273,7 @@ mod tests {
         let mut both = of(&[63, 64, 100]);
         let other = Histogram::default();
         other.record(Duration::from_secs(3600));
-        both.add(&other);
+        other.add_to(&mut both);
         let below = |micros| both.below(Duration::from_micros(micros));
         assert_eq!((below(64), below(128), below(1 << 26), both.count()), (1, 3, 3, 4));
         assert_eq!(both.sum(), Duration::from_micros(63 + 64 + 100 + 3_600_000_000));
@@ -314,7 +322,7 @@ mod tests {
 
         fn measured(&self) -> u64 {
             let mut sum = Distribution::default();
-            sum.add(&self.commands.took);
+            self.commands.took.add_to(&mut sum);
             sum.count()
         }
     }

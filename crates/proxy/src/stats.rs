@@ -11,7 +11,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use resp::{Pin, RefusedCommand};
 
-use crate::counter::{Counter, Counters};
+use crate::counter::{Counted, Counter, Counters, counted};
 use crate::end_reason::{EndReason, PerReason};
 use crate::latency::{CommandTimes, Distribution, Histogram};
 use crate::limits::Limit;
@@ -23,51 +23,100 @@ use crate::shared_counters::{SharedCounters, SharedSnapshot};
 use crate::target_tls::{TargetTlsCounters, TargetTlsSnapshot};
 use crate::tls_listening::TlsFailure;
 
-/// The counters of one worker for one service, on cache lines of their own, so that no two workers
-/// write to the same one.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-pub(crate) struct WorkerCounters {
-    pub(crate) accepted: Counter,
-    pub(crate) refused: Counters<{ Limit::ALL.len() }>,
-    pub(crate) rejected: Counters<{ Rejection::ALL.len() }>,
-    pub(crate) proxy_headers: Counter,
-    pub(crate) accept_errors: Counter,
-    pub(crate) handed_over: Counter,
-    pub(crate) delayed: Counter,
-    pub(crate) closed: Counters<{ EndReason::ALL.len() }>,
-    pub(crate) held: Counter,
-    pub(crate) released: Counter,
-    pub(crate) bytes_in: Counter,
-    pub(crate) bytes_out: Counter,
-    pub(crate) bytes_spliced: Counter,
-    pub(crate) commands: Counter,
-    pub(crate) replies: Counter,
-    pub(crate) dials: Counter,
-    pub(crate) dial_failures: Counters<{ DialFailure::ALL.len() }>,
-    pub(crate) hints: Counter,
-    pub(crate) measured: CommandTimes,
-    pub(crate) dialled_in: Histogram,
-    pub(crate) carried: Counter,
-    pub(crate) names_dropped: Counter,
-    pub(crate) rebalanced: Counter,
-    pub(crate) maintenance_handshakes: Counter,
-    pub(crate) not_confirmed: Counter,
-    /// By the number of the [`RefusedCommand`](resp::RefusedCommand).
-    pub(crate) refused_commands: Counters<{ RefusedCommand::COUNT }>,
-    pub(crate) notices: Counters<{ MaintenanceKind::ALL.len() }>,
-    /// Sessions that are pinned now, by cause.
-    pub(crate) pinned: Counters<{ Pin::COUNT }>,
-    pub(crate) not_carried: Counters<{ NotCarried::COUNT }>,
-    pub(crate) tls_begun: Counter,
-    pub(crate) tls_full: Counter,
-    pub(crate) tls_resumed: Counter,
-    pub(crate) tls_failures: Counters<{ TlsFailure::ALL.len() }>,
-    pub(crate) target_tls: TargetTlsCounters,
-    pub(crate) shared: SharedCounters,
+counted! {
+    /// The counters of one worker for one service, on cache lines of their own, so that no two
+    /// workers write to the same one.
+    #[repr(align(128))]
+    pub(crate) struct WorkerCounters;
+
+    /// The counters of one service since the start of the process, summed over all workers.
+    pub struct ServiceSnapshot {
+        /// Sessions ended, by [`EndReason`]'s number.
+        closed: Counters<{ EndReason::ALL.len() }> => PerReason,
+        /// Sessions that wait at the gate now.
+        held: Counter => u64,
+        /// Times that a session began to wait at the gate.
+        waits: Counter => u64,
+        /// Connections accepted and served.
+        accepted: Counter => u64,
+        /// Connections rejected by a limit, by [`Limit`]'s number.
+        refused: Counters<{ Limit::ALL.len() }> => [u64; Limit::ALL.len()],
+        /// Connections rejected because of where they came from, by [`Rejection`]'s number.
+        rejected: Counters<{ Rejection::ALL.len() }> => [u64; Rejection::ALL.len()],
+        /// Headers of the PROXY protocol received.
+        proxy_headers: Counter => u64,
+        /// Failed calls of `accept(2)`.
+        accept_errors: Counter => u64,
+        /// Connections handed over to a less loaded worker after accept.
+        handed_over: Counter => u64,
+        /// New clients that had to wait because their first bytes did not begin a request.
+        delayed: Counter => u64,
+        /// Bytes forwarded from clients to the target.
+        bytes_in: Counter => u64,
+        /// Bytes forwarded from the target to clients.
+        bytes_out: Counter => u64,
+        /// Bytes of both directions that were spliced through a kernel pipe.
+        bytes_spliced: Counter => u64,
+        /// Requests forwarded in full, in sessions that are followed (not opaque).
+        commands: Counter => u64,
+        /// Replies received in full, in sessions that are followed.
+        replies: Counter => u64,
+        /// Connections to the target opened.
+        dials: Counter => u64,
+        /// Failed attempts to open one, by [`DialFailure`]'s number.
+        dial_failures: Counters<{ DialFailure::ALL.len() }> => [u64; DialFailure::ALL.len()],
+        /// Hints sent to discovery.
+        hints: Counter => u64,
+        /// The duration of commands: a sample, from the first bytes of a request written to the
+        /// target to the last byte of its reply read from it. Blocking commands are excluded.
+        command_time: CommandTimes => Distribution,
+        /// The time to open a connection to the target, of successful attempts.
+        dial_time: Histogram => Distribution,
+        /// Times that a session was carried to another connection.
+        carried: Counter => u64,
+        /// Of these, those without a name that the server denied its user to set.
+        names_dropped: Counter => u64,
+        /// Times that a session was moved to another replica to even the load.
+        rebalanced: Counter => u64,
+        /// Maintenance handshakes that were answered in place of the server.
+        maintenance_handshakes: Counter => u64,
+        /// Writes whose replies were replaced because too few replicas confirmed them in time.
+        not_confirmed: Counter => u64,
+        /// Requests refused because of their command, in the order of [`RefusedCommand::labels`].
+        refused_commands: Counters<{ RefusedCommand::COUNT }> => [u64; RefusedCommand::COUNT],
+        /// Maintenance notifications, by [`MaintenanceKind`]'s number.
+        notices: Counters<{ MaintenanceKind::ALL.len() }> => [u64; MaintenanceKind::ALL.len()],
+        /// Sessions that are pinned to their server now, by [`Pin`]'s number. All other open
+        /// sessions would be carried, unless a request is in flight at that moment.
+        pinned: Counters<{ Pin::COUNT }> => [u64; Pin::COUNT],
+        /// Sessions that lost their server and were closed instead of carried, in the order of
+        /// [`NotCarried::all`].
+        not_carried: Counters<{ NotCarried::COUNT }> => [u64; NotCarried::COUNT],
+        /// TLS handshakes completed with a new session.
+        tls_full: Counter => u64,
+        /// TLS handshakes completed by resuming an earlier session.
+        tls_resumed: Counter => u64,
+        /// TLS handshakes that failed, by [`TlsFailure`]'s number.
+        tls_failures: Counters<{ TlsFailure::ALL.len() }> => [u64; TlsFailure::ALL.len()],
+        /// TLS handshakes under way now: the client has sent something.
+        tls_running: Counter => u64,
+        /// TLS sessions with targets.
+        target_tls: TargetTlsCounters => TargetTlsSnapshot,
+        /// Shared upstream connections.
+        shared: SharedCounters => SharedSnapshot,
+    }
+    and {
+        /// Sessions open now, including those that wait at the gate.
+        open: u64,
+    }
 }
 
 impl WorkerCounters {
+    /// The worker's clock, in microseconds.
+    pub(crate) fn elapsed(&self) -> u64 {
+        self.command_time.elapsed()
+    }
+
     /// A session that was pinned by `before` is pinned by `now`.
     pub(crate) fn repin(&self, before: Option<Pin>, now: Option<Pin>) {
         if let Some(pin) = before {
@@ -119,7 +168,7 @@ impl ServiceCounters {
     #[must_use]
     pub fn snapshot(&self) -> ServiceSnapshot {
         let mut snapshot = ServiceSnapshot::default();
-        self.0.workers.iter().for_each(|counters| snapshot.add(counters));
+        self.0.workers.iter().for_each(|counters| counters.add_to(&mut snapshot));
         snapshot.open = snapshot.accepted.saturating_sub(snapshot.closed_in_all());
         snapshot
     }
@@ -130,86 +179,6 @@ impl ServiceCounters {
 #[derive(Debug, Clone, Default)]
 pub struct Stats {
     services: Arc<ArcSwap<Vec<ServiceCounters>>>,
-}
-
-/// The counters of one service since the start of the process, summed over all workers.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct ServiceSnapshot {
-    /// Sessions open now, including those that wait at the gate.
-    pub open: u64,
-    /// Sessions that wait at the gate now.
-    pub held: u64,
-    /// Times that a session began to wait at the gate.
-    pub waits: u64,
-    /// Connections accepted and served.
-    pub accepted: u64,
-    /// Connections rejected by a limit, by [`Limit`]'s number.
-    pub refused: [u64; Limit::ALL.len()],
-    /// Connections rejected because of where they came from, by [`Rejection`]'s number.
-    pub rejected: [u64; Rejection::ALL.len()],
-    /// Headers of the PROXY protocol received.
-    pub proxy_headers: u64,
-    /// Failed calls of `accept(2)`.
-    pub accept_errors: u64,
-    /// Connections handed over to a less loaded worker after accept.
-    pub handed_over: u64,
-    /// New clients that had to wait because their first bytes did not begin a request.
-    pub delayed: u64,
-    /// Sessions ended, by [`EndReason`]'s number.
-    pub closed: PerReason,
-    /// Bytes forwarded from clients to the target.
-    pub bytes_in: u64,
-    /// Bytes forwarded from the target to clients.
-    pub bytes_out: u64,
-    /// Bytes of both directions that were spliced through a kernel pipe.
-    pub bytes_spliced: u64,
-    /// Requests forwarded in full, in sessions that are followed (not opaque).
-    pub commands: u64,
-    /// Replies received in full, in sessions that are followed.
-    pub replies: u64,
-    /// Connections to the target opened.
-    pub dials: u64,
-    /// Failed attempts to open one, by [`DialFailure`]'s number.
-    pub dial_failures: [u64; DialFailure::ALL.len()],
-    /// Hints sent to discovery.
-    pub hints: u64,
-    /// The duration of commands: a sample, from the first bytes of a request written to the target
-    /// to the last byte of its reply read from it. Blocking commands are excluded.
-    pub command_time: Distribution,
-    /// The time to open a connection to the target, of successful attempts.
-    pub dial_time: Distribution,
-    /// Times that a session was carried to another connection.
-    pub carried: u64,
-    /// Of these, those without a name that the server denied its user to set.
-    pub names_dropped: u64,
-    /// Times that a session was moved to another replica to even the load.
-    pub rebalanced: u64,
-    /// Maintenance handshakes that were answered in place of the server.
-    pub maintenance_handshakes: u64,
-    /// Writes whose replies were replaced because too few replicas confirmed them in time.
-    pub not_confirmed: u64,
-    /// Requests refused because of their command, in the order of [`RefusedCommand::labels`].
-    pub refused_commands: [u64; RefusedCommand::COUNT],
-    /// Maintenance notifications, by [`MaintenanceKind`]'s number.
-    pub notices: [u64; MaintenanceKind::ALL.len()],
-    /// Sessions that are pinned to their server now, by [`Pin`]'s number. All other open sessions
-    /// would be carried, unless a request is in flight at that moment.
-    pub pinned: [u64; Pin::COUNT],
-    /// Sessions that lost their server and were closed instead of carried, in the order of
-    /// [`NotCarried::all`].
-    pub not_carried: [u64; NotCarried::COUNT],
-    /// TLS handshakes under way now: the client has sent something.
-    pub tls_running: u64,
-    /// TLS handshakes completed with a new session.
-    pub tls_full: u64,
-    /// TLS handshakes completed by resuming an earlier session.
-    pub tls_resumed: u64,
-    /// TLS handshakes that failed, by [`TlsFailure`]'s number.
-    pub tls_failures: [u64; TlsFailure::ALL.len()],
-    /// TLS sessions with targets.
-    pub target_tls: TargetTlsSnapshot,
-    /// Shared upstream connections.
-    pub shared: SharedSnapshot,
 }
 
 impl ServiceSnapshot {
@@ -235,54 +204,6 @@ impl ServiceSnapshot {
     #[must_use]
     pub fn refused_in_all(&self) -> u64 {
         self.refused.iter().chain(&self.rejected).sum()
-    }
-
-    fn add(&mut self, counters: &WorkerCounters) {
-        // Ends are read before beginnings, so that a session that does both in between is not
-        // missing from the open ones.
-        counters.closed.add_to(&mut self.closed.0);
-        let released = counters.released.get();
-        let waits = counters.held.get();
-        self.held += waits.saturating_sub(released);
-        self.waits += waits;
-        self.accepted += counters.accepted.get();
-        counters.refused.add_to(&mut self.refused);
-        counters.rejected.add_to(&mut self.rejected);
-        self.proxy_headers += counters.proxy_headers.get();
-        self.accept_errors += counters.accept_errors.get();
-        self.handed_over += counters.handed_over.get();
-        self.delayed += counters.delayed.get();
-        self.bytes_in += counters.bytes_in.get();
-        self.bytes_out += counters.bytes_out.get();
-        self.bytes_spliced += counters.bytes_spliced.get();
-        self.commands += counters.commands.get();
-        self.replies += counters.replies.get();
-        self.dials += counters.dials.get();
-        counters.dial_failures.add_to(&mut self.dial_failures);
-        self.hints += counters.hints.get();
-        self.command_time.add(&counters.measured.took);
-        self.dial_time.add(&counters.dialled_in);
-        self.carried += counters.carried.get();
-        self.names_dropped += counters.names_dropped.get();
-        self.rebalanced += counters.rebalanced.get();
-        self.maintenance_handshakes += counters.maintenance_handshakes.get();
-        self.not_confirmed += counters.not_confirmed.get();
-        counters.refused_commands.add_to(&mut self.refused_commands);
-        counters.notices.add_to(&mut self.notices);
-        counters.pinned.add_to(&mut self.pinned);
-        counters.not_carried.add_to(&mut self.not_carried);
-        self.add_tls(counters);
-        self.target_tls.add(&counters.target_tls);
-        self.shared.add(&counters.shared);
-    }
-
-    fn add_tls(&mut self, counters: &WorkerCounters) {
-        // Ends before beginnings, as above.
-        let (full, resumed) = (counters.tls_full.get(), counters.tls_resumed.get());
-        let failed = counters.tls_failures.add_to(&mut self.tls_failures);
-        self.tls_full += full;
-        self.tls_resumed += resumed;
-        self.tls_running += counters.tls_begun.get().saturating_sub(full + resumed + failed);
     }
 }
 

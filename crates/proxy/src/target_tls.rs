@@ -8,7 +8,7 @@ use std::time::Instant;
 use tls::rustls::Error;
 use tls::{Fault, FaultKind};
 
-use crate::counter::{Counter, Counters};
+use crate::counter::{Counter, Counters, counted};
 use crate::log_rate::LogRate;
 
 macro_rules! failures {
@@ -107,23 +107,19 @@ impl TargetTlsFailure {
     }
 }
 
-/// The counters of one worker.
-#[derive(Debug, Default)]
-pub(crate) struct TargetTlsCounters {
-    pub(crate) full: Counter,
-    pub(crate) resumed: Counter,
-    pub(crate) failures: Counters<{ TargetTlsFailure::COUNT }>,
-}
+counted! {
+    /// The counters of one worker.
+    pub(crate) struct TargetTlsCounters;
 
-/// TLS sessions with targets since the start of the process, summed over all workers.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct TargetTlsSnapshot {
-    /// Handshakes completed with a new session.
-    pub full: u64,
-    /// Handshakes completed by resuming an earlier session.
-    pub resumed: u64,
-    /// Failures, by [`TargetTlsFailure`]'s number.
-    pub failures: [u64; TargetTlsFailure::COUNT],
+    /// TLS sessions with targets since the start of the process, summed over all workers.
+    pub struct TargetTlsSnapshot {
+        /// Handshakes completed with a new session.
+        full: Counter => u64,
+        /// Handshakes completed by resuming an earlier session.
+        resumed: Counter => u64,
+        /// Failures, by [`TargetTlsFailure`]'s number.
+        failures: Counters<{ TargetTlsFailure::COUNT }> => [u64; TargetTlsFailure::COUNT],
+    }
 }
 
 impl TargetTlsSnapshot {
@@ -131,12 +127,6 @@ impl TargetTlsSnapshot {
     #[must_use]
     pub fn failed(&self, failure: TargetTlsFailure) -> u64 {
         self.failures.get(failure as usize).copied().unwrap_or(0)
-    }
-
-    pub(crate) fn add(&mut self, counters: &TargetTlsCounters) {
-        self.full += counters.full.get();
-        self.resumed += counters.resumed.get();
-        counters.failures.add_to(&mut self.failures);
     }
 }
 

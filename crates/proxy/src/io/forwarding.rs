@@ -123,15 +123,16 @@ impl ForwardingPolicy for RequestForwarding<'_> {
             *self.measured =
                 self.measured.saturating_sub(u32::try_from(bytes.len()).unwrap_or(u32::MAX));
         } else if !self.deferred {
-            let owed = self.stopwatch.before_write(&self.context.counters.measured, self.ledger);
+            let owed =
+                self.stopwatch.before_write(&self.context.counters.command_time, self.ledger);
             self.ledger.request(bytes);
             if let Some(owed) = owed {
-                self.stopwatch.start(owed, &self.context.counters.measured, self.ledger);
+                self.stopwatch.start(owed, &self.context.counters.command_time, self.ledger);
             }
         } else if let Some(owed) =
-            self.stopwatch.before_write(&self.context.counters.measured, self.ledger)
+            self.stopwatch.before_write(&self.context.counters.command_time, self.ledger)
         {
-            self.stopwatch.start_before_record(owed, &self.context.counters.measured);
+            self.stopwatch.start_before_record(owed, &self.context.counters.command_time);
         }
         self.context.counters.bytes_in.add(bytes.len() as u64);
     }
@@ -182,7 +183,7 @@ impl ReplyForwarding<'_> {
         *self.commands = self.commands.saturating_add(counts.requests);
         self.context.counters.commands.add(counts.requests.into());
         self.context.counters.replies.add(counts.replies.into());
-        self.stopwatch.replied(counts.replies, &self.context.counters.measured);
+        self.stopwatch.replied(counts.replies, &self.context.counters.command_time);
     }
 }
 

@@ -66,7 +66,7 @@ pub(crate) async fn serve(
         let Err(errno) = failure else {
             backoff.succeeded();
             accepted_count += 1;
-            if !context.silent_clients.admits_accept(|| context.counters.measured.elapsed()) {
+            if !context.silent_clients.admits_accept(|| context.counters.elapsed()) {
                 tokio::select! {
                     () = &mut closing => break,
                     () = tokio::time::sleep(FLOOD_PAUSE) => {}

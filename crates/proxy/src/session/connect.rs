@@ -227,7 +227,7 @@ impl<'a, C: ClientStream> Connecting<'a, C> {
         if !reused && !matches!(upstream, Upstream::Shared(_)) {
             context.counters.dials.increment();
             if matches!(self.mode, Mode::Fresh) {
-                context.counters.dialled_in.record(begin.elapsed());
+                context.counters.dial_time.record(begin.elapsed());
             }
         }
         // The target may have been superseded meanwhile: then nothing may be sent to it.

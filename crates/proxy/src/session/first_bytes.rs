@@ -105,7 +105,7 @@ pub(super) async fn await_if_rare(
 /// Delays a client that has begun as no client of Redis does.
 async fn doubt(base: &SessionBase, client: &mut impl ClientStream) -> Result<(), EndReason> {
     let context = &base.context;
-    let admitted = || context.silent_clients.admits_doubtful(context.counters.measured.elapsed());
+    let admitted = || context.silent_clients.admits_doubtful(context.counters.elapsed());
     for doubts in 0..DOUBTS {
         if admitted() {
             return Ok(());

@@ -38,30 +38,28 @@ const NOT_TLS: &[u8] = b"-ERR this port accepts TLS connections only\r\n";
 const BYTES_PER_NANOSECOND: u64 = 6;
 
 /// Counts a handshake that has begun, and how it ends.
-struct Running<'a>(&'a WorkerCounters, Option<TlsFailure>);
+struct Running<'a> {
+    counters: &'a WorkerCounters,
+    /// Whether it has resumed a session, or why it has failed.
+    result: Result<bool, TlsFailure>,
+}
 
 impl<'a> Running<'a> {
     fn new(counters: &'a WorkerCounters) -> Self {
-        counters.tls_begun.increment();
+        counters.tls_running.increment();
         // Unless it gets to its end.
-        Self(counters, Some(TlsFailure::Closed))
-    }
-
-    fn complete(mut self, is_resumed: bool) {
-        self.1 = None;
-        let counter = if is_resumed { &self.0.tls_resumed } else { &self.0.tls_full };
-        counter.increment();
-    }
-
-    fn failed(mut self, failure: TlsFailure) {
-        self.1 = Some(failure);
+        Self { counters, result: Err(TlsFailure::Closed) }
     }
 }
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        if let Some(failure) = self.1 {
-            self.0.tls_failures.increment(failure as usize);
+        let counters = self.counters;
+        counters.tls_running.decrement();
+        match self.result {
+            Ok(true) => counters.tls_resumed.increment(),
+            Ok(false) => counters.tls_full.increment(),
+            Err(failure) => counters.tls_failures.increment(failure as usize),
         }
     }
 }
@@ -110,7 +108,7 @@ pub(super) async fn accept(
         // What follows is past the deadline then.
         Ok(Ok(Ok(_))) | Err(_) => Ok(()),
     };
-    let running = Running::new(&base.context.counters);
+    let mut running = Running::new(&base.context.counters);
     let complete = async {
         first?;
         handshake.complete(socket).await
@@ -123,11 +121,11 @@ pub(super) async fn accept(
     let late = |_elapsed| Err((TlsFailure::Timeout, "it was not complete in time".to_owned()));
     match result.unwrap_or_else(late) {
         Ok(client) => {
-            running.complete(client.connection().is_resumed() == Some(true));
+            running.result = Ok(client.connection().is_resumed() == Some(true));
             Ok(client)
         }
         Err((failure, error)) => {
-            running.failed(failure);
+            running.result = Err(failure);
             log(base, failure, &error);
             Err(EndReason::TlsHandshakeFailed)
         }

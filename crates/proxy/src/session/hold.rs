@@ -33,6 +33,7 @@ pub(crate) struct Held<'a>(&'a WorkerCounters);
 
 impl<'a> Held<'a> {
     pub(crate) fn new(counters: &'a WorkerCounters) -> Self {
+        counters.waits.increment();
         counters.held.increment();
         Self(counters)
     }
@@ -40,7 +41,7 @@ impl<'a> Held<'a> {
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        self.0.released.increment();
+        self.0.held.decrement();
     }
 }
 

@@ -70,7 +70,7 @@ pub(crate) struct SessionBase {
 
 impl SessionBase {
     pub(crate) fn new(peer: Peer, context: Arc<WorkerContext>) -> Self {
-        let (ticket, since) = (context.drain.ticket(), context.counters.measured.elapsed());
+        let (ticket, since) = (context.drain.ticket(), context.counters.elapsed());
         let (stage, reason) = (Cell::new(Stage::Connecting), EndReason::Aborted);
         let (bytes, commands) = ((0, 0), 0);
         let (promotion, counted) = (Cell::new(None), Cell::new(None));
@@ -88,25 +88,20 @@ impl SessionBase {
     /// neither.
     pub(crate) fn count_as(&self, connection: Option<ConnectionUse>) {
         let counters = &self.context.counters.shared;
+        let counter = |connection| match connection {
+            ConnectionUse::Dedicated => &counters.dedicated,
+            ConnectionUse::Shared => &counters.sessions,
+        };
         let before = self.counted.replace(connection);
-        if before == connection {
-            return;
-        }
-        match before {
-            Some(ConnectionUse::Dedicated) => counters.dedicated.decrement(),
-            Some(ConnectionUse::Shared) => counters.left.increment(),
-            None => {}
-        }
-        match connection {
-            Some(ConnectionUse::Dedicated) => counters.dedicated.increment(),
-            Some(ConnectionUse::Shared) => counters.joined.increment(),
-            None => {}
+        if before != connection {
+            before.map(counter).inspect(|counter| counter.decrement());
+            connection.map(counter).inspect(|counter| counter.increment());
         }
     }
 
     /// How long it has lasted.
     pub(crate) fn age(&self) -> Duration {
-        let now = self.context.counters.measured.elapsed();
+        let now = self.context.counters.elapsed();
         Duration::from_micros(now.saturating_sub(self.since))
     }
 

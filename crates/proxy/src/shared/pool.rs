@@ -333,6 +333,7 @@ impl Entry {
             }
         };
         counters.opened.increment();
+        counters.connections.increment();
         counters.by_table.increment(source as usize);
         self.context.counters.dials.increment();
         self.connection.opened(self.key.resp3(), self.key.is_authenticated(), corrected);
@@ -345,7 +346,7 @@ impl Entry {
             shared @ Upstream::Shared(_) => (shared, Some(ConnectionEnd::Closed)),
         };
         counters.by_table.decrement(source as usize);
-        counters.closed.increment();
+        counters.connections.decrement();
         if self.target.fence().is_raised() {
             // The kernel would send again what a partitioned master has not acknowledged, when it
             // comes back.
@@ -364,7 +365,7 @@ impl Entry {
         let server = Server { target: &self.target, context: &self.context, deadline };
         let begin = Instant::now();
         let mut upstream = server.exchange(&mut replay).await?;
-        self.context.counters.dialled_in.record(begin.elapsed());
+        self.context.counters.dial_time.record(begin.elapsed());
         // While a script runs, nothing but the user and the protocol version can be set.
         let has_state = replay.has_shared_state() && (!self.succeeds || self.has_state_of(&replay));
         if !has_state {

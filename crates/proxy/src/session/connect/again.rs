@@ -135,7 +135,7 @@ impl Session {
         if !matches!(reason, EndReason::UpstreamReset | EndReason::UpstreamLost) {
             return false;
         }
-        let now = self.base.context.counters.measured.elapsed();
+        let now = self.base.context.counters.elapsed();
         let before = self.reset_at.replace(NonZeroU64::new(now));
         let since = |before: NonZeroU64| Duration::from_micros(now.saturating_sub(before.get()));
         before.is_none_or(|before| since(before) >= RESETS_APART)

@@ -70,7 +70,7 @@ impl Session {
             match Dial::begin(&target, &options.peek()) {
                 Ok(dial) if dial.is_done() && !target.is_unproved() && may_be_used(&target) => {
                     context.counters.dials.increment();
-                    context.counters.dialled_in.record(begin.elapsed());
+                    context.counters.dial_time.record(begin.elapsed());
                     dial.into_upstream()
                 }
                 dial => return Err(Some(FirstDial { target: Some(target), dial })),

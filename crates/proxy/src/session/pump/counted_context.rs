@@ -40,9 +40,13 @@ impl CountedContext {
 
     /// Counts the session as one that waits at the gate, or no longer.
     pub(in crate::session) fn count_waiting(&mut self, is_waiting: bool) {
+        let counters = &self.context.counters;
         match (mem::replace(&mut self.is_waiting, is_waiting), is_waiting) {
-            (false, true) => self.context.counters.held.increment(),
-            (true, false) => self.context.counters.released.increment(),
+            (false, true) => {
+                counters.waits.increment();
+                counters.held.increment();
+            }
+            (true, false) => counters.held.decrement(),
             _ => {}
         }
     }
