@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 use drain::{Drain, Phase};
 use resp::RefusedCommand;
 use target::Target;
+use tls::FaultKind;
 use tokio::sync::Notify;
 
 use crate::address::ListenerId;
@@ -14,13 +15,11 @@ use crate::counter::Counter;
 use crate::dial_permits::DialPermits;
 use crate::limits::{Limits, Slots};
 use crate::log_rate::LogRate;
-use crate::refused_replays::{LimitedClients, RefusedReplays};
-use crate::rejection::RejectionLog;
+use crate::rejection::Rejection;
 use crate::runtime::tasks::groups;
 use crate::service::{Hint, Service};
 use crate::silent_clients::SilentClients;
 use crate::stats::WorkerCounters;
-use crate::target_tls::TargetTlsLog;
 
 /// The state of a service that all workers share.
 #[derive(Debug)]
@@ -29,12 +28,19 @@ pub(crate) struct ServiceContext {
     pub(crate) limits: Arc<Limits>,
     /// Places of connections whose PROXY protocol header has not arrived.
     pub(crate) awaiting_header: Arc<Slots>,
-    pub(crate) rejection_log: RejectionLog,
-    /// The lines about refused commands.
-    pub(crate) refusal_log: LogRate<{ RefusedCommand::COUNT }>,
-    pub(crate) target_tls_log: TargetTlsLog,
-    pub(crate) refused_replays: RefusedReplays,
-    pub(crate) limited_clients: LimitedClients,
+    pub(crate) logs: ServiceLogs,
+}
+
+/// The lines of one service about what its peers do, by their kinds.
+#[derive(Debug, Default)]
+pub(crate) struct ServiceLogs {
+    pub(crate) rejections: LogRate<{ Rejection::ALL.len() }>,
+    pub(crate) refused_commands: LogRate<{ RefusedCommand::COUNT }>,
+    pub(crate) evicted_handshakes: LogRate<1>,
+    pub(crate) target_tls: LogRate<{ FaultKind::COUNT }>,
+    /// Sessions that a new master refuses: most of them, if it refuses one.
+    pub(crate) refused_replays: LogRate<1>,
+    pub(crate) limited_clients: LogRate<1>,
 }
 
 /// The state of one listening address that all workers share. It is a group of the drain, so that

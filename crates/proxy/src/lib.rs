@@ -50,7 +50,6 @@ mod maintenance_kind;
 mod not_carried;
 mod options;
 mod proxy_protocol;
-mod refused_replays;
 mod rejection;
 mod runtime;
 mod service;
@@ -110,7 +109,7 @@ pub use shared::{Desync, MemberId, UpstreamLedger, UpstreamLimits};
 pub use shared_counters::SharedSnapshot;
 pub use stats::{ServiceCounters, ServiceSnapshot, Stats};
 pub use target::{Network, Networks};
-pub use target_tls::{TargetTlsFailure, TargetTlsSnapshot};
+pub use target_tls::TargetTlsSnapshot;
 /// The versions of TLS, for [`TlsFacts`].
 pub use tls::Version as TlsVersion;
 pub use tls_listening::{TlsFailure, TlsListening};

@@ -1,10 +1,6 @@
-//! Why a client was rejected because of where it came from, and the bounded log about it.
+//! Why a client was rejected because of where it came from.
 
-use std::time::Instant;
-
-use crate::address::Peer;
 use crate::labelled::labelled;
-use crate::log_rate::LogRate;
 use crate::proxy_protocol::parse::HeaderFault;
 
 labelled! {
@@ -52,21 +48,6 @@ impl From<HeaderFault> for Rejection {
         }
     }
 }
-
-/// Logs rejected clients of one service, at most one line per reason and interval: strangers decide
-/// how many there are.
-#[derive(Debug, Default)]
-pub(crate) struct RejectionLog(LogRate<{ Rejection::ALL.len() }>);
-
-impl RejectionLog {
-    pub(crate) fn record(&self, service: &str, client: Peer, why: Rejection) {
-        if let Some(unlogged) = self.0.due(why as usize, Instant::now()) {
-            let reason = why.label();
-            tracing::warn!(service, %client, reason, unlogged, "client rejected");
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

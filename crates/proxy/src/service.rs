@@ -59,7 +59,7 @@ labelled! {
         /// Anything else.
         Other = "other",
         /// The connection was opened, but no TLS session over it: see
-        /// [`TargetTlsFailure`](crate::TargetTlsFailure).
+        /// [`TargetTlsSnapshot`](crate::TargetTlsSnapshot).
         Tls = "tls",
     }
 }

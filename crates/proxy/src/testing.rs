@@ -22,15 +22,12 @@ use socket2::Socket;
 use target::{Destination, EmptyPool, PoolWriter, Target, TargetSource, TargetWriter};
 
 use crate::address::{ListenerId, Peer};
-use crate::context::{ListenerContext, ServiceContext, WorkerContext};
+use crate::context::{ListenerContext, ServiceContext, ServiceLogs, WorkerContext};
 use crate::counter::Counter;
 use crate::limits::{Limits, ResourceShortage, Slots};
-use crate::refused_replays::{LimitedClients, RefusedReplays};
-use crate::rejection::RejectionLog;
 use crate::session::report::SessionBase;
 use crate::silent_clients::SilentClients;
 use crate::stats::ServiceCounters;
-use crate::target_tls::TargetTlsLog;
 use crate::{
     AddressPlan, EndReason, Hint, Hints, NoHints, Options, Running, Service, ServiceSnapshot,
 };
@@ -337,11 +334,7 @@ pub(crate) fn context() -> (TargetWriter, Arc<WorkerContext>) {
         service,
         limits: Limits::new(1, 0, Slots::new(1), ResourceShortage::default()),
         awaiting_header: Slots::new(2),
-        rejection_log: RejectionLog::default(),
-        refusal_log: Default::default(),
-        target_tls_log: TargetTlsLog::default(),
-        refused_replays: RefusedReplays::default(),
-        limited_clients: LimitedClients::default(),
+        logs: ServiceLogs::default(),
     });
     let counters = ServiceCounters::new(Arc::from("s"), 1).of_worker(0).unwrap();
     let drain = drain::new(ShutdownSettings::default()).0;

@@ -46,6 +46,9 @@ pub enum FaultKind {
 }
 
 impl FaultKind {
+    /// The number of kinds.
+    pub const COUNT: usize = Self::Internal as usize + 1;
+
     /// The word for machines: the same one in metrics of discovery and of sessions, in the status
     /// and in logs. It does not change between releases.
     #[must_use]

@@ -18,7 +18,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
 
 use crate::limits::sources::ClientSource;
-use crate::log_rate::LogRate;
 
 /// One in this many places is kept free of waiting handshakes.
 const KEPT_FREE: usize = 8;
@@ -28,7 +27,6 @@ const KEPT_FREE: usize = 8;
 pub(crate) struct WaitingHandshakes {
     next: AtomicU64,
     list: Mutex<WaitingList>,
-    pub(crate) log: LogRate<1>,
 }
 
 /// Where a client comes from; `None` on a Unix socket.

@@ -17,6 +17,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Instant;
 
 use drain::Phase;
 use rustix::io::Errno;
@@ -138,6 +139,9 @@ fn continue_with(
 
 pub(super) fn reject(socket: &OwnedFd, client: Peer, why: Rejection, context: &WorkerContext) {
     context.counters.rejected.increment(why as usize);
-    context.shared.rejection_log.record(&context.shared.service.name, client, why);
+    let (service, logs) = (&*context.shared.service.name, &context.shared.logs);
+    if let Some(unlogged) = logs.rejections.due(why as usize, Instant::now()) {
+        tracing::warn!(service, %client, reason = why.label(), unlogged, "client rejected");
+    }
     super::accept_loop::dismiss(socket, why.reply(), context.listener.tls);
 }

@@ -138,7 +138,7 @@ fn log(base: &SessionBase, failure: TlsFailure, error: &str) {
     let (client, reason) = (base.peer, failure.label());
     match failure {
         TlsFailure::Evicted => {
-            let log = &base.context.shared.limits.handshakes.log;
+            let log = &base.context.shared.logs.evicted_handshakes;
             if let Some(unlogged) = log.due(0, Instant::now()) {
                 tracing::warn!(service, %client, error, unlogged, "TLS handshake evicted");
             }

@@ -344,7 +344,7 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
     fn count_refused(&self, command: RefusedCommand) {
         self.context.counters.refused_commands.increment(command.index());
         let shared = &self.context.shared;
-        if let Some(unlogged) = shared.refusal_log.due(command.index(), Instant::now()) {
+        if let Some(unlogged) = shared.logs.refused_commands.due(command.index(), Instant::now()) {
             let (service, command) = (&*shared.service.name, command.label());
             tracing::warn!(
                 service,

@@ -10,6 +10,7 @@
 //! for a client. Then no connection to it is shared.
 
 use std::rc::Rc;
+use std::time::Instant;
 
 use crate::shared::commands::Commands;
 use crate::shared::server_limits::{ASK_LIMITS, LARGEST_LIMITS, limits_clients};
@@ -62,7 +63,14 @@ async fn read(
     let (service, addr) = (&*context.shared.service.name, target.addr());
     let limits = server.ask(upstream, ASK_LIMITS, LARGEST_LIMITS).await;
     if limits_clients(&limits.map_err(NotRead::Failed)?) {
-        context.shared.limited_clients.record(service, target);
+        if let Some(unlogged) = context.shared.logs.limited_clients.due(0, Instant::now()) {
+            tracing::warn!(
+                service, upstream = %addr, unlogged,
+                "connections are not shared: the server limits what it keeps for a client \
+                 (client-output-buffer-limit normal or maxmemory-clients) and would close them for \
+                 one client's large reply"
+            );
+        }
         return Err(NotRead::Failed(Failed::Refused));
     }
     let Some(table) = read_table(&reply) else {

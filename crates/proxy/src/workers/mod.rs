@@ -30,7 +30,7 @@ use drain::{Controller, Drain, ShutdownSettings};
 use tokio::sync::{Notify, mpsc};
 
 use crate::address::ListenerId;
-use crate::context::{ListenerContext, ServiceContext, WorkerContext};
+use crate::context::{ListenerContext, ServiceContext, ServiceLogs, WorkerContext};
 use crate::counter::Counter;
 use crate::dial_permits::DialPermits;
 use crate::io::pipe;
@@ -39,8 +39,6 @@ use crate::listener::NewListener;
 use crate::listener::inbox::{Inboxes, WorkerCommand};
 use crate::listener::screening::MAX_AWAITING_HEADER;
 use crate::options::Options;
-use crate::refused_replays::{LimitedClients, RefusedReplays};
-use crate::rejection::RejectionLog;
 use crate::runtime::heartbeat::{BEAT_INTERVAL, Heartbeat};
 use crate::runtime::reactor::Reactor;
 use crate::runtime::tasks::WorkerHandle;
@@ -48,7 +46,6 @@ use crate::runtime::timers::TimerThread;
 use crate::service::Service;
 use crate::silent_clients::SilentClients;
 use crate::stats::{ServiceCounters, Stats};
-use crate::target_tls::TargetTlsLog;
 use crate::workers::worker::{ExitReport, Worker};
 
 pub use crate::workers::session_visitor::{KillError, NoAnswer, SessionBatch, SessionVisits};
@@ -306,11 +303,7 @@ impl Running {
             service: Arc::new(service),
             limits,
             awaiting_header: Slots::new(MAX_AWAITING_HEADER),
-            rejection_log: RejectionLog::default(),
-            refusal_log: Default::default(),
-            target_tls_log: TargetTlsLog::default(),
-            refused_replays: RefusedReplays::default(),
-            limited_clients: LimitedClients::default(),
+            logs: ServiceLogs::default(),
         });
         let dial_permits = (0..workers).map(|_| Arc::default()).collect();
         let number = self.next_service;

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use proxy::{
     DialFailure, EndReason, Limit, MaintenanceKind, NotCarried, Pin, RefusedCommand, Rejection,
-    ServiceSnapshot, SharedSnapshot, TargetTlsFailure, TlsFailure,
+    ServiceSnapshot, SharedSnapshot, TargetTlsSnapshot, TlsFailure,
 };
 use sentinel::{Alarm, DiscoverySnapshot, OperationsSnapshot, ReplicaPoolSnapshot, ReplicaState};
 
@@ -172,9 +172,9 @@ fn tls_handshakes(page: &mut Exposition, of: &[LabelPair<'_>], traffic: &Service
         let labels = [of, &[("kind", kind)]].concat();
         page.count("pointsman_target_tls_handshakes_total", &labels, count);
     }
-    for (failure, count) in TargetTlsFailure::ALL.iter().zip(target.failures) {
-        let labels = [of, &[("reason", failure.label())]].concat();
-        page.count("pointsman_target_tls_errors_total", &labels, count);
+    for fault in TargetTlsSnapshot::FAULTS {
+        let labels = [of, &[("reason", fault.as_str())]].concat();
+        page.count("pointsman_target_tls_errors_total", &labels, target.failed(fault));
     }
 }
 

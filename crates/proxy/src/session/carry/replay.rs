@@ -11,6 +11,7 @@ use std::time::Instant;
 
 use resp::{Frames, Ledger, Limits, Replay, ReplayError};
 use target::Target;
+use tls::OutsideText;
 
 use crate::context::WorkerContext;
 use crate::end_reason::EndReason;
@@ -123,14 +124,26 @@ impl Server<'_> {
             Ok((upstream, finished))
         });
         if matches!(replayed, Err(Failed::Refused)) {
-            let shared = &self.context.shared;
-            shared.refused_replays.record(&shared.service.name, self.target, &refusal);
+            self.log_refusal(&refusal);
         }
         let (upstream, (ledger, messages)) = replayed?;
         if lacks_names {
             self.context.counters.names_dropped.increment();
         }
         Ok((upstream, Box::new(Replayed { ledger, messages, idle: None })))
+    }
+
+    fn log_refusal(self, refusal: &[u8]) {
+        let shared = &self.context.shared;
+        let Some(unlogged) = shared.logs.refused_replays.due(0, Instant::now()) else { return };
+        let error = match refusal {
+            [] => "it sent unexpected replies".into(),
+            words => OutsideText::of_bytes(words, OutsideText::MAX_CHARS),
+        };
+        tracing::warn!(
+            service = &*shared.service.name, upstream = %self.target.addr(), %error, unlogged,
+            "new master refuses a session that the old one had accepted"
+        );
     }
 
     /// Opens a connection and has all requests of `replay` answered on it.

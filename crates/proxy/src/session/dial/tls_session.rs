@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use target::Target;
-use tls::{ClientTls, TlsConnection};
+use tls::{ClientTls, Fault, FaultKind, Problem, TlsConnection};
 
 use crate::context::WorkerContext;
 use crate::io::stream::SocketStream;
@@ -25,14 +25,11 @@ use crate::runtime::tasks;
 use crate::service::DialFailure;
 use crate::session::handshake;
 use crate::session::upstream::Upstream;
-use crate::target_tls::{FailedTls, TargetTlsFailure};
+use crate::target_tls::fault_of;
 
 /// The first byte of the records with which a server begins: a handshake or an alert (RFC 8446,
 /// section 5.1).
 const FIRST_BYTES: [u8; 2] = [0x16, 0x15];
-
-/// Why a session could not be opened, and in words.
-type Failed = (TargetTlsFailure, String);
 
 /// Opens a TLS session over `socket`, until `deadline`.
 ///
@@ -46,14 +43,8 @@ pub(super) async fn open(
     context: &WorkerContext,
     deadline: Instant,
 ) -> Result<Upstream, DialFailure> {
-    let opened =
-        match tokio::time::timeout_at(deadline.into(), shake(socket, tls, target, context)).await {
-            Ok(opened) => opened,
-            Err(_elapsed) => {
-                Err((TargetTlsFailure::TimedOut, "it was not complete in time".to_owned()))
-            }
-        };
-    match opened {
+    let shaken = tokio::time::timeout_at(deadline.into(), shake(socket, tls, target, context));
+    match shaken.await.unwrap_or_else(|_elapsed| Err(Fault::timed_out())) {
         Ok(stream) => {
             let counters = &context.counters.target_tls;
             let counter = match stream.connection().is_resumed() {
@@ -63,8 +54,8 @@ pub(super) async fn open(
             counter.increment();
             Ok(Upstream::Tls(stream))
         }
-        Err((failure, error)) => {
-            note(context, target, failure, &error);
+        Err(fault) => {
+            note(context, target, &fault);
             Err(DialFailure::Tls)
         }
     }
@@ -76,10 +67,13 @@ async fn shake(
     tls: &ClientTls,
     target: &Target,
     context: &WorkerContext,
-) -> Result<TlsStream<tls::ClientSide>, Failed> {
-    let (config, name) = server_of(tls, target, context)?;
-    let connection = TlsConnection::connect(config, name)
-        .map_err(|error| (TargetTlsFailure::Internal, error.to_string()))?;
+) -> Result<TlsStream<tls::ClientSide>, Fault> {
+    let internal = |what| Fault { kind: FaultKind::Internal, what, remedy: "report this error" };
+    let closed = |error: io::Error| Fault { what: error.to_string(), ..Fault::closed() };
+    let server = server_of(tls, target, context);
+    let (config, name) = server.map_err(|problem| internal(problem.to_string()))?;
+    let connection =
+        TlsConnection::connect(config, name).map_err(|error| internal(error.to_string()))?;
     let mut stream = TlsStream::new(socket, connection);
     let (mut received, mut is_first) = (Vec::new(), true);
     loop {
@@ -88,37 +82,29 @@ async fn shake(
         match poll_fn(|cx| handshake::poll_step(cx, &mut stream, &mut received)).await {
             Ok(HandshakeStep::Complete) => return Ok(stream),
             Ok(HandshakeStep::Receive) => {}
-            Err(HandshakeError::Protocol(error)) => {
-                return Err((TargetTlsFailure::of(&error), error.to_string()));
-            }
-            Err(HandshakeError::Socket(error)) => return Err(closed(&error)),
+            Err(HandshakeError::Protocol(error)) => return Err(Fault::of(&error)),
+            Err(HandshakeError::Socket(error)) => return Err(closed(error)),
         }
         match poll_fn(|cx| stream.poll_receive(cx, &mut received)).await {
             Ok(1..) => {}
-            Ok(0) => return Err((TargetTlsFailure::Closed, "the target closed it".to_owned())),
-            Err(error) => return Err(closed(&error)),
+            Ok(0) => return Err(Fault::closed()),
+            Err(error) => return Err(closed(error)),
         }
         let begins = received.first().is_some_and(|first| FIRST_BYTES.contains(first));
         if std::mem::take(&mut is_first) && !begins {
-            return Err((TargetTlsFailure::NotTls, "the target does not speak TLS".to_owned()));
+            return Err(Fault::not_tls());
         }
     }
-}
-
-fn closed(error: &io::Error) -> Failed {
-    (TargetTlsFailure::Closed, error.to_string())
 }
 
 type Server = (Arc<tls::rustls::ClientConfig>, tls::rustls::pki_types::ServerName<'static>);
 
 /// The settings for a session with `target`, and the name that is asked for and verified there.
-fn server_of(tls: &ClientTls, target: &Target, context: &WorkerContext) -> Result<Server, Failed> {
+fn server_of(tls: &ClientTls, target: &Target, context: &WorkerContext) -> Result<Server, Problem> {
     let announced = &*target.destination().name;
     let names = Arc::clone(&context.shared.service.options.now().target_names);
     let announced = names.get(announced).map_or(host(announced), AsRef::as_ref);
-    tls.connect(announced)
-        .or_else(|_| tls.connect(&target.addr().ip().to_string()))
-        .map_err(|problem| (TargetTlsFailure::Internal, problem.to_string()))
+    tls.connect(announced).or_else(|_| tls.connect(&target.addr().ip().to_string()))
 }
 
 /// The host of `host:port`.
@@ -131,23 +117,26 @@ fn host(name: &str) -> &str {
 /// whether it is.
 #[cold]
 pub(crate) fn note_error(context: &WorkerContext, target: &Target, error: &io::Error) -> bool {
-    let failure = TargetTlsFailure::of_connection(error);
-    if let Some(failure) = failure {
-        note(context, target, failure, &error.to_string());
-    }
-    failure.is_some()
+    let fault = fault_of(error);
+    fault.iter().for_each(|fault| note(context, target, fault));
+    fault.is_some()
 }
 
 #[cold]
-fn note(context: &WorkerContext, target: &Target, failure: TargetTlsFailure, error: &str) {
-    context.counters.target_tls.failures.increment(failure as usize);
+fn note(context: &WorkerContext, target: &Target, Fault { kind, what, remedy }: &Fault) {
+    context.counters.target_tls.failures.increment(*kind as usize);
     let shared = &context.shared;
+    let log = &shared.logs.target_tls;
+    let Some(unlogged) = log.due(*kind as usize, Instant::now()) else { return };
     let tls = shared.service.options.now().target_tls.clone();
     let name = tls.and_then(|tls| server_of(&tls, target, context).ok()).map(|(_, name)| name);
-    let expected = name.as_ref().map_or_else(Default::default, |name| name.to_str());
-    let (announced, target) = (&*target.destination().name, target.addr());
-    let failed = FailedTls { target, announced, expected: &expected, failure };
-    shared.target_tls_log.record(&shared.service.name, &failed, error);
+    let expected = &*name.as_ref().map_or_else(Default::default, |name| name.to_str());
+    let (service, announced) = (&*shared.service.name, &*target.destination().name);
+    let (target, reason) = (target.addr(), kind.as_str());
+    tracing::warn!(
+        service, %target, announced, expected, reason, error = what, remedy, unlogged,
+        "TLS session with the target failed"
+    );
 }
 
 #[cfg(test)]

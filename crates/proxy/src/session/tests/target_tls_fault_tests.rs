@@ -5,13 +5,13 @@ use std::io::{Read, Write};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tls::{ClientSettings, ClientTls, Version};
+use tls::{ClientSettings, ClientTls, FaultKind, Version};
 
 use crate::session::carry::proof_tests::PING;
 use crate::testing::tls_client::{NAME, TestCa};
 use crate::testing::tls_target::{answer_proof_tls, expect_from, read_to_end, say};
 use crate::testing::{Backend, SOON, TestProxy, rest};
-use crate::{DialFailure, EndReason, Hint, Options, Sessions, TargetTlsFailure, WaitsFor};
+use crate::{DialFailure, EndReason, Hint, Options, Sessions, TargetTlsSnapshot, WaitsFor};
 
 /// A proxy with these settings towards a server.
 fn proxy(settings: &ClientSettings, backend: &Backend) -> (TestProxy, ClientTls) {
@@ -25,11 +25,11 @@ fn proxy(settings: &ClientSettings, backend: &Backend) -> (TestProxy, ClientTls)
 
 /// Waits until a session with the target has failed, and checks why.
 #[track_caller]
-fn wait_for_failure(proxy: &TestProxy, failure: TargetTlsFailure) {
-    let stats = proxy
-        .wait_for("a failure", |stats| stats.target_tls.failures != [0; TargetTlsFailure::COUNT]);
-    let failed = |it: &TargetTlsFailure| stats.target_tls.failed(*it) > 0;
-    let all: Vec<_> = TargetTlsFailure::ALL.iter().filter(|it| failed(it)).collect();
+fn wait_for_failure(proxy: &TestProxy, failure: FaultKind) {
+    let stats =
+        proxy.wait_for("a failure", |stats| stats.target_tls.failures != [0; FaultKind::COUNT]);
+    let failed = |it: &FaultKind| stats.target_tls.failed(*it) > 0;
+    let all: Vec<_> = TargetTlsSnapshot::FAULTS.iter().filter(|it| failed(it)).collect();
     assert_eq!(all, [&failure]);
 }
 
@@ -73,7 +73,7 @@ fn waits_until_the_certificate_has_the_right_name() {
         }
     };
     assert!(error.contains("certificate") || error.contains("Certificate"), "{error}");
-    wait_for_failure(&proxy, TargetTlsFailure::WrongName);
+    wait_for_failure(&proxy, FaultKind::WrongName);
     wait_for_hint(&proxy);
     assert!(proxy.stats().dial_failures[DialFailure::Tls as usize] > 0);
     // The client was not disconnected, and is served by the first attempt that succeeds.
@@ -94,7 +94,7 @@ fn verifies_the_address_of_a_target_without_a_configured_name() {
     let _client = proxy.client();
     refuse_in_background(backend, ca.server());
     // The certificate is not for 127.0.0.1.
-    wait_for_failure(&proxy, TargetTlsFailure::WrongName);
+    wait_for_failure(&proxy, FaultKind::WrongName);
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn refuses_certificates_of_another_authority() {
     let (proxy, _tls) = proxy(&ca.target_settings(), &backend);
     let _client = proxy.client();
     refuse_in_background(backend, other.server());
-    wait_for_failure(&proxy, TargetTlsFailure::UnknownIssuer);
+    wait_for_failure(&proxy, FaultKind::UnknownIssuer);
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn names_targets_that_want_a_certificate() {
         let (proxy, _tls) = proxy(&ca.target_settings(), &backend);
         let _client = proxy.client();
         refuse_in_background(backend, ca.mutual_server(version));
-        wait_for_failure(&proxy, TargetTlsFailure::Refused);
+        wait_for_failure(&proxy, FaultKind::Refused);
     }
 }
 
@@ -151,7 +151,7 @@ fn holds_clients_whose_target_refuses_the_certificate() {
         let mut refused = backend.accept_silent_tls(&config);
         while refused.conn.complete_io(&mut refused.sock).is_ok() {}
         drop(refused);
-        wait_for_failure(&proxy, TargetTlsFailure::Refused);
+        wait_for_failure(&proxy, FaultKind::Refused);
         wait_for_hint(&proxy);
         assert!(proxy.stats().dial_failures[DialFailure::Tls as usize] > 0, "{version:?}");
         // The client is served when there is a certificate that the server accepts.
@@ -188,7 +188,7 @@ fn names_targets_that_do_not_speak_tls() {
     let _client = proxy.client();
     let mut server = backend.accept();
     server.write_all(b"-ERR unknown command\r\n").unwrap();
-    wait_for_failure(&proxy, TargetTlsFailure::NotTls);
+    wait_for_failure(&proxy, FaultKind::NotTls);
 }
 
 #[test]
@@ -201,7 +201,7 @@ fn counts_the_handshake_as_part_of_the_dial() {
     proxy.commit(backend.addr());
     let _client = proxy.client();
     let mut server = backend.accept();
-    wait_for_failure(&proxy, TargetTlsFailure::TimedOut);
+    wait_for_failure(&proxy, FaultKind::TimedOut);
     // It is closed, and the next attempt follows.
     let mut hello = Vec::new();
     server.read_to_end(&mut hello).unwrap();
@@ -244,7 +244,7 @@ fn ends_sessions_at_a_forged_record_of_the_target() {
     server.sock.write_all(&record).unwrap();
     assert_eq!(rest(&mut client), b"");
     proxy.wait_for_end(EndReason::TargetTlsFailed);
-    wait_for_failure(&proxy, TargetTlsFailure::Broken);
+    wait_for_failure(&proxy, FaultKind::Broken);
     // The alert says that the record was refused.
     assert!(server.read(&mut [0; 16]).is_err());
 }
@@ -263,7 +263,7 @@ fn hints_at_a_failed_target_of_a_carried_session() {
     proxy.commit(new.addr());
     let mut next = new.accept();
     next.write_all(b"-ERR no\r\n").unwrap();
-    wait_for_failure(&proxy, TargetTlsFailure::NotTls);
+    wait_for_failure(&proxy, FaultKind::NotTls);
     wait_for_hint(&proxy);
     let mut next = new.accept_tls(&ca.server());
     expect_from(&mut next, PING);
@@ -279,7 +279,7 @@ fn bounds_attempts_after_failed_handshakes() {
     let backend = Backend::new();
     let (proxy, _tls) = proxy(&ca.target_settings(), &backend);
     let clients = [(); 100].map(|()| proxy.client());
-    while proxy.stats().target_tls.failed(TargetTlsFailure::NotTls) < 100 {
+    while proxy.stats().target_tls.failed(FaultKind::NotTls) < 100 {
         if let Some(mut server) = backend.next() {
             // The proxy may have closed it.
             drop(server.write_all(b"-ERR no\r\n"));
