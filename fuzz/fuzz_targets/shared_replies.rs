@@ -4,14 +4,13 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use proxy::{Desync, MemberId, UpstreamLedger, UpstreamLimits};
+use proxy::{Desync, Load, MemberId, UpstreamLedger};
 
 /// What was delivered to each client, the replies that ended, and why the connection was closed.
 type Outcome = ([Vec<u8>; 4], u64, Option<Desync>);
 
 fn deliver(seed: u8, bytes: &[u8], size: usize) -> Outcome {
-    let limits = UpstreamLimits::default();
-    let mut ledger = UpstreamLedger::new(seed & 1 == 0, seed & 2 == 0, limits);
+    let mut ledger = UpstreamLedger::new(seed & 1 == 0, seed & 2 == 0, Load::MOST);
     for member in 0..12 {
         let count = 1 + u32::from(seed) % 3;
         assert!(ledger.send(MemberId(member % 4), count, 10, member % 5 == 4));

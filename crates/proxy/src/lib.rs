@@ -105,7 +105,7 @@ pub use session_row::{
 pub use shared::isolation::run as run_isolation;
 /// For the fuzz target of replies on shared connections.
 #[cfg(fuzzing)]
-pub use shared::{Desync, MemberId, UpstreamLedger, UpstreamLimits};
+pub use shared::{Desync, Load, MemberId, UpstreamLedger};
 pub use shared_counters::SharedSnapshot;
 pub use stats::{ServiceCounters, ServiceSnapshot, Stats};
 pub use target::{Network, Networks};

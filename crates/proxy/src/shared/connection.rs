@@ -18,8 +18,8 @@ use crate::shared::connection_end::ConnectionEnd;
 use crate::shared::gathering::Gathering;
 use crate::shared::id_hasher::IdHasher;
 use crate::shared::member_state::{MemberState, Promotion, Received, Rules};
-use crate::shared::turn_queue::{Quantum, Room, Taken, TurnQueue};
-use crate::shared::upstream_ledger::{Desync, MemberId, UpstreamLedger, UpstreamLimits};
+use crate::shared::turn_queue::{QUANTUM, Taken, TurnQueue};
+use crate::shared::upstream_ledger::{Desync, Load, MemberId, UpstreamLedger};
 use crate::shared_counters::SharedCounters;
 
 /// Reads in a row before sessions and the event loop run.
@@ -34,8 +34,7 @@ type Members = HashMap<MemberId, Rc<RefCell<MemberState>>, BuildHasherDefault<Id
 #[derive(Debug)]
 struct Part {
     member: MemberId,
-    requests: u32,
-    bytes: u32,
+    sent: Load,
     script: bool,
 }
 
@@ -48,7 +47,7 @@ struct State {
     gathering: Gathering,
     /// `None` until the connection is open.
     ledger: Option<UpstreamLedger>,
-    limits: UpstreamLimits,
+    limits: Load,
     /// How the server's own table of commands differs from the built-in one.
     corrected: Option<Rc<Commands>>,
     /// Requests. If `parts` is empty, the write of them has begun, and the first `written` bytes
@@ -80,11 +79,11 @@ pub(crate) struct Connection(RefCell<State>);
 impl Connection {
     /// A connection that is being opened. Requests wait.
     pub(crate) fn new() -> Self {
-        Self::with_limits(Quantum::default(), UpstreamLimits::default())
+        Self::with_limits(QUANTUM, Load::MOST)
     }
 
     /// The same with other limits.
-    pub(super) fn with_limits(quantum: Quantum, limits: UpstreamLimits) -> Self {
+    pub(super) fn with_limits(quantum: Load, limits: Load) -> Self {
         Self(RefCell::new(State {
             members: Members::default(),
             resting: 0,
@@ -324,7 +323,7 @@ impl Connection {
         // Only after a panic: whether they were sent is not known.
         for part in std::mem::take(&mut state.parts) {
             if let Some(member) = state.members.get(&part.member) {
-                member.borrow_mut().commit(part.requests, part.bytes);
+                member.borrow_mut().commit(part.sent);
             }
         }
         (std::mem::take(&mut state.members), state.ledger.take())
@@ -441,15 +440,14 @@ impl State {
     fn prepare(&mut self) {
         let Self { members, turns, ledger, outgoing, parts, corrected, admits_anyone, .. } = self;
         let Some(ledger) = ledger else { return };
-        let (requests, bytes) = ledger.room();
         let rules = Rules { corrected: corrected.as_deref(), small: *admits_anyone == Some(false) };
-        turns.give_turns(Room { requests, bytes }, |member, quantum, room| {
+        turns.give_turns(ledger.room(), |member, quantum, room| {
             let Some(state) = members.get(&member) else {
-                return Taken::Sent { requests: 0, bytes: 0, more: false };
+                return Taken::Sent { sent: Load::default(), more: false };
             };
             let (taken, script) = state.borrow_mut().take(quantum, room, rules, outgoing);
-            if let Taken::Sent { requests: requests @ 1.., bytes, .. } = taken {
-                parts.push(Part { member, requests, bytes, script });
+            if let Taken::Sent { sent: sent @ Load { requests: 1.., .. }, .. } = taken {
+                parts.push(Part { member, sent, script });
             }
             taken
         });
@@ -461,11 +459,11 @@ impl State {
         let Some(ledger) = &mut self.ledger else { return Err(broken) };
         let mut counted = true;
         self.gathering.sends(self.parts.len());
-        for Part { member, requests, bytes, script } in self.parts.drain(..) {
-            counted &= ledger.send(member, requests, bytes, script);
-            counters.requests.add(u64::from(requests));
+        for Part { member, sent, script } in self.parts.drain(..) {
+            counted &= ledger.send(member, sent.requests, sent.bytes, script);
+            counters.requests.add(u64::from(sent.requests));
             match self.members.get(&member) {
-                Some(state) => state.borrow_mut().commit(requests, bytes),
+                Some(state) => state.borrow_mut().commit(sent),
                 None => ledger.leave(member),
             }
         }

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use crate::shared::commands::Commands;
 use crate::shared::reply_window::ReplyWindow;
-use crate::shared::turn_queue::{Quantum, Room, Taken};
-use crate::shared::upstream_ledger::MemberId;
+use crate::shared::turn_queue::Taken;
+use crate::shared::upstream_ledger::{Load, MemberId};
 use resp::{NextRequest, PromotionReason, Sharing, WholeRequests};
 
 use crate::end_reason::EndReason;
@@ -151,8 +151,8 @@ impl MemberState {
     /// Moves requests to `outgoing`. Also returns whether they are a script.
     pub(super) fn take(
         &mut self,
-        quantum: Quantum,
-        room: Room,
+        quantum: Load,
+        room: Load,
         rules: Rules<'_>,
         outgoing: &mut Vec<u8>,
     ) -> (Taken, bool) {
@@ -184,7 +184,7 @@ impl MemberState {
         let more = requests > 0 && self.taken < self.buffer.len();
         self.queued = more;
         let bytes = u32::try_from(len).unwrap_or(u32::MAX);
-        (Taken::Sent { requests, bytes, more }, script)
+        (Taken::Sent { sent: Load { requests, bytes }, more }, script)
     }
 
     /// [`next`](Self::next), unless the server would not take it.
@@ -238,8 +238,8 @@ impl MemberState {
         None
     }
 
-    /// So many requests, of so many bytes, are part of a write that has begun.
-    pub(super) fn commit(&mut self, requests: u32, bytes: u32) {
+    /// These requests are part of a write that has begun.
+    pub(super) fn commit(&mut self, Load { requests, bytes }: Load) {
         let len = usize::try_from(bytes).unwrap_or(usize::MAX);
         self.sent = self.sent.saturating_add(len).min(self.taken);
         self.in_flight = self.in_flight.saturating_add(requests);

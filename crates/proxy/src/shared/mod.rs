@@ -82,4 +82,4 @@ pub(crate) use connection_end::ConnectionEnd;
 pub(crate) use member::{Member, Offer, RestingMember};
 pub(crate) use member_state::Promotion;
 #[cfg(fuzzing)]
-pub use upstream_ledger::{Desync, MemberId, UpstreamLedger, UpstreamLimits};
+pub use upstream_ledger::{Desync, Load, MemberId, UpstreamLedger};

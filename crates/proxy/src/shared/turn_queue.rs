@@ -8,41 +8,18 @@
 
 use std::collections::VecDeque;
 
-use crate::shared::upstream_ledger::MemberId;
+use crate::shared::upstream_ledger::{Load, MemberId};
 
 /// What a client may send in one turn. One request may exceed the bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Quantum {
-    /// Maximum number of requests; at least one.
-    pub(crate) requests: u32,
-    /// Maximum bytes.
-    pub(crate) bytes: u32,
-}
-
-impl Default for Quantum {
-    fn default() -> Self {
-        Self { requests: 64, bytes: 16 * 1024 }
-    }
-}
-
-/// What the connection can take now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Room {
-    /// Requests.
-    pub(crate) requests: u32,
-    /// Bytes.
-    pub(crate) bytes: u32,
-}
+pub(crate) const QUANTUM: Load = Load { requests: 64, bytes: 16 * 1024 };
 
 /// What a client has sent in its turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Taken {
     /// So many requests and bytes, and whether another whole request is ready.
     Sent {
-        /// Number of requests.
-        requests: u32,
-        /// Their bytes.
-        bytes: u32,
+        /// What it has sent.
+        sent: Load,
         /// Whether it needs another turn.
         more: bool,
     },
@@ -51,16 +28,15 @@ pub(crate) enum Taken {
 }
 
 /// The clients of one connection with requests to send, in the order of their turns.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct TurnQueue {
     waiting: VecDeque<MemberId>,
-    quantum: Quantum,
+    quantum: Load,
 }
 
 impl TurnQueue {
     /// With that quantum.
-    pub(crate) fn new(quantum: Quantum) -> Self {
-        let quantum = Quantum { requests: quantum.requests.max(1), ..quantum };
+    pub(crate) fn new(quantum: Load) -> Self {
         Self { waiting: VecDeque::new(), quantum }
     }
 
@@ -98,23 +74,22 @@ impl TurnQueue {
     /// to the write, at most the given quantum, or one request within the room if that is larger.
     pub(crate) fn give_turns(
         &mut self,
-        mut room: Room,
-        mut take: impl FnMut(MemberId, Quantum, Room) -> Taken,
+        mut room: Load,
+        mut take: impl FnMut(MemberId, Load, Load) -> Taken,
     ) {
         while let Some(member) = self.waiting.front().copied() {
-            let quantum = Quantum {
+            let quantum = Load {
                 requests: self.quantum.requests.min(room.requests),
                 bytes: self.quantum.bytes.min(room.bytes),
             };
             if quantum.requests == 0 {
                 break;
             }
-            let Taken::Sent { requests, bytes, more } = take(member, quantum, room) else { break };
+            let Taken::Sent { sent, more } = take(member, quantum, room) else { break };
             self.waiting.pop_front();
-            room.requests = room.requests.saturating_sub(requests);
-            room.bytes = room.bytes.saturating_sub(bytes);
+            room = room.less(sent);
             // A client without a request gets no further turn, whatever it says.
-            if requests > 0 && more {
+            if sent.requests > 0 && more {
                 self.waiting.push_back(member);
             }
         }
@@ -125,10 +100,10 @@ impl TurnQueue {
 mod tests {
     use super::*;
 
-    const ROOM: Room = Room { requests: 1000, bytes: 100_000 };
+    const ROOM: Load = Load { requests: 1000, bytes: 100_000 };
 
     /// Clients with requests of one size; a turn sends what the quantum allows.
-    fn turn(queue: &mut TurnQueue, left: &mut [(u32, u32)], room: Room) -> Vec<(u64, u32)> {
+    fn turn(queue: &mut TurnQueue, left: &mut [(u32, u32)], room: Load) -> Vec<(u64, u32)> {
         let mut order = Vec::new();
         queue.give_turns(room, |member, quantum, room| {
             let (count, size) = &mut left[member.0 as usize];
@@ -138,13 +113,14 @@ mod tests {
             let requests = (quantum.bytes / *size).max(1).min(quantum.requests).min(*count);
             *count -= requests;
             order.push((member.0, requests));
-            Taken::Sent { requests, bytes: requests * *size, more: *count > 0 }
+            let sent = Load { requests, bytes: requests * *size };
+            Taken::Sent { sent, more: *count > 0 }
         });
         order
     }
 
     fn queue(members: u64) -> TurnQueue {
-        let mut queue = TurnQueue::new(Quantum { requests: 4, bytes: 100 });
+        let mut queue = TurnQueue::new(Load { requests: 4, bytes: 100 });
         (0..members).for_each(|member| queue.wait(MemberId(member)));
         queue
     }
@@ -162,8 +138,8 @@ mod tests {
     fn lets_no_small_request_overtake_one_without_room() {
         let mut queue = queue(2);
         let mut left = [(1, 5_000), (9, 10)];
-        assert_eq!(turn(&mut queue, &mut left, Room { requests: 9, bytes: 4_999 }), []);
-        let order = turn(&mut queue, &mut left, Room { requests: 9, bytes: 5_010 });
+        assert_eq!(turn(&mut queue, &mut left, Load { requests: 9, bytes: 4_999 }), []);
+        let order = turn(&mut queue, &mut left, Load { requests: 9, bytes: 5_010 });
         assert_eq!(order, [(0, 1), (1, 1)], "one request may exceed the quantum, not the room");
         assert!(!queue.is_empty());
     }
@@ -172,7 +148,7 @@ mod tests {
     fn stops_without_room_and_continues_in_order() {
         let mut queue = queue(3);
         let mut left = [(2, 10); 3];
-        assert_eq!(turn(&mut queue, &mut left, Room { requests: 3, bytes: 100 }), [(0, 2), (1, 1)]);
+        assert_eq!(turn(&mut queue, &mut left, Load { requests: 3, bytes: 100 }), [(0, 2), (1, 1)]);
         queue.leave(MemberId(2));
         assert_eq!(turn(&mut queue, &mut left, ROOM), [(1, 1)]);
     }
@@ -181,7 +157,7 @@ mod tests {
     fn puts_unsent_clients_back_in_front() {
         let mut queue = queue(4);
         let mut left = [(5, 10), (1, 10), (2, 10), (1, 10)];
-        let order = turn(&mut queue, &mut left, Room { requests: 6, bytes: 1000 });
+        let order = turn(&mut queue, &mut left, Load { requests: 6, bytes: 1000 });
         assert_eq!(order, [(0, 4), (1, 1), (2, 1)]);
         queue.put_back(&[MemberId(0), MemberId(1), MemberId(2)]);
         let mut left = [(5, 10), (1, 10), (2, 10), (1, 10)];
@@ -192,7 +168,7 @@ mod tests {
     #[test]
     fn ends_for_clients_that_send_nothing() {
         let mut queue = queue(2);
-        let sent = Taken::Sent { requests: 0, bytes: 0, more: true };
+        let sent = Taken::Sent { sent: Load::default(), more: true };
         queue.give_turns(ROOM, |_, _, _| sent);
         assert!(queue.is_empty());
     }

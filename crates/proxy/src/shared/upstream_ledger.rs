@@ -23,19 +23,28 @@ use resp::{Frames, Limits};
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MemberId(pub u64);
 
-/// Bounds of one connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct UpstreamLimits {
-    /// Maximum number of requests in flight.
+/// A number of requests, and their bytes.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Load {
+    /// Requests.
     pub requests: u32,
-    /// Maximum bytes of requests in flight. A server closes a connection of which it has buffered
-    /// more than `client-query-buffer-limit`, at least 1 MiB, while its clients are paused.
+    /// Bytes.
     pub bytes: u32,
 }
 
-impl Default for UpstreamLimits {
-    fn default() -> Self {
-        Self { requests: 16 * 1024, bytes: 512 * 1024 }
+impl Load {
+    /// The most that is in flight on one connection. A server closes a connection of which it has
+    /// buffered more than `client-query-buffer-limit`, at least 1 MiB, while its clients are
+    /// paused.
+    pub const MOST: Self = Self { requests: 16 * 1024, bytes: 512 * 1024 };
+
+    /// What is left of it after `taken`.
+    #[must_use]
+    pub fn less(self, taken: Self) -> Self {
+        Self {
+            requests: self.requests.saturating_sub(taken.requests),
+            bytes: self.bytes.saturating_sub(taken.bytes),
+        }
     }
 }
 
@@ -104,9 +113,8 @@ pub(crate) const DECIDING: usize = 24;
 pub struct UpstreamLedger {
     frames: Frames,
     runs: VecDeque<Run>,
-    limits: UpstreamLimits,
-    requests: u32,
-    bytes: u32,
+    limits: Load,
+    in_flight: Load,
     resp3: bool,
     authenticated: bool,
     /// The incomplete frame is a push message.
@@ -118,13 +126,12 @@ impl UpstreamLedger {
     /// A connection whose setup has been answered: of that protocol version, and `authenticated` if
     /// its clients sent a secret.
     #[must_use]
-    pub fn new(resp3: bool, authenticated: bool, limits: UpstreamLimits) -> Self {
+    pub fn new(resp3: bool, authenticated: bool, limits: Load) -> Self {
         Self {
             frames: Frames::new(Limits::default()),
             runs: VecDeque::new(),
             limits,
-            requests: 0,
-            bytes: 0,
+            in_flight: Load::default(),
             resp3,
             authenticated,
             in_push: false,
@@ -134,20 +141,17 @@ impl UpstreamLedger {
 
     /// The requests and bytes that may be sent now.
     #[must_use]
-    pub fn room(&self) -> (u32, u32) {
-        if self.closed.is_some() {
-            return (0, 0);
+    pub fn room(&self) -> Load {
+        match self.closed {
+            Some(_) => Load::default(),
+            None => self.limits.less(self.in_flight),
         }
-        (
-            self.limits.requests.saturating_sub(self.requests),
-            self.limits.bytes.saturating_sub(self.bytes),
-        )
     }
 
     /// The number of requests in flight.
     #[must_use]
     pub fn in_flight(&self) -> u32 {
-        self.requests
+        self.in_flight.requests
     }
 
     /// Records requests of `member` that are about to be sent, in the order in which they are.
@@ -155,15 +159,15 @@ impl UpstreamLedger {
     /// be sent.
     #[must_use]
     pub fn send(&mut self, member: MemberId, requests: u32, bytes: u32, script: bool) -> bool {
-        let (most_requests, most_bytes) = self.room();
-        if requests > most_requests || bytes > most_bytes {
+        let room = self.room();
+        if requests > room.requests || bytes > room.bytes {
             return false;
         }
         if requests == 0 {
             return true;
         }
-        self.requests += requests;
-        self.bytes += bytes;
+        self.in_flight.requests += requests;
+        self.in_flight.bytes += bytes;
         let merges = self.runs.len() > 1;
         match self.runs.back_mut() {
             // The oldest run is never extended: its bytes count until it ends.
@@ -256,9 +260,10 @@ impl UpstreamLedger {
     fn answer(&mut self, ended: u32) -> Result<(), Desync> {
         let run = self.runs.front_mut().ok_or(Desync::Broken)?;
         run.requests = run.requests.checked_sub(ended).ok_or(Desync::Broken)?;
-        self.requests = self.requests.checked_sub(ended).ok_or(Desync::Broken)?;
+        let Load { requests, bytes } = &mut self.in_flight;
+        *requests = requests.checked_sub(ended).ok_or(Desync::Broken)?;
         if run.requests == 0 {
-            self.bytes = self.bytes.checked_sub(run.bytes).ok_or(Desync::Broken)?;
+            *bytes = bytes.checked_sub(run.bytes).ok_or(Desync::Broken)?;
             self.runs.pop_front();
         }
         Ok(())

@@ -4,8 +4,7 @@ use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-use crate::shared::turn_queue::Quantum;
-use crate::shared::upstream_ledger::UpstreamLimits;
+use crate::shared::upstream_ledger::Load;
 use target::{Destination, Target, TargetWriter};
 
 use crate::shared::isolation::client::{Client, Need};
@@ -16,8 +15,8 @@ use crate::shared_counters::SharedCounters;
 
 const CLIENTS: usize = 5;
 const CONNECTIONS: usize = 2;
-const QUANTUM: Quantum = Quantum { requests: 3, bytes: 200 };
-const LIMITS: UpstreamLimits = UpstreamLimits { requests: 12, bytes: 70_000 };
+const QUANTUM: Load = Load { requests: 3, bytes: 200 };
+const LIMITS: Load = Load { requests: 12, bytes: 70_000 };
 
 /// What a server may send that no shared request asks for.
 const LIES: [&[u8]; 5] = [
