@@ -165,41 +165,19 @@ impl EndReason {
     /// there is time to send it.
     #[must_use]
     pub(crate) const fn reaches_client(self) -> bool {
-        match self {
+        !matches!(
+            self,
             Self::ClientClosed
-            | Self::ClientReset
-            | Self::ClientLost
-            | Self::ClientError
-            | Self::HoldAbandoned
-            | Self::HalfCloseTimeout
-            | Self::SlowReader
-            | Self::Cut
-            | Self::InternalError
-            | Self::Aborted => false,
-            Self::UpstreamClosed
-            | Self::UpstreamReset
-            | Self::UpstreamLost
-            | Self::UpstreamError
-            | Self::IdleTimeout
-            | Self::FirstByteTimeout
-            | Self::TlsHandshakeFailed
-            | Self::Fenced
-            | Self::HistoryBroken
-            | Self::ReplyDropped
-            | Self::ReplicaEjected
-            | Self::TargetUnresponsive
-            | Self::NoReplica
-            | Self::CarryRefused
-            | Self::StateLost
-            | Self::HoldTimeout
-            | Self::DialFailed
-            | Self::TargetTlsFailed
-            | Self::SharedDesync
-            | Self::NotConfirmed
-            | Self::ResourcesExhausted
-            | Self::Drained
-            | Self::Killed => true,
-        }
+                | Self::ClientReset
+                | Self::ClientLost
+                | Self::ClientError
+                | Self::HoldAbandoned
+                | Self::HalfCloseTimeout
+                | Self::SlowReader
+                | Self::Cut
+                | Self::InternalError
+                | Self::Aborted
+        )
     }
 
     /// The reason for an error while reading from or writing to `side`.

@@ -11,11 +11,11 @@
 use std::fmt;
 use std::io;
 use std::panic::Location;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::LazyLock;
 use std::time::Instant;
 
 use crate::end_reason::EndReason;
+use crate::log_rate::LogRate;
 
 /// An invariant that does not hold.
 #[derive(Debug)]
@@ -80,42 +80,18 @@ pub(crate) fn is_violation(error: &io::Error) -> bool {
     error.get_ref().and_then(|inner| inner.downcast_ref::<Violation>()).is_some()
 }
 
-/// Logs at most one line per second: a bug in the path of every session must not fill the log.
+/// A bug in the path of every session must not fill the log.
 fn log(what: &'static str, place: &Location<'_>) {
-    static ORIGIN: OnceLock<Instant> = OnceLock::new();
-    static LIMIT: SecondLimit = SecondLimit(AtomicU64::new(0));
-    if LIMIT.allows(ORIGIN.get_or_init(Instant::now).elapsed().as_secs()) {
-        tracing::error!(
-            what,
-            file = place.file(),
-            line = place.line(),
-            "internal error, closing the session"
-        );
-    }
-}
-
-/// The first second in which another line is allowed.
-struct SecondLimit(AtomicU64);
-
-impl SecondLimit {
-    /// Whether a line is allowed in second `now`. If it is, the next one is not before `now + 1`.
-    fn allows(&self, now: u64) -> bool {
-        let next = |next| (now >= next).then_some(now + 1);
-        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).is_ok()
+    static RATE: LazyLock<LogRate<1>> = LazyLock::new(LogRate::default);
+    if let Some(unlogged) = RATE.due(0, Instant::now()) {
+        let (file, line) = (place.file(), place.line());
+        tracing::error!(what, file, line, unlogged, "internal error, closing the session");
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn logs_once_per_second() {
-        let limit = SecondLimit(AtomicU64::new(0));
-        let allowed: Vec<u64> =
-            [0, 0, 0, 1, 1, 5, 5, 6].into_iter().filter(|now| limit.allows(*now)).collect();
-        assert_eq!(allowed, [0, 1, 5, 6]);
-    }
 
     #[test]
     fn distinguishes_violations_from_connection_errors() {

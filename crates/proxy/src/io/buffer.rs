@@ -117,31 +117,25 @@ fn set_kept(all: usize) {
         .set((SCRATCH_SIZE >> (all / HALVING_STEP).min(usize::BITS as usize - 1)).max(MIN_READ));
 }
 
-fn add_kept(n: usize) {
-    set_kept(KEPT_BYTES.get().saturating_add(n));
-}
-
-fn remove_kept(n: usize) {
-    set_kept(KEPT_BYTES.get().saturating_sub(n));
-}
-
 /// Bytes read and not yet written: those from index `from`.
 #[derive(Debug)]
 pub(crate) struct KeptBytes {
     pub(super) bytes: Vec<u8>,
     from: usize,
+    count: KeptCount,
 }
 
 impl KeptBytes {
     pub(crate) fn new(bytes: Vec<u8>) -> Self {
-        add_kept(bytes.len());
-        Self { bytes, from: 0 }
+        let mut kept = Self { bytes, from: 0, count: KeptCount::default() };
+        kept.count.set(kept.bytes.len());
+        kept
     }
 
     /// Appends these bytes.
     pub(crate) fn add(&mut self, bytes: &[u8]) {
-        add_kept(bytes.len());
         self.bytes.extend_from_slice(bytes);
+        self.count.set(self.bytes.len());
     }
 
     /// What remains to be written.
@@ -161,23 +155,14 @@ impl KeptBytes {
         Ok(())
     }
 
-    pub(crate) fn into_rest(mut self) -> Vec<u8> {
-        let from = self.from.min(self.bytes.len());
-        remove_kept(self.bytes.len());
-        let mut bytes = std::mem::take(&mut self.bytes);
-        bytes.drain(..from);
+    pub(crate) fn into_rest(self) -> Vec<u8> {
+        let Self { mut bytes, from, .. } = self;
+        bytes.drain(..from.min(bytes.len()));
         bytes
     }
 }
 
-impl Drop for KeptBytes {
-    fn drop(&mut self) {
-        // A session ends on the worker on which it began.
-        remove_kept(self.bytes.len());
-    }
-}
-
-/// Counts bytes that are kept elsewhere as kept by this worker.
+/// Counts bytes as kept by this worker.
 #[derive(Debug, Default)]
 pub(crate) struct KeptCount(usize);
 
@@ -189,8 +174,8 @@ impl KeptCount {
     /// This many are kept now.
     pub(crate) fn set(&mut self, bytes: usize) {
         if bytes != self.0 {
-            remove_kept(self.0);
-            add_kept(bytes);
+            // A session ends on the worker on which it began.
+            set_kept(KEPT_BYTES.get().saturating_sub(self.0).saturating_add(bytes));
             self.0 = bytes;
         }
     }
@@ -198,7 +183,7 @@ impl KeptCount {
 
 impl Drop for KeptCount {
     fn drop(&mut self) {
-        remove_kept(self.0);
+        self.set(0);
     }
 }
 

@@ -6,6 +6,7 @@
 
 use std::future::poll_fn;
 use std::os::fd::OwnedFd;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -25,7 +26,6 @@ use crate::log_rate::LogRate;
 use crate::options::Splice;
 use crate::rejection::Rejection;
 use crate::runtime::tasks;
-use crate::runtime::wake_flag::RareEvent;
 use crate::session::Session;
 
 /// The reply of Redis to a client beyond its own `maxclients` (`redis:src/networking.c`,
@@ -52,7 +52,7 @@ pub(crate) async fn serve(
 ) {
     let (mut backoff, mut accepted_count) = (AcceptBackoff::default(), 0_usize);
     let log = LogRate::<1>::default();
-    let mut closing = RareEvent::new(context.drain.reached(Phase::Draining));
+    let mut closing = pin!(context.drain.reached(Phase::Draining));
     loop {
         let accepted = tokio::select! {
             biased;

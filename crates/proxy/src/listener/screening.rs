@@ -28,7 +28,7 @@ use crate::limits::Admission;
 use crate::listener::accept_loop::{admit, deliver, refuse};
 use crate::listener::inbox::Inboxes;
 use crate::options::Options;
-use crate::proxy_protocol::receive::{ReceiveError, receive};
+use crate::proxy_protocol::receive::receive;
 use crate::rejection::Rejection;
 
 /// Connections of one service that may wait for their header at a time. A load balancer sends it
@@ -111,8 +111,7 @@ async fn read_header(
     };
     match received {
         Ok(header) => Ok(header.client.map(Peer::from)),
-        Err(ReceiveError::Fault(fault)) => Err(Some(fault.into())),
-        Err(ReceiveError::Closed | ReceiveError::Io(_)) => Err(None),
+        Err(fault) => Err(fault.map(Rejection::from)),
     }
 }
 

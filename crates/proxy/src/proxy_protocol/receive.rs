@@ -13,58 +13,51 @@ use rustix::net::RecvFlags;
 use crate::proxy_protocol::parse::{self, HeaderFault, MAX_HEADER, ProxyHeader};
 use crate::runtime::reactor::{Readiness, Registration};
 
-/// Why no header was received.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ReceiveError {
-    /// The peer closed the connection before its first byte, as health checks do.
-    Closed,
-    /// The bytes are no header, or end in the middle of one.
-    Fault(HeaderFault),
-    /// The connection failed.
-    Io(Errno),
-}
-
 /// Reads the header.
 ///
 /// # Errors
 ///
-/// Why there is none.
-pub(crate) async fn receive(socket: &OwnedFd) -> Result<ProxyHeader, ReceiveError> {
-    let registered = Registration::new(socket, Readiness::READ, false);
-    let registration = registered
-        .map_err(|error| ReceiveError::Io(Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
+/// Why the bytes are no header; `None` if the connection failed, or its peer closed it before the
+/// first byte, as health checks do.
+pub(crate) async fn receive(socket: &OwnedFd) -> Result<ProxyHeader, Option<HeaderFault>> {
+    let Ok(registration) = Registration::new(socket, Readiness::READ, false) else {
+        return Err(None);
+    };
     let header = poll_fn(|cx| {
         let ended = registration.ready().has(Readiness::ENDED);
         let polled = registration.attempt(cx, Readiness::READ, || {
             look(socket, ended)?.map(|result| (result, true)).ok_or(Errno::AGAIN)
         });
-        polled.map(|result| result.unwrap_or_else(|errno| Err(ReceiveError::Io(errno))))
+        polled.map(|result| result.unwrap_or(Err(None)))
     })
     .await;
     registration.deregister(socket);
     let header = header?;
     // All of it has arrived.
     let mut buffer = [0; MAX_HEADER];
-    let buffer = buffer.get_mut(..header.length).ok_or(ReceiveError::Io(Errno::INVAL))?;
+    let Some(buffer) = buffer.get_mut(..header.length) else { return Err(None) };
     match rustix::net::recv(socket, buffer, RecvFlags::empty()) {
         Ok((_, length)) if length == header.length => Ok(header),
-        Ok(_) => Err(ReceiveError::Fault(HeaderFault::Malformed)),
-        Err(errno) => Err(ReceiveError::Io(errno)),
+        Ok(_) => Err(Some(HeaderFault::Malformed)),
+        Err(_) => Err(None),
     }
 }
 
 /// Looks at what has arrived; `None` if more is needed. If the peer has `ended` its direction, all
 /// that it sent has arrived.
-fn look(socket: &OwnedFd, ended: bool) -> Result<Option<Result<ProxyHeader, ReceiveError>>, Errno> {
+fn look(
+    socket: &OwnedFd,
+    ended: bool,
+) -> Result<Option<Result<ProxyHeader, Option<HeaderFault>>>, Errno> {
     let mut buffer = [0; MAX_HEADER];
     let (_, length) = rustix::net::recv(socket, &mut buffer, RecvFlags::PEEK)?;
     if length == 0 {
-        return Ok(Some(Err(ReceiveError::Closed)));
+        return Ok(Some(Err(None)));
     }
     Ok(match parse::parse(buffer.get(..length).unwrap_or_default()) {
         Ok(Some(header)) => Some(Ok(header)),
-        Err(fault) => Some(Err(ReceiveError::Fault(fault))),
-        Ok(None) if ended => Some(Err(ReceiveError::Fault(HeaderFault::Malformed))),
+        Err(fault) => Some(Err(Some(fault))),
+        Ok(None) if ended => Some(Err(Some(HeaderFault::Malformed))),
         Ok(None) => None,
     })
 }

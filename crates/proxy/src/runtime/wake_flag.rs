@@ -6,10 +6,9 @@
 //! flag before it wakes the task; from then on the pump reads one flag in its own memory, and polls
 //! the futures only when the flag is set.
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Wake, Waker};
 
 /// Wakes a task and remembers that it did.
 #[derive(Debug)]
@@ -47,33 +46,6 @@ impl WakeFlag {
     /// Whether it was set since the last call; clears it. A single load if it was not.
     pub(crate) fn take_woken(&self) -> bool {
         self.woken.load(Ordering::Relaxed) && self.woken.swap(false, Ordering::Acquire)
-    }
-}
-
-/// A future that rarely completes, polled only when it has been woken. To be polled by one task.
-#[derive(Debug)]
-pub(crate) struct RareEvent<F> {
-    future: Pin<Box<F>>,
-    watch: Option<FlaggedWaker>,
-}
-
-impl<F: Future> RareEvent<F> {
-    pub(crate) fn new(future: F) -> Self {
-        Self { future: Box::pin(future), watch: None }
-    }
-}
-
-impl<F: Future> Future for RareEvent<F> {
-    type Output = F::Output;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        let Self { future, watch } = &mut *self;
-        let FlaggedWaker { flag, waker } =
-            watch.get_or_insert_with(|| FlaggedWaker::new(cx.waker()));
-        if !flag.take_woken() {
-            return Poll::Pending;
-        }
-        future.as_mut().poll(&mut Context::from_waker(waker))
     }
 }
 

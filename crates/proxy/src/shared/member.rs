@@ -167,9 +167,7 @@ impl Member {
     pub(crate) fn take_replies(&mut self) -> Vec<u8> {
         let state = &mut *self.state.borrow_mut();
         state.kept.set(0);
-        let mut replies = std::mem::take(&mut state.replies);
-        replies.drain(..std::mem::take(&mut state.read));
-        replies
+        std::mem::take(&mut state.replies).into()
     }
 
     /// Whether it neither needs a connection of its own nor has ended.
@@ -301,10 +299,10 @@ impl ByteStream for Member {
 
     fn peer_closed(&self) -> bool {
         let state = self.state.borrow();
-        state.failed.is_some() && !state.has_replies()
+        state.failed.is_some() && state.replies.is_empty()
     }
 
     fn has_unread(&self) -> bool {
-        self.state.borrow().has_replies()
+        !self.state.borrow().replies.is_empty()
     }
 }

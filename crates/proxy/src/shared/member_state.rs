@@ -1,5 +1,6 @@
 //! The state of a member of a shared connection: the bytes of its client, and the replies to it.
 
+use std::collections::VecDeque;
 use std::io::{self, Read};
 use std::rc::Rc;
 use std::task::Waker;
@@ -94,9 +95,8 @@ pub(super) struct MemberState {
     window: ReplyWindow,
     /// The window holds back a request.
     pub(super) held_back: bool,
-    pub(super) replies: Vec<u8>,
-    /// The bytes of `replies` that were read.
-    pub(super) read: usize,
+    /// Replies that the client has not read.
+    pub(super) replies: VecDeque<u8>,
     /// All bytes that the client has read, and how many those were at a time when it had too much
     /// to read.
     drained: u64,
@@ -267,22 +267,19 @@ impl MemberState {
         ended: u32,
         not_authenticated: bool,
     ) -> Received {
-        let was_empty = self.waiting() == 0;
-        if self.read > LARGE_REPLIES && self.read > self.waiting() {
-            self.replies.drain(..std::mem::take(&mut self.read));
-        }
+        let was_empty = self.replies.is_empty();
         // Exactly, or it would have twice the capacity that is counted.
         if self.replies.capacity() - self.replies.len() < bytes.len() {
             self.replies.reserve_exact(bytes.len().max(self.replies.len() / 4));
         }
-        self.replies.extend_from_slice(bytes);
+        self.replies.extend(bytes);
         self.count();
         self.in_flight = self.in_flight.saturating_sub(ended);
         self.window.received(bytes.len(), ended);
         if not_authenticated {
             self.promote(Promotion::Reason(PromotionReason::NotAuthenticated));
         }
-        if self.waiting() > large() {
+        if self.replies.len() > large() {
             self.promote(Promotion::Reason(PromotionReason::LargeReply));
         }
         if was_empty || (self.promotion.is_some() && self.in_flight == 0) {
@@ -299,27 +296,16 @@ impl MemberState {
 
     /// Counts what is kept beyond what memory is divided by.
     pub(super) fn count(&mut self) {
-        let kept = self.waiting() + self.buffer.len();
+        let kept = self.replies.len() + self.buffer.len();
         self.kept.set(if kept > MIN_READ { kept } else { 0 });
-    }
-
-    /// Replies that the client has not read.
-    fn waiting(&self) -> usize {
-        self.replies.len() - self.read
     }
 
     /// Moves replies to the client.
     pub(super) fn read_replies(&mut self, buffer: &mut [u8]) -> usize {
-        let mut waiting = self.replies.get(self.read..).unwrap_or_default();
-        let len = waiting.read(buffer).unwrap_or_default();
-        self.read += len;
+        let len = self.replies.read(buffer).unwrap_or_default();
         self.drained += len as u64;
-        if self.waiting() == 0 {
-            self.read = 0;
-            self.replies.clear();
-            if self.replies.capacity() > KEPT_CAPACITY {
-                self.replies = Vec::new();
-            }
+        if self.replies.is_empty() && self.replies.capacity() > KEPT_CAPACITY {
+            self.replies = VecDeque::new();
         }
         self.count();
         len
@@ -327,13 +313,13 @@ impl MemberState {
 
     /// Whether its connection must not be read before the client has read.
     pub(super) fn has_too_much(&self) -> bool {
-        let waiting = self.waiting();
+        let waiting = self.replies.len();
         waiting > MAX_REPLIES || (waiting > large() && buffer::keeps_too_much())
     }
 
     /// Whether the client hardly reads, while its connection is not read because of large replies.
     pub(super) fn is_stuck(&mut self, now: Instant) -> bool {
-        if self.waiting() <= large() {
+        if self.replies.len() <= large() {
             self.slow_since = None;
             return false;
         }
@@ -347,7 +333,7 @@ impl MemberState {
 
     /// The client does not read.
     pub(super) fn cut(&mut self) {
-        (self.replies, self.read) = (Vec::new(), 0);
+        self.replies = VecDeque::new();
         (self.connection, self.queued, self.held_back) = (None, false, false);
         self.kept.set(0);
         self.failed = Some(io::ErrorKind::ConnectionReset);
@@ -364,10 +350,6 @@ impl MemberState {
         self.wake();
     }
 
-    pub(super) fn has_replies(&self) -> bool {
-        self.read < self.replies.len()
-    }
-
     /// Nothing of it is on a connection, waits for one, or waits for its session.
     pub(super) fn may_rest(&self) -> bool {
         let stopped = self.closing || self.failed.is_some() || self.promotion.is_some();
@@ -377,11 +359,11 @@ impl MemberState {
     /// Nothing of it is on a connection or waits for one.
     pub(super) fn is_settled(&self) -> bool {
         let waits = self.queued || self.held_back || self.awaits_access;
-        self.in_flight == 0 && !self.has_replies() && !waits && self.sent == 0
+        self.in_flight == 0 && self.replies.is_empty() && !waits && self.sent == 0
     }
 
     pub(super) fn is_readable(&self) -> bool {
-        self.has_replies()
+        !self.replies.is_empty()
             || self.failed.is_some()
             || (self.closing && self.promotion.is_none() && self.is_settled())
     }

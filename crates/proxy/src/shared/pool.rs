@@ -94,7 +94,8 @@ impl Entry {
             access: server.map_or_else(Rc::default, |entry| Rc::clone(&entry.access)),
             succeeds,
         });
-        following::spawn(Driver(Rc::clone(&entry)).run(replay));
+        let driver = Driver(Rc::clone(&entry));
+        following::spawn(async move { driver.0.run(replay).await });
         let connection = Rc::clone(&entry.connection);
         entries.push(entry);
         connection
@@ -498,12 +499,6 @@ impl Entry {
 
 /// The task of a connection. However it ends, no member waits for it.
 struct Driver(Rc<Entry>);
-
-impl Driver {
-    async fn run(self, replay: Replay) {
-        self.0.run(replay).await;
-    }
-}
 
 impl Drop for Driver {
     fn drop(&mut self) {

@@ -4,6 +4,8 @@
 //! copies names and flags only. Anything that is not as expected makes the whole reply
 //! unreadable, and then the built-in table counts alone.
 
+use resp::{Frames, Limits};
+
 use crate::shared::commands::{ServerCommand, names};
 
 /// The largest reply that is read, in bytes. Redis 8 has less than a tenth.
@@ -60,23 +62,8 @@ fn words(input: &mut &[u8], to: &mut Vec<String>) -> Option<()> {
 
 /// Skips a value with everything in it.
 fn skip(input: &mut &[u8]) -> Option<()> {
-    let mut left = 1_usize;
-    while left > 0 {
-        left -= 1;
-        match input.first()? {
-            b'*' | b'~' | b'>' => left = left.checked_add(header(input)?.1)?,
-            b'%' => left = left.checked_add(header(input)?.1.checked_mul(2)?)?,
-            b'$' | b'=' => {
-                let (_, len) = header(input)?;
-                take(input, len)?;
-                take(input, 2)?;
-            }
-            _ => {
-                line(input)?;
-            }
-        }
-    }
-    Some(())
+    let end = Frames::new(Limits::default()).end(input).ok()??;
+    take(input, end).map(drop)
 }
 
 /// A status or a string.
