@@ -235,7 +235,7 @@ impl<'a, C: ClientStream> Connecting<'a, C> {
             return Ok(Err(Failed::Superseded));
         }
         if let Mode::Resume(migration) = &self.mode
-            && !migration.purpose.is_promotion()
+            && migration.promotion.is_none()
             && self.client.peer_closed_now()
         {
             return Err(EndReason::HoldAbandoned);

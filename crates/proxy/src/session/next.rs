@@ -79,8 +79,8 @@ impl Session {
 
     /// The session continues over another connection.
     fn again(&mut self, state: CarryState, old: Upstream, promotion: Option<Promotion>) -> Next {
-        let (purpose, returns_after) = self.purpose(promotion, &old);
-        Next::Connect(Box::new(Why::Again(Again { state, old, purpose, returns_after })))
+        let returns_after = self.returns_after(promotion, &old);
+        Next::Connect(Box::new(Why::Again(Again { state, old, promotion, returns_after })))
     }
 
     /// Decides what follows a rest.

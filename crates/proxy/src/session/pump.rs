@@ -22,7 +22,6 @@ mod interleave;
 mod interleave_tests;
 #[cfg(test)]
 mod last_replies_tests;
-mod moving;
 pub(super) mod sharing;
 mod start;
 mod stopped;
@@ -51,7 +50,7 @@ use crate::latency::Stopwatch;
 use crate::options::Sessions;
 use crate::runtime::tasks::visits;
 use crate::runtime::timers::LazyTimer;
-use crate::runtime::wake_flag::WakeFlag;
+use crate::runtime::wake_flag::{FlaggedWaker, WakeFlag};
 use crate::session::carry::replay::Replayed;
 use crate::session::idle::IdleWatch;
 use crate::session::leave::Leaving;
@@ -60,7 +59,6 @@ use crate::session::report::SessionBase;
 use crate::session::rest::RestClock;
 use crate::session::upstream::TargetStream;
 
-pub(crate) use moving::Moving;
 pub(crate) use start::Start;
 pub(crate) use stopped::{Left, Stop, Stopped};
 
@@ -169,6 +167,34 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
         };
         pump.screen_early(early);
         pump
+    }
+
+    /// Moves what has arrived, until there is a reason to stop. `watch` is what wakes it beside its
+    /// connections, since the first poll.
+    ///
+    /// It is polled by the [session](crate::session) that it belongs to, without an async function
+    /// in between: that would be a call of its own for every request, with a jump by its state, and
+    /// its frame on the stack is another few lines of the cache.
+    #[inline(always)]
+    pub(crate) fn poll_watched(
+        &mut self,
+        cx: &mut Context<'_>,
+        base: &SessionBase,
+        watch: &mut Option<FlaggedWaker>,
+    ) -> Poll<Stop> {
+        if watch.is_none() {
+            self.begin(cx, watch);
+        }
+        let Some(watch) = watch else { return Poll::Pending };
+        self.poll_once(cx, base, watch)
+    }
+
+    #[cold]
+    fn begin(&mut self, cx: &Context<'_>, watch: &mut Option<FlaggedWaker>) {
+        let watch = watch.insert(FlaggedWaker::new(cx.waker()));
+        visits::register(&watch.flag, self.context.listener.id.group());
+        let options = self.context.shared.service.options.peek();
+        self.idle.begin(&options, self.has_received, &watch.waker);
     }
 
     /// The connections of a pump that has [stopped](Self::stop).

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use target::TargetRef;
 
+use crate::session::carry::CarryState;
 use crate::session::carry::replay::Replayed;
-use crate::session::carry::{CarryState, Purpose};
 use crate::session::pump::Start;
 use crate::session::upstream::Upstream;
 use crate::session::{Ready, Session};
@@ -59,28 +59,19 @@ impl Session {
         }
     }
 
-    /// The purpose of the session's next connection. If that is one of its own although its service
-    /// shares connections: after which time it returns.
-    pub(crate) fn purpose(
+    /// The time after which the session returns from its next connection, if that is one of its own
+    /// although its service shares connections. Counts its `promotion`.
+    pub(crate) fn returns_after(
         &mut self,
         promotion: Option<Promotion>,
         upstream: &Upstream,
-    ) -> (Purpose, Option<Duration>) {
+    ) -> Option<Duration> {
         let Some(promotion) = promotion else {
             // It keeps its own connection for as long as if it had needed one now.
-            let span = self.linger.as_ref().map(|it| it.span());
-            return match upstream.is_shared() {
-                true => (Purpose::Share, None),
-                false => (Purpose::Carry, span),
-            };
+            return self.linger.as_ref().filter(|_| !upstream.is_shared()).map(|it| it.span());
         };
         count_promotion(&self.base.context, promotion);
         self.base.promotion.set(Some(promotion));
-        let linger = self.linger.get_or_insert_default();
-        let purpose = match promotion {
-            Promotion::Verification => Purpose::Verify,
-            Promotion::Reason(_) | Promotion::NotConnected => Purpose::Promote,
-        };
-        (purpose, Some(linger.promoted(promotion, Instant::now())))
+        Some(self.linger.get_or_insert_default().promoted(promotion, Instant::now()))
     }
 }

@@ -16,8 +16,9 @@ use crate::end_reason::EndReason;
 use crate::io::stream::ClientStream;
 use crate::runtime::tasks::continuing::continue_as;
 use crate::runtime::tasks::visits;
+use crate::runtime::wake_flag::FlaggedWaker;
 use crate::session::connect::Why;
-use crate::session::pump::{Moving, Pump, Start, Stop};
+use crate::session::pump::{Pump, Start, Stop};
 use crate::session::report::{Stage, while_visited};
 use crate::session::rest::Resting;
 use crate::session::upstream::{TargetStream, Upstream};
@@ -110,7 +111,9 @@ impl Session {
 pub(super) struct Pumping<C, U>(Option<Running<C, U>>);
 
 struct Running<C, U> {
-    moving: Moving<C, U>,
+    pump: Pump<C, U>,
+    /// What wakes the pump beside its connections.
+    watch: Option<FlaggedWaker>,
     session: Session,
 }
 
@@ -120,14 +123,14 @@ where
     U: TargetStream + Into<Upstream> + 'static,
 {
     pub(super) fn new(session: Session, pump: Pump<C, U>) -> Self {
-        Self(Some(Running { moving: Moving::new(pump), session }))
+        Self(Some(Running { pump, watch: None, session }))
     }
 
     /// Never inlined: it moves all of the pump, and a poll would have a frame for that.
     #[inline(never)]
     fn leave(&mut self, stop: Stop) {
-        if let Some(Running { moving, session }) = self.0.take() {
-            session.stop(moving.into_pump(), stop);
+        if let Some(Running { pump, session, .. }) = self.0.take() {
+            session.stop(pump, stop);
         }
     }
 }
@@ -143,8 +146,8 @@ where
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         // As a loop, although it never turns: the compiler then keeps the address of the pump in a
         // register, which saves 3 % of all instructions.
-        while let Some(Running { moving, session }) = &mut self.0 {
-            let stop = ready!(moving.poll(cx, &session.base));
+        while let Some(Running { pump, watch, session }) = &mut self.0 {
+            let stop = ready!(pump.poll_watched(cx, &session.base, watch));
             self.leave(stop);
         }
         Poll::Ready(())

@@ -41,7 +41,7 @@ use crate::session::carry::replay::{Failed, Replayed, Server};
 use crate::session::connect::Connected;
 use crate::session::dial::may_be_used;
 use crate::session::upstream::Upstream;
-use crate::shared::verifiers;
+use crate::shared::{Promotion, verifiers};
 
 /// The state that a session takes to another target.
 #[derive(Debug)]
@@ -72,33 +72,16 @@ pub(crate) struct Migration<'a> {
     pub(crate) old: Option<Upstream>,
     /// Why the last attempt failed.
     pub(crate) failed: Option<EndReason>,
-    pub(crate) purpose: Purpose,
+    /// It continues on another shared connection, which is not opened yet.
+    pub(crate) shares: bool,
+    /// Why it gets a connection of its own, instead of a shared one to the same target.
+    pub(crate) promotion: Option<Promotion>,
     /// The connection that was opened last was not a new one.
     pub(crate) reused: bool,
     /// Replies to the client are undelivered, so it cannot be sent anything else yet.
     pub(crate) is_behind: bool,
     /// A request was [sent](interrupt) ahead of the state of the session.
     pub(crate) is_interrupt: bool,
-}
-
-/// What a session gets on its way to a target.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Purpose {
-    /// A connection of its own, after it lost its connection.
-    Carry,
-    /// Another shared connection, which is not opened yet.
-    Share,
-    /// A connection of its own, instead of a shared one to the same target.
-    Promote,
-    /// The same, only to have requests verified.
-    Verify,
-}
-
-impl Purpose {
-    /// Whether the session leaves a shared connection.
-    pub(crate) fn is_promotion(self) -> bool {
-        matches!(self, Self::Promote | Self::Verify)
-    }
 }
 
 /// A connection on which a session can continue, or why there is none.
@@ -118,7 +101,7 @@ impl Migration<'_> {
         unsent: &mut Vec<u8>,
     ) -> Result<Opened, EndReason> {
         let Server { target, .. } = server;
-        if self.purpose == Purpose::Share {
+        if self.shares {
             return Ok(Ok((Upstream::sharing(), None)));
         }
         if self.is_promotion_to(target) {
@@ -146,7 +129,7 @@ impl Migration<'_> {
             Ok(replay.on_same_server())
         };
         self.reused = false;
-        if self.purpose == Purpose::Verify
+        if self.promotion == Some(Promotion::Verification)
             && let Some(mut upstream) = verifiers::take(server.target, server.context)
         {
             let mut replay = replay()?.on_used_connection();
@@ -180,7 +163,7 @@ impl Migration<'_> {
     /// Whether the session only leaves a shared connection to this very target.
     pub(crate) fn is_promotion_to(&self, target: &Target) -> bool {
         let same = self.from.is_some_and(|from| from.generation() == target.generation());
-        self.purpose.is_promotion() && same
+        self.promotion.is_some() && same
     }
 
     /// One attempt to open a connection to the same target.

@@ -13,11 +13,12 @@ use crate::io::buffer::KeptBytes;
 use crate::io::stream::ClientStream;
 use crate::maintenance::pending;
 use crate::not_carried::{NotCarried, Uncarried};
-use crate::session::carry::{CarryState, Migration, Purpose};
+use crate::session::carry::{CarryState, Migration};
 use crate::session::pump::Start;
 use crate::session::refusals::Refused;
 use crate::session::upstream::Upstream;
 use crate::session::{Ready, Session, SessionEnd};
+use crate::shared::Promotion;
 
 /// A connection that is reset within this time after the last one ends its session.
 const RESETS_APART: Duration = Duration::from_secs(60);
@@ -37,7 +38,8 @@ pub(in crate::session) struct Again {
     pub(in crate::session) state: CarryState,
     /// The connection that it had.
     pub(in crate::session) old: Upstream,
-    pub(in crate::session) purpose: Purpose,
+    /// Why it gets one of its own, if it has shared connections and leaves them.
+    pub(in crate::session) promotion: Option<Promotion>,
     /// If it gets a connection of its own although its service shares connections: the time after
     /// which it returns.
     pub(in crate::session) returns_after: Option<Duration>,
@@ -92,17 +94,27 @@ impl Session {
         unsent: &mut Vec<u8>,
         is_behind: bool,
     ) -> Result<Connected, (EndReason, Vec<u8>)> {
-        let Again { state, old, purpose, .. } = again;
+        let Again { state, old, promotion, .. } = again;
         let CarryState { ledger, unsent: requests, lost, waited, .. } = state;
         *unsent = requests;
         let from = self.target.as_ref();
+        let shares = promotion.is_none() && old.is_shared();
         let old = Some(old).filter(|_| lost.is_none());
         let lost = lost.filter(|reason| !self.was_forgotten(*reason));
         let lost = from.map(|target| target.generation()).zip(lost);
         let (failed, reused, is_interrupt) = (None, false, false);
-        let migration =
-            Migration { ledger, from, lost, old, failed, purpose, is_behind, reused, is_interrupt };
-        let mode = Mode::Resume(Box::new(migration));
+        let mode = Mode::Resume(Box::new(Migration {
+            ledger,
+            from,
+            lost,
+            old,
+            failed,
+            shares,
+            promotion,
+            is_behind,
+            reused,
+            is_interrupt,
+        }));
         let mut connecting = Connecting::new(&self.base, client, unsent, mode);
         connecting.until = hold_until(&self.base.context, waited);
         let reason = match connecting.connect().await {
@@ -113,7 +125,7 @@ impl Session {
             // The client has ended its direction, and may wait for the replies even so. A
             // connection of its own would have taken its requests already.
             Mode::Resume(migration)
-                if purpose.is_promotion() && reason == EndReason::HoldAbandoned =>
+                if promotion.is_some() && reason == EndReason::HoldAbandoned =>
             {
                 let (context, unsent) = (&self.base.context, &mut *connecting.unsent);
                 // In a box: a session that waits for a target has no memory for this.

@@ -17,19 +17,18 @@ use std::future::poll_fn;
 
 use crate::end_reason::EndReason;
 use crate::io::stream::ByteStream;
-use crate::session::pump::{Moving, Pump, Stop, Stopped};
+use crate::session::pump::{Pump, Stop, Stopped};
 use crate::session::report::SessionBase;
 use crate::session::upstream::TargetStream;
 
 impl<C: ByteStream, U: TargetStream> Pump<C, U> {
     /// Pumps until there is a reason to stop, and stops as a session does.
-    pub(crate) async fn run(self, base: &SessionBase) -> Stopped {
-        let mut moving = Moving::new(self);
-        let stop = poll_fn(|cx| moving.poll(cx, base)).await;
-        let mut pump = moving.into_pump();
+    pub(crate) async fn run(mut self, base: &SessionBase) -> Stopped {
+        let mut watch = None;
+        let stop = poll_fn(|cx| self.poll_watched(cx, base, &mut watch)).await;
         if stop == Stop::End(EndReason::Fenced) {
-            return Box::new(pump).stop_fenced(base).await.0;
+            return Box::new(self).stop_fenced(base).await.0;
         }
-        pump.stop(stop)
+        self.stop(stop)
     }
 }
