@@ -18,8 +18,7 @@
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -54,8 +53,6 @@ const MAX_ROUNDS: usize = 64;
 #[derive(Debug, Default)]
 pub(crate) struct DialPermits {
     state: Mutex<PermitQueue>,
-    /// Idle sessions that yielded since the target last changed.
-    idle: AtomicUsize,
 }
 
 /// A permit, returned when dropped. A drop says nothing about the target.
@@ -92,6 +89,10 @@ struct PermitQueue {
     pause: Duration,
     /// The end of the pause.
     not_before: Option<Instant>,
+    /// Idle sessions that yielded since the target last changed.
+    yielded: usize,
+    /// Sessions to wake after the change that is being made.
+    called: Vec<Waker>,
 }
 
 impl Default for PermitQueue {
@@ -109,6 +110,8 @@ impl Default for PermitQueue {
             failures: 0,
             pause: FIRST_PAUSE,
             not_before: None,
+            yielded: 0,
+            called: Vec::new(),
         }
     }
 }
@@ -124,7 +127,10 @@ impl DialPermits {
     /// them prepared in one round, sessions with a request, and their replies, would have to wait
     /// for its end.
     pub(crate) async fn yield_to_requests(&self) {
-        let before = self.idle.fetch_add(1, Ordering::Relaxed);
+        let before = self.change(|state| {
+            state.yielded += 1;
+            state.yielded - 1
+        });
         for _ in 0..(before / IDLE_PER_ROUND).min(MAX_ROUNDS) {
             tasks::yield_now().await;
         }
@@ -132,41 +138,36 @@ impl DialPermits {
 
     /// Forgets past failures, because the target has changed or may be used again.
     pub(crate) fn reset(&self) {
-        self.idle.store(0, Ordering::Relaxed);
         self.change(PermitQueue::reset);
     }
 
-    /// Changes the state and wakes the sessions that got a permit by that.
-    fn change<T>(&self, change: impl FnOnce(&mut PermitQueue, &mut Vec<Waker>) -> T) -> T {
-        let mut wakers = Vec::new();
-        let mut state = self.state();
-        let result = change(&mut state, &mut wakers);
-        drop(state);
-        wakers.into_iter().for_each(Waker::wake);
-        result
-    }
-
-    fn state(&self) -> MutexGuard<'_, PermitQueue> {
+    /// Changes the state and wakes the sessions that are called by that.
+    fn change<T>(&self, change: impl FnOnce(&mut PermitQueue) -> T) -> T {
         // No code under the lock can panic half-way.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let result = change(&mut state);
+        let called = std::mem::take(&mut state.called);
+        drop(state);
+        called.into_iter().for_each(Waker::wake);
+        result
     }
 }
 
 impl DialPermit<'_> {
     /// The target has answered the session.
     pub(crate) fn succeeded(self) {
-        self.permits.change(|state, _| state.succeeded());
+        self.permits.change(PermitQueue::succeeded);
     }
 
     /// The target did not answer, or cannot serve at present.
     pub(crate) fn failed(self) {
-        self.permits.change(|state, wakers| state.failed(self.permit, Instant::now(), wakers));
+        self.permits.change(|state| state.failed(self.permit));
     }
 }
 
 impl Drop for DialPermit<'_> {
     fn drop(&mut self) {
-        self.permits.change(|state, wakers| state.give_back(self.permit, Instant::now(), wakers));
+        self.permits.change(|state| state.give_back(self.permit));
     }
 }
 
@@ -183,9 +184,9 @@ impl PermitQueue {
     }
 
     /// Grants as many permits as may be out.
-    fn grant(&mut self, now: Instant, wakers: &mut Vec<Waker>) {
+    fn grant(&mut self) {
         match self.not_before {
-            Some(end) if now < end => return,
+            Some(end) if Instant::now() < end => return,
             // The first session to notice ends the pause, even if another one has the timer: that
             // one may leave with a permit now.
             _ => (self.not_before, self.timed) = (None, None),
@@ -196,7 +197,7 @@ impl PermitQueue {
             self.out += 1;
             self.idle_out += usize::from(!urgent);
             self.granted.insert(id, GrantedPermit { urgent, failures: self.failures });
-            wakers.push(waker);
+            self.called.push(waker);
         }
     }
 
@@ -209,10 +210,10 @@ impl PermitQueue {
         (urgent || idle).then_some(urgent && !(idle && self.in_a_row >= URGENT_IN_A_ROW))
     }
 
-    fn give_back(&mut self, permit: GrantedPermit, now: Instant, wakers: &mut Vec<Waker>) {
+    fn give_back(&mut self, permit: GrantedPermit) {
         self.out = self.out.saturating_sub(1);
         self.idle_out = self.idle_out.saturating_sub(usize::from(!permit.urgent));
-        self.grant(now, wakers);
+        self.grant();
     }
 
     /// The permit is returned afterwards, which grants the permits that have become free.
@@ -221,34 +222,35 @@ impl PermitQueue {
         self.end_pause();
     }
 
-    fn failed(&mut self, permit: GrantedPermit, now: Instant, wakers: &mut Vec<Waker>) {
+    fn failed(&mut self, permit: GrantedPermit) {
         if permit.failures != self.failures {
             // It was under way when another attempt failed: that is the same failure.
             return;
         }
         self.failures += 1;
         self.most = MAX_AFTER_FAILURE;
-        self.not_before = Some(now + self.pause);
+        self.not_before = Some(Instant::now() + self.pause);
         self.pause = (self.pause * 2).min(MAX_PAUSE);
-        self.call_timed(wakers);
+        self.call_timed();
     }
 
     fn end_pause(&mut self) {
         (self.pause, self.not_before, self.timed) = (FIRST_PAUSE, None, None);
     }
 
-    fn reset(&mut self, wakers: &mut Vec<Waker>) {
+    fn reset(&mut self) {
+        self.yielded = 0;
         self.failures += 1;
         self.most = MAX_PERMITS;
         self.end_pause();
-        self.grant(Instant::now(), wakers);
+        self.grant();
     }
 
     /// Wakes a session to set its timer, if there is a pause and no session has a timer.
-    fn call_timed(&self, wakers: &mut Vec<Waker>) {
+    fn call_timed(&mut self) {
         if self.not_before.is_some() && self.timed.is_none() {
             let first = self.urgent.values().next().or_else(|| self.idle.values().next());
-            wakers.extend(first.cloned());
+            self.called.extend(first.cloned());
         }
     }
 
@@ -259,14 +261,14 @@ impl PermitQueue {
     }
 
     /// Removes a session, with or without a permit.
-    fn leave(&mut self, id: u64, urgent: bool, now: Instant, wakers: &mut Vec<Waker>) {
+    fn leave(&mut self, id: u64, urgent: bool) {
         if let Some(permit) = self.granted.remove(&id) {
-            self.give_back(permit, now, wakers);
+            self.give_back(permit);
         }
         self.line(urgent).remove(&id);
         if self.timed == Some(id) {
             self.timed = None;
-            self.call_timed(wakers);
+            self.call_timed();
         }
     }
 }
@@ -288,15 +290,12 @@ impl<'a> Future for PermitRequest<'a> {
         let this = self.get_mut();
         let (permits, urgent) = (this.permits, this.urgent);
         loop {
-            let (id, permit, end) = permits.change(|state, wakers| {
-                let id = match this.id {
-                    Some(id) => id,
-                    None => {
-                        let id = state.enter(urgent, cx.waker());
-                        state.grant(Instant::now(), wakers);
-                        id
-                    }
-                };
+            let (id, permit, end) = permits.change(|state| {
+                let id = this.id.unwrap_or_else(|| {
+                    let id = state.enter(urgent, cx.waker());
+                    state.grant();
+                    id
+                });
                 let permit = state.granted.remove(&id);
                 if permit.is_none() {
                     state.line(urgent).entry(id).and_modify(|it| it.clone_from(cx.waker()));
@@ -319,7 +318,7 @@ impl<'a> Future for PermitRequest<'a> {
             }
             std::task::ready!(timer.as_mut().poll(cx));
             this.timer = None;
-            permits.change(|state, wakers| state.grant(Instant::now(), wakers));
+            permits.change(PermitQueue::grant);
         }
     }
 }
@@ -327,8 +326,7 @@ impl<'a> Future for PermitRequest<'a> {
 impl Drop for PermitRequest<'_> {
     fn drop(&mut self) {
         if let Some(id) = self.id {
-            self.permits
-                .change(|state, wakers| state.leave(id, self.urgent, Instant::now(), wakers));
+            self.permits.change(|state| state.leave(id, self.urgent));
         }
     }
 }

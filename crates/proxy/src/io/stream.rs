@@ -6,6 +6,7 @@
 //! there is nothing more for now. So there is no second read per message that would only return
 //! `EAGAIN`.
 
+use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,6 +17,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
 use socket2::{SockAddr, SockRef, Socket};
 
+use crate::invariant;
 use crate::io::pipe::Pipe;
 use crate::io::socket_facts::SocketFacts;
 use crate::runtime::reactor::{self, Readiness, Registration};
@@ -139,6 +141,16 @@ pub(crate) fn update_readiness_of_both(
             second.update_readiness(cx);
         }
     }
+}
+
+/// Writes all of `bytes`.
+pub(crate) async fn write_all(stream: &mut impl ByteStream, bytes: &[u8]) -> io::Result<()> {
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let written = poll_fn(|cx| stream.poll_write(cx, rest)).await?;
+        rest = invariant::rest_after(rest, written)?;
+    }
+    Ok(())
 }
 
 /// The connection of a client, while its session does not pump. A TLS session over a socket is one,

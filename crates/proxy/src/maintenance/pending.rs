@@ -26,7 +26,7 @@ use resp::{Direction, Ledger, MaintenanceHandshake, RefusedCommand, SessionState
 use crate::context::WorkerContext;
 use crate::end_reason::EndReason;
 use crate::invariant;
-use crate::io::stream::ByteStream;
+use crate::io::stream::{self, ByteStream};
 use crate::maintenance::push::{self, MaintenancePush};
 use crate::maintenance_kind::MaintenanceKind;
 
@@ -120,16 +120,9 @@ pub(crate) async fn announce_failover(
     };
     ledger.set_failover_announced(true);
     worker.counters.notices.increment(MaintenanceKind::FailingOver as usize);
-    let mut rest =
+    let rest =
         invariant::rest_after(push.as_bytes(), written).map_err(|_| EndReason::InternalError)?;
-    let remainder = async {
-        while !rest.is_empty() {
-            let written = poll_fn(|cx| client.poll_write(cx, rest)).await?;
-            rest = invariant::rest_after(rest, written)?;
-        }
-        std::io::Result::Ok(())
-    };
-    match tokio::time::timeout_at(until.into(), remainder).await {
+    match tokio::time::timeout_at(until.into(), stream::write_all(client, rest)).await {
         Ok(Ok(())) => Ok(()),
         Ok(Err(_)) | Err(_) => Err(EndReason::HoldAbandoned),
     }

@@ -226,21 +226,18 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
         let left = if stop == Stop::Rest {
             self.begin_rest().map(Left::Resting)
         } else if matches!(stop, Stop::Promote | Stop::Return) {
-            let promotion = self.upstream.member().and_then(Member::promotion);
+            let promotion = (stop == Stop::Promote).then(|| {
+                let reason = self.upstream.member().and_then(Member::promotion);
+                reason.unwrap_or(Promotion::NotConnected)
+            });
             let unsent = self.take_unsent();
             if self.commands > 0 {
                 self.ledger.changed_connection();
             }
-            let state = self.take_state(unsent, None);
-            Some(match stop {
-                Stop::Promote => {
-                    Left::Promoted(state, promotion.unwrap_or(Promotion::NotConnected))
-                }
-                _ => Left::State(state),
-            })
+            Some(Left::State(self.take_state(unsent, None), promotion))
         } else if may_continue && self.can_be_carried() {
             let unsent = self.take_unsent();
-            Some(Left::State(self.take_state(unsent, lost)))
+            Some(Left::State(self.take_state(unsent, lost), None))
         } else if reason == EndReason::HoldTimeout && self.can_be_refused() {
             let transaction = self.ledger.session_state() == SessionState::Transaction;
             Some(Left::Refused(Refused { unsent: self.take_unsent(), transaction }))

@@ -10,9 +10,8 @@ use std::io;
 use std::task::{Poll, ready};
 use std::time::Duration;
 
-use crate::invariant;
 use crate::io::buffer;
-use crate::io::stream::ByteStream;
+use crate::io::stream::{self, ByteStream};
 
 /// How long to wait for the client.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(200);
@@ -27,11 +26,7 @@ pub(crate) async fn finish(client: &mut impl ByteStream, undelivered: &[u8]) {
 }
 
 async fn close_in_order(client: &mut impl ByteStream, undelivered: &[u8]) -> io::Result<()> {
-    let mut rest = undelivered;
-    while !rest.is_empty() {
-        let written = poll_fn(|cx| client.poll_write(cx, rest)).await?;
-        rest = invariant::rest_after(rest, written)?;
-    }
+    stream::write_all(client, undelivered).await?;
     poll_fn(|cx| client.poll_shutdown(cx)).await?;
     let mut discarded = 0;
     while discarded < MAX_DISCARDED {

@@ -33,8 +33,9 @@ impl Session {
         reset_if_lost(&mut upstream, stop);
         match left.map(|left| *left) {
             Some(Left::Resting(resting)) => Next::Rest(Box::new(resting)),
-            Some(Left::State(state)) => self.continue_with(stop, state, upstream),
-            Some(Left::Promoted(state, promotion)) => self.again(state, upstream, Some(promotion)),
+            Some(Left::State(state, promotion)) => {
+                self.continue_with(stop, state, promotion, upstream)
+            }
             Some(Left::Refused(refused)) => {
                 // Nothing is undelivered but our last push.
                 let (reason, refused) = (EndReason::HoldTimeout, Some(refused));
@@ -64,23 +65,24 @@ impl Session {
     }
 
     /// The session continues with this state.
-    fn continue_with(&mut self, stop: Stop, state: CarryState, upstream: Upstream) -> Next {
+    fn continue_with(
+        &mut self,
+        stop: Stop,
+        state: CarryState,
+        promotion: Option<Promotion>,
+        old: Upstream,
+    ) -> Next {
         match (stop, self.target.take()) {
-            (Stop::Return, Some(here)) => Next::Pump(self.return_to_shared(state, upstream, here)),
+            (Stop::Return, Some(here)) => Next::Pump(self.return_to_shared(state, old, here)),
             (Stop::Rebalance, Some(here)) => {
-                Next::Connect(Box::new(Why::Rebalance(here, upstream, state)))
+                Next::Connect(Box::new(Why::Rebalance(here, old, state)))
             }
             (_, here) => {
                 self.target = here;
-                self.again(state, upstream, None)
+                let returns_after = self.returns_after(promotion, &old);
+                Next::Connect(Box::new(Why::Again(Again { state, old, promotion, returns_after })))
             }
         }
-    }
-
-    /// The session continues over another connection.
-    fn again(&mut self, state: CarryState, old: Upstream, promotion: Option<Promotion>) -> Next {
-        let returns_after = self.returns_after(promotion, &old);
-        Next::Connect(Box::new(Why::Again(Again { state, old, promotion, returns_after })))
     }
 
     /// Decides what follows a rest.

@@ -3,9 +3,6 @@
 //! The pump is compiled for each kind, so its paths have no branch for the other one. This type is
 //! what everything around the pump uses: connecting, replay, and the end.
 
-use std::io;
-use std::task::{Context, Poll};
-
 use tls::ClientSide;
 
 use crate::durability::ConfirmedStream;
@@ -74,38 +71,12 @@ impl Upstream {
         matches!(self, Self::Shared(_))
     }
 
-    /// As [`ByteStream::poll_read`].
-    pub(crate) fn poll_read(
-        &mut self,
-        cx: &mut Context<'_>,
-        buffer: &mut [u8],
-    ) -> Poll<io::Result<usize>> {
+    /// The connection, of whichever kind.
+    pub(crate) fn stream(&mut self) -> &mut dyn ByteStream {
         match self {
-            Self::Plain(socket) => socket.poll_read(cx, buffer),
-            Self::Tls(stream) => stream.poll_read(cx, buffer),
-            Self::Shared(member) => member.poll_read(cx, buffer),
-        }
-    }
-
-    /// As [`ByteStream::poll_write`].
-    pub(crate) fn poll_write(
-        &mut self,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        match self {
-            Self::Plain(socket) => socket.poll_write(cx, bytes),
-            Self::Tls(stream) => stream.poll_write(cx, bytes),
-            Self::Shared(member) => member.poll_write(cx, bytes),
-        }
-    }
-
-    /// As [`ByteStream::has_unread`].
-    pub(crate) fn has_unread(&self) -> bool {
-        match self {
-            Self::Plain(socket) => socket.has_unread(),
-            Self::Tls(stream) => stream.has_unread(),
-            Self::Shared(member) => member.has_unread(),
+            Self::Plain(socket) => socket,
+            Self::Tls(stream) => stream,
+            Self::Shared(member) => member,
         }
     }
 

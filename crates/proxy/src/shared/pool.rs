@@ -136,62 +136,52 @@ pub(crate) fn offer(
     match member.offer() {
         Offer::Nothing => {}
         Offer::Join => match connection(member, ledger, context, target) {
-            Some(Found::Connection(connection)) => {
+            Ok(connection) => {
                 member.join(&connection);
                 if connection.is_silent() {
                     succeed(&connection, ledger, context, target);
                 }
             }
-            Some(Found::Later) => {}
-            None => member.promote(Promotion::NotConnected),
+            // It is woken when it is known which connections it may share.
+            Err(Admission::Later) => {}
+            Err(_) => member.promote(Promotion::NotConnected),
         },
         Offer::Silent(connection) => succeed(&connection, ledger, context, target),
     }
 }
 
-/// What there is for a session that may share.
-enum Found {
-    Connection(Rc<Connection>),
-    /// It is woken when it is known which connections it may share.
-    Later,
-}
-
-/// The connection for a session in the state of `ledger`; a new one if there are too few. `None` if
-/// it cannot share any.
+/// The connection for a session in the state of `ledger`; a new one if there are too few.
+///
+/// # Errors
+///
+/// It cannot share any, or it is not known yet which.
 fn connection(
     member: &mut Member,
     ledger: &Ledger,
     context: &Arc<WorkerContext>,
     target: &Arc<Target>,
-) -> Option<Found> {
+) -> Result<Rc<Connection>, Admission> {
     let UpstreamMode::Shared(most) = context.shared.service.options.now().upstream else {
-        return None;
+        return Err(Admission::Unknown);
     };
     POOL.with_borrow_mut(|pool| {
         let Pool { digest_key, entries } = match pool {
             Some(pool) => pool,
-            None => pool.insert(Pool::new()?),
+            None => pool.insert(Pool::new().ok_or(Admission::Unknown)?),
         };
-        let key = GroupKey::new(&ledger.shared_state()?, |secret| digest(digest_key, secret));
+        let state = ledger.shared_state().ok_or(Admission::Unknown)?;
+        let key = GroupKey::new(&state, |secret| digest(digest_key, secret));
         let admission = |access: &Rc<Access>| access.admission(member, context, target);
-        let fitting = match Fitting::of(entries, &key, context, target, admission) {
-            Ok(fitting) => fitting,
-            Err(Admission::Later) => return Some(Found::Later),
-            Err(_) => return None,
-        };
-        let Fitting { count, least } = fitting;
+        let (count, least) = fitting(entries, &key, context, target, admission)?;
         let is_full = entries.len() >= MAX_CONNECTIONS;
         if let Some(least) = least
             && (count >= most.get() || least.len() == 0 || is_full)
         {
-            return Some(Found::Connection(Rc::clone(least)));
+            return Ok(Rc::clone(least));
         }
-        if is_full {
-            return None;
-        }
-        let replay = Replay::of_shared(ledger, false)?;
-        let opened = Entry::add(entries, key, context, target, replay, false);
-        Some(Found::Connection(opened))
+        let replay = Replay::of_shared(ledger, false).filter(|_| !is_full);
+        let replay = replay.ok_or(Admission::Unknown)?;
+        Ok(Entry::add(entries, key, context, target, replay, false))
     })
 }
 
@@ -225,52 +215,45 @@ fn succeed(
     });
 }
 
-/// The connections that a session may share.
-struct Fitting<'a> {
-    count: u16,
-    /// The one with the fewest members, which is not silent if there is one that is not.
-    least: Option<&'a Rc<Connection>>,
-}
-
-impl<'a> Fitting<'a> {
-    /// Those of a group. `admission`: what is known of a server that has to admit the client.
-    ///
-    /// # Errors
-    ///
-    /// What is known does not say whether it may join.
-    fn of(
-        entries: &'a [Rc<Entry>],
-        key: &GroupKey,
-        context: &Arc<WorkerContext>,
-        target: &Arc<Target>,
-        mut admission: impl FnMut(&Rc<Access>) -> Admission,
-    ) -> Result<Self, Admission> {
-        let (mut found, mut known) = (Self { count: 0, least: None }, None);
-        let durability = context.shared.service.options.now().durability;
-        // All are compared, so that the time does not depend on which is equal.
-        for entry in entries {
-            let is_usable = entry.is_to(context, target)
-                && entry.durability == durability
-                && !entry.connection.is_closed()
-                && (!entry.succeeds || entry.connection.is_open());
-            if entry.key != *key || !is_usable {
-                continue;
-            }
-            if let Some(admits) = entry.connection.admits_anyone() {
-                match *known.get_or_insert_with(|| admission(&entry.access)) {
-                    Admission::To(answer) if answer == admits => {}
-                    Admission::To(_) => continue,
-                    unknown => return Err(unknown),
-                }
-            }
-            found.count += 1;
-            let order = |it: &Connection| (it.is_silent(), it.len());
-            if found.least.is_none_or(|least| order(&entry.connection) < order(least)) {
-                found.least = Some(&entry.connection);
+/// The number of connections of a group, and the one with the fewest members, which is not silent
+/// if there is one that is not. `admission`: what is known of a server that has to admit the
+/// client.
+///
+/// # Errors
+///
+/// What is known does not say whether it may join.
+fn fitting<'a>(
+    entries: &'a [Rc<Entry>],
+    key: &GroupKey,
+    context: &Arc<WorkerContext>,
+    target: &Arc<Target>,
+    mut admission: impl FnMut(&Rc<Access>) -> Admission,
+) -> Result<(u16, Option<&'a Rc<Connection>>), Admission> {
+    let (mut count, mut least, mut known) = (0, None::<&Rc<Connection>>, None);
+    let durability = context.shared.service.options.now().durability;
+    // All are compared, so that the time does not depend on which is equal.
+    for entry in entries {
+        let is_usable = entry.is_to(context, target)
+            && entry.durability == durability
+            && !entry.connection.is_closed()
+            && (!entry.succeeds || entry.connection.is_open());
+        if entry.key != *key || !is_usable {
+            continue;
+        }
+        if let Some(admits) = entry.connection.admits_anyone() {
+            match *known.get_or_insert_with(|| admission(&entry.access)) {
+                Admission::To(answer) if answer == admits => {}
+                Admission::To(_) => continue,
+                unknown => return Err(unknown),
             }
         }
-        Ok(found)
+        count += 1;
+        let order = |it: &Connection| (it.is_silent(), it.len());
+        if least.is_none_or(|least| order(&entry.connection) < order(least)) {
+            least = Some(&entry.connection);
+        }
     }
+    Ok((count, least))
 }
 
 impl Pool {

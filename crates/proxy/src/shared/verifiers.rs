@@ -143,15 +143,15 @@ impl Drop for Place {
 /// One on which something has arrived since is closed: it would be taken for the reply to the next
 /// client.
 pub(crate) fn take(target: &Target, context: &WorkerContext) -> Option<Upstream> {
-    let kept = KEPT.with_borrow_mut(|all| {
+    let mut kept = KEPT.with_borrow_mut(|all| {
         let fits = |it: &Verifier| {
             std::ptr::eq(&*it.target, target) && Arc::ptr_eq(&it.service, &context.shared)
         };
         // The one that was used last: the others come of age.
         let at = all.kept.iter().rposition(fits)?;
         Some(all.kept.remove(at).upstream)
-    });
-    kept.filter(|upstream| !upstream.has_unread())
+    })?;
+    (!kept.stream().has_unread()).then_some(kept)
 }
 
 /// Closes those that are of no use any more, until there are none.

@@ -259,7 +259,7 @@ impl Server<'_> {
                 if !self.target.accepts_requests() {
                     return Poll::Ready(Err(Failed::Superseded));
                 }
-                upstream.poll_write(cx, rest).map_err(|error| self.broken(&error))
+                upstream.stream().poll_write(cx, rest).map_err(|error| self.broken(&error))
             });
             rest = invariant::rest_after(rest, written.await?).map_err(|_| Failed::Broken)?;
         }
@@ -274,8 +274,8 @@ impl Server<'_> {
     ) -> Result<T, Failed> {
         poll_fn(|cx| {
             buffer::with_scratch(|scratch| {
-                let read =
-                    ready!(upstream.poll_read(cx, scratch)).map_err(|error| self.broken(&error))?;
+                let read = ready!(upstream.stream().poll_read(cx, scratch))
+                    .map_err(|error| self.broken(&error))?;
                 let bytes =
                     scratch.get(..read).filter(|bytes| !bytes.is_empty()).ok_or(Failed::Broken)?;
                 Poll::Ready(Ok(parse(bytes)))

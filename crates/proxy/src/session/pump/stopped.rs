@@ -64,10 +64,9 @@ pub(crate) struct Stopped {
 /// What a pump leaves to the next state of its session. A session of which it leaves nothing ends.
 #[derive(Debug)]
 pub(crate) enum Left {
-    /// The state that continues over another connection.
-    State(CarryState),
-    /// The state that continues over a connection of its own to the same target, and why.
-    Promoted(CarryState, Promotion),
+    /// The state that continues over another connection. If that is one of its own to the same
+    /// target: why.
+    State(CarryState, Option<Promotion>),
     /// What is kept while the session rests.
     Resting(Resting),
     /// Requests, none of which was forwarded. They are refused before the session ends.

@@ -65,7 +65,7 @@ fn drops_a_begun_request_at_the_fence() {
             while far.progress() > 0 {}
             assert_eq!(poll(&mut pump), Poll::Ready(EndReason::Fenced.into()));
             let Stopped { left, bytes, .. } = pump.stop(EndReason::Fenced.into());
-            let Some(Left::State(state)) = left.map(|left| *left) else {
+            let Some(Left::State(state, None)) = left.map(|left| *left) else {
                 panic!("nothing was sent, so the session can continue elsewhere")
             };
             assert!(state.unsent == request && bytes == (0, 0), "{version:?}");
