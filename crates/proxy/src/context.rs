@@ -81,8 +81,6 @@ pub(crate) struct WorkerContext {
     pub(crate) shared: Arc<ServiceContext>,
     pub(crate) counters: Arc<WorkerCounters>,
     pub(crate) listener: Arc<ListenerContext>,
-    /// The drain of the listener.
-    pub(crate) drain: Drain,
     /// Notifies sessions that connect of the events. All others are woken by their worker.
     pub(crate) session_notify: Notify,
     /// The number of events that sessions were notified of, on their worker's thread: master
@@ -106,7 +104,7 @@ impl WorkerContext {
     /// sessions are notified, and a session creates its future, or its flag, before it checks. So
     /// no event is lost in either step. Ends with the drain.
     pub(crate) async fn forward_events(self: Arc<Self>) {
-        let Self { shared, drain, dial_permits, .. } = &*self;
+        let Self { shared, listener, dial_permits, .. } = &*self;
         let route = &shared.service.route;
         let mut next = Phase::Draining;
         loop {
@@ -116,7 +114,7 @@ impl WorkerContext {
             tokio::select! {
                 () = target_changed => dial_permits.reset(),
                 () = options_changed => {}
-                () = drain.reached(next) => match next {
+                () = listener.drain.reached(next) => match next {
                     Phase::Draining => next = Phase::Cutting,
                     Phase::Cutting => next = Phase::Stopped,
                     _ => return self.notify_sessions(),

@@ -1,9 +1,6 @@
 //! TLS sessions with targets, counted by the faults for which they fail.
 
-use std::io;
-
-use tls::rustls::Error;
-use tls::{Fault, FaultKind};
+use tls::FaultKind;
 
 use crate::counter::{Counter, Counters, counted};
 
@@ -46,15 +43,6 @@ impl TargetTlsSnapshot {
     }
 }
 
-/// The fault of an established connection that ended with this error; `None` if TLS is not its
-/// cause.
-pub(crate) fn fault_of(error: &io::Error) -> Option<Fault> {
-    let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<Error>());
-    // A stream that has failed once gives no cause.
-    let unknown = || (error.kind() == io::ErrorKind::InvalidData).then_some(&Error::DecryptError);
-    cause.or_else(unknown).map(Fault::of)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -66,14 +54,5 @@ mod tests {
         faults.sort();
         let numbers: Vec<usize> = faults.iter().map(|it| *it as usize).collect();
         assert_eq!(numbers, (0..FaultKind::COUNT).collect::<Vec<_>>());
-    }
-
-    #[test]
-    fn tells_tls_faults_from_those_of_sockets() {
-        let of = |error: io::Error| fault_of(&error).map(|fault| fault.kind);
-        let library = io::Error::new(io::ErrorKind::InvalidData, Error::DecryptError);
-        assert_eq!(of(library), Some(FaultKind::Broken));
-        assert_eq!(of(io::ErrorKind::InvalidData.into()), Some(FaultKind::Broken));
-        assert_eq!(of(io::ErrorKind::ConnectionReset.into()), None);
     }
 }

@@ -344,7 +344,6 @@ pub(crate) fn context() -> (TargetWriter, Arc<WorkerContext>) {
         Arc::new(WorkerContext {
             shared,
             counters,
-            drain: listener.drain.clone(),
             listener,
             session_notify: tokio::sync::Notify::new(),
             events: Counter::default(),

@@ -16,7 +16,7 @@
 use std::io;
 use std::task::{Context, Poll};
 
-use crate::io::flow::{BulkStep, Flow, FlowStep, ForwardingPolicy, WritePermission};
+use crate::io::flow::{Flow, FlowStep, ForwardingPolicy, WritePermission};
 use crate::io::pipe;
 use crate::io::stream::ByteStream;
 use crate::runtime::tasks;
@@ -60,7 +60,12 @@ impl Flow {
     }
 
     /// Moves a part of a body from the source into the pipe, which must be empty, if a large enough
-    /// body is in progress.
+    /// body is in progress. Returns whether it did, or the source has ended; otherwise the source
+    /// is to be read.
+    ///
+    /// # Errors
+    ///
+    /// The step with which the move ends.
     #[inline]
     pub(crate) fn fill_pipe(
         &mut self,
@@ -68,11 +73,11 @@ impl Flow {
         source: &mut impl ByteStream,
         sink: &impl ByteStream,
         policy: &mut impl ForwardingPolicy,
-    ) -> BulkStep {
+    ) -> Result<bool, FlowStep> {
         let body = policy.bulk_left();
         // The usual case.
         if body < MIN_BODY && self.pipe.is_none() {
-            return BulkStep::Read;
+            return Ok(false);
         }
         self.fill_pipe_from(cx, source, sink, policy, body)
     }
@@ -85,15 +90,15 @@ impl Flow {
         sink: &impl ByteStream,
         policy: &mut impl ForwardingPolicy,
         body: u64,
-    ) -> BulkStep {
+    ) -> Result<bool, FlowStep> {
         if !source.can_splice() || !sink.can_splice() {
-            return BulkStep::Read;
+            return Ok(false);
         }
         if body < MIN_REST {
             self.pipe = None;
-            return BulkStep::Read;
+            return Ok(false);
         }
-        let Some(pipe) = self.pipe.take().or_else(pipe::acquire) else { return BulkStep::Read };
+        let Some(pipe) = self.pipe.take().or_else(pipe::acquire) else { return Ok(false) };
         let pipe = self.pipe.insert(pipe);
         match source.poll_fill(cx, pipe, usize::try_from(body).unwrap_or(pipe::PIPE_SIZE)) {
             Poll::Ready(Ok(0)) => self.ended = true,
@@ -104,18 +109,18 @@ impl Flow {
             Poll::Pending => {
                 // A session that waits for its source holds no pipe.
                 self.pipe = None;
-                return BulkStep::Wait(FlowStep::Idle);
+                return Err(FlowStep::Idle);
             }
             Poll::Ready(Err(error)) => {
                 self.pipe = None;
                 if pipe::is_unsupported(&error) {
                     disable_splicing(&error);
-                    return BulkStep::Read;
+                    return Ok(false);
                 }
-                return BulkStep::Wait(FlowStep::SourceFailed(error));
+                return Err(FlowStep::SourceFailed(error));
             }
         }
-        BulkStep::Moved
+        Ok(true)
     }
 
     /// Moves the content of the pipe into memory.

@@ -93,16 +93,6 @@ pub(crate) enum FlowStep {
     SinkFailed(io::Error),
 }
 
-/// The result of an attempt to splice.
-pub(crate) enum BulkStep {
-    /// Not applicable: read instead.
-    Read,
-    /// Something was moved into the pipe, or the source has ended.
-    Moved,
-    /// The direction has to wait, or has failed.
-    Wait(FlowStep),
-}
-
 /// One direction.
 #[derive(Debug)]
 pub(crate) struct Flow {
@@ -309,15 +299,9 @@ impl Flow {
             WritePermission::Limited(_) => true,
             WritePermission::Blocked | WritePermission::Begun(_) => return Err(FlowStep::Stuck),
         };
-        if !measured {
-            match self.fill_pipe(cx, source, sink, policy) {
-                BulkStep::Read => {}
-                BulkStep::Moved => {
-                    *reads_left = reads_left.saturating_sub(1);
-                    return Ok(());
-                }
-                BulkStep::Wait(step) => return Err(step),
-            }
+        if !measured && self.fill_pipe(cx, source, sink, policy)? {
+            *reads_left = reads_left.saturating_sub(1);
+            return Ok(());
         }
         let read_size = self.read_size().min(scratch.len());
         let Some(unread) = scratch.get_mut(..read_size) else { return Err(FlowStep::Stuck) };

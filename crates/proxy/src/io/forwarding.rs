@@ -52,7 +52,7 @@ impl RequestForwarding<'_> {
     #[cold]
     fn note_first_bytes(&mut self) {
         *self.heard = true;
-        self.context.drain.record_arrival();
+        self.context.listener.drain.record_arrival();
     }
 
     /// The rule while stopping: one request at a time, and none after a boundary at which the

@@ -78,15 +78,6 @@ pub(crate) enum HandshakeStep {
     Complete,
 }
 
-/// Why a handshake failed.
-#[derive(Debug)]
-pub(crate) enum HandshakeError {
-    /// The peer does not keep to the protocol, or the two sides do not agree.
-    Protocol(tls::rustls::Error),
-    /// The socket failed.
-    Socket(io::Error),
-}
-
 /// Receives for the next step of a handshake. Returns how much; 0 at the end.
 pub(crate) fn poll_receive(
     socket: &mut SocketStream,
@@ -143,12 +134,13 @@ impl<S: TlsSide> TlsStream<S> {
     ///
     /// # Errors
     ///
-    /// The handshake has failed; an alert was sent if the socket took it.
+    /// The handshake has failed. If the peer does not keep to the protocol or the two sides do not
+    /// agree, that is its [cause](cause_of), and an alert was sent if the socket took it.
     pub(crate) fn poll_handshake(
         &mut self,
         cx: &mut Context<'_>,
         received: &mut Vec<u8>,
-    ) -> Poll<Result<HandshakeStep, HandshakeError>> {
+    ) -> Poll<io::Result<HandshakeStep>> {
         let State { connection, plaintext, is_broken, .. } = &mut *self.state;
         // The side that opens a connection begins, with nothing received.
         let is_new = connection.version().is_none() && connection.waiting().is_empty();
@@ -166,11 +158,11 @@ impl<S: TlsSide> TlsStream<S> {
             if let Err(error) = processed {
                 *is_broken = true;
                 let _alerted = self.poll_flush(cx);
-                return Poll::Ready(Err(HandshakeError::Protocol(error)));
+                return Poll::Ready(Err(invalid(error)));
             }
             self.state.count();
         }
-        ready!(self.poll_flush(cx)).map_err(HandshakeError::Socket)?;
+        ready!(self.poll_flush(cx))?;
         Poll::Ready(Ok(match self.state.connection.is_handshaking() {
             true => HandshakeStep::Receive,
             false => HandshakeStep::Complete,
@@ -357,6 +349,11 @@ impl<S: TlsSide> Drop for TlsStream<S> {
 
 fn invalid(error: tls::rustls::Error) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
+}
+
+/// The error of the library behind an error of a connection; `None` if its socket has failed.
+pub(crate) fn cause_of(error: &io::Error) -> Option<&tls::rustls::Error> {
+    error.get_ref()?.downcast_ref()
 }
 
 impl<S: TlsSide> ClientStream for TlsStream<S> {

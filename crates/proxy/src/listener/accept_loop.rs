@@ -17,7 +17,6 @@ use rustix::net::{RecvFlags, SendFlags, Shutdown};
 use crate::address::Peer;
 use crate::context::WorkerContext;
 use crate::io::stream::SocketStream;
-use crate::limits::Admission;
 use crate::listener::accept_errors::{AcceptBackoff, is_lasting};
 use crate::listener::inbox::{Client, HandedOver, Inboxes};
 use crate::listener::listen_socket::AcceptSource;
@@ -52,7 +51,7 @@ pub(crate) async fn serve(
 ) {
     let (mut backoff, mut accepted_count) = (AcceptBackoff::default(), 0_usize);
     let log = LogRate::<1>::default();
-    let mut closing = pin!(context.drain.reached(Phase::Draining));
+    let mut closing = pin!(context.listener.drain.reached(Phase::Draining));
     loop {
         let accepted = tokio::select! {
             biased;
@@ -113,10 +112,10 @@ async fn next(
 
 /// Starts the session of a client that another worker has handed over.
 pub(crate) fn start_handed_over(
-    HandedOver { socket, peer, admission, permit, .. }: HandedOver,
+    HandedOver { client, permit, .. }: HandedOver,
     context: &Arc<WorkerContext>,
 ) {
-    if start_session(socket, peer, admission, context).is_err() {
+    if start_session(client, context).is_err() {
         context.counters.accept_errors.increment();
     }
     drop(permit);
@@ -174,19 +173,16 @@ pub(super) fn deliver(
     inboxes: Option<&Inboxes>,
 ) -> Result<(), Errno> {
     let client = match inboxes {
-        Some(inboxes) => {
-            match inboxes.hand_over(context.listener.id, client, || context.drain.accept_permit()) {
-                Ok(()) => {
-                    context.counters.handed_over.increment();
-                    return Ok(());
-                }
-                Err(client) => client,
+        Some(inboxes) => match inboxes.hand_over(&context.listener, client) {
+            Ok(()) => {
+                context.counters.handed_over.increment();
+                return Ok(());
             }
-        }
+            Err(client) => client,
+        },
         None => client,
     };
-    let (socket, peer, admission) = client;
-    start_session(socket, peer, admission, context)
+    start_session(client, context)
 }
 
 /// Admits or rejects a client.
@@ -206,12 +202,8 @@ pub(super) fn admit(socket: OwnedFd, peer: Peer, context: &WorkerContext) -> Opt
 /// # Errors
 ///
 /// The event loop could not register the socket.
-fn start_session(
-    socket: OwnedFd,
-    peer: Peer,
-    admission: Admission,
-    context: &Arc<WorkerContext>,
-) -> Result<(), Errno> {
+fn start_session(client: Client, context: &Arc<WorkerContext>) -> Result<(), Errno> {
+    let (socket, peer, admission) = client;
     let splices = context.shared.service.options.peek().splice == Splice::On;
     let stream = SocketStream::accepted(socket, splices)
         .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;

@@ -83,7 +83,7 @@ async fn accept_after(faults: &[Errno], shortages: usize) -> (usize, Duration, u
             assert!(begin.elapsed() < Duration::from_secs(60), "no client was accepted");
         }
     };
-    let (inboxes, permit) = (Inboxes::new([worker]), context.drain.accept_permit());
+    let (inboxes, permit) = (Inboxes::new([worker]), context.listener.drain.accept_permit());
     let serving = serve(source, Arc::clone(&context), inboxes, permit);
     tokio::select! {
         () = serving => panic!("it ended"),
@@ -165,7 +165,7 @@ fn accepted_by_round(silent_clients_before: usize) -> [usize; 2] {
     let shortages = AtomicUsize::new(0);
     let source =
         FaultySource { faults: VecDeque::new(), shortages, tried: Arc::clone(&tried), real };
-    let (inboxes, permit) = (Inboxes::new([worker]), context.drain.accept_permit());
+    let (inboxes, permit) = (Inboxes::new([worker]), context.listener.drain.accept_permit());
     tasks::spawn_essential(serve(source, context, inboxes, permit));
     [(); 2].map(|()| {
         tasks.run_round().unwrap();

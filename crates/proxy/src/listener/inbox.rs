@@ -24,7 +24,7 @@ use drain::AcceptPermit;
 
 use crate::address::ListenerId;
 use crate::address::{ListenAddr, Peer};
-use crate::context::WorkerContext;
+use crate::context::{ListenerContext, WorkerContext};
 use crate::limits::Admission;
 use crate::runtime::tasks::WorkerHandle;
 
@@ -39,9 +39,7 @@ const SLACK: usize = 4;
 pub(crate) struct HandedOver {
     /// The listener that it came through.
     pub(crate) listener: ListenerId,
-    pub(crate) socket: OwnedFd,
-    pub(crate) peer: Peer,
-    pub(crate) admission: Admission,
+    pub(crate) client: Client,
     /// Held until the session has a ticket.
     pub(crate) permit: AcceptPermit,
 }
@@ -119,17 +117,16 @@ impl Inboxes {
     /// The connection, if it should stay on this worker.
     pub(crate) fn hand_over(
         &self,
-        listener: ListenerId,
+        listener: &ListenerContext,
         client: Client,
-        permit: impl FnOnce() -> AcceptPermit,
     ) -> Result<(), Client> {
         let Some(inbox) = self.less_loaded() else { return Err(client) };
         let mut commands = inbox.commands();
         if inbox.waiting.load(Ordering::Relaxed) >= MAX_WAITING {
             return Err(client);
         }
-        let (socket, peer, admission) = client;
-        let client = HandedOver { listener, socket, peer, admission, permit: permit() };
+        let (listener, permit) = (listener.id, listener.drain.accept_permit());
+        let client = HandedOver { listener, client, permit };
         commands.push(WorkerCommand::Serve(client));
         inbox.waiting.fetch_add(1, Ordering::Relaxed);
         drop(commands);
@@ -184,37 +181,18 @@ mod tests {
         let socket = || OwnedFd::from(std::net::UdpSocket::bind("127.0.0.1:0").unwrap());
         let limits =
             Limits::new(usize::MAX, 0, Slots::new(usize::MAX), ResourceShortage::default());
-        let peer = |port: usize| {
-            Peer::from(SocketAddr::from(([127, 0, 0, 1], u16::try_from(port).unwrap())))
+        let hand_over = |number: usize| {
+            let peer = SocketAddr::from(([127, 0, 0, 1], u16::try_from(number).unwrap()));
+            let listener = ListenerContext::new(ListenerId::nth(number), &drain, false);
+            from.hand_over(&listener, (socket(), peer.into(), limits.admit(None).unwrap()))
         };
         workers[0].set_tasks(3);
-        assert!(
-            from.hand_over(
-                ListenerId::nth(0),
-                (socket(), peer(9), limits.admit(None).unwrap()),
-                || drain.accept_permit()
-            )
-            .is_err()
-        );
+        assert!(hand_over(0).is_err());
         workers[0].set_tasks(10_000);
         for number in 0..MAX_WAITING {
-            assert!(
-                from.hand_over(
-                    ListenerId::nth(number),
-                    (socket(), peer(number), limits.admit(None).unwrap()),
-                    || drain.accept_permit()
-                )
-                .is_ok()
-            );
+            assert!(hand_over(number).is_ok());
         }
-        assert!(
-            from.hand_over(
-                ListenerId::nth(0),
-                (socket(), peer(9), limits.admit(None).unwrap()),
-                || drain.accept_permit()
-            )
-            .is_err()
-        );
+        assert!(hand_over(0).is_err());
         let listener = |command: WorkerCommand| match command {
             WorkerCommand::Serve(client) => client.listener,
             other => panic!("{other:?}"),
@@ -222,13 +200,6 @@ mod tests {
         let arrived: Vec<_> = to.commands().into_iter().map(listener).collect();
         assert_eq!(arrived, (0..MAX_WAITING).map(ListenerId::nth).collect::<Vec<_>>());
         assert!(to.commands().is_empty() && from.commands().is_empty());
-        assert!(
-            from.hand_over(
-                ListenerId::nth(0),
-                (socket(), peer(9), limits.admit(None).unwrap()),
-                || drain.accept_permit()
-            )
-            .is_ok()
-        );
+        assert!(hand_over(0).is_ok());
     }
 }

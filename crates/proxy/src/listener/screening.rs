@@ -72,7 +72,7 @@ pub(super) fn await_header(
     let Some((socket, _, admission)) = admit(socket, Peer::UNIX, context) else { return };
     let (context, inboxes) = (Arc::clone(context), inboxes.cloned());
     // So that the drain waits for the client as if it were in the queue of the socket.
-    let permit = context.drain.accept_permit();
+    let permit = context.listener.drain.accept_permit();
     crate::runtime::tasks::spawn(async move {
         let header = read_header(&socket, &context).await;
         drop(place);
@@ -107,7 +107,7 @@ async fn read_header(
     let received = tokio::select! {
         received = receive(socket) => received,
         () = tokio::time::sleep(timeout) => return Err(Some(Rejection::HeaderTimeout)),
-        () = context.drain.reached(Phase::Cutting) => return Err(None),
+        () = context.listener.drain.reached(Phase::Cutting) => return Err(None),
     };
     match received {
         Ok(header) => Ok(header.client.map(Peer::from)),

@@ -70,7 +70,7 @@ pub(crate) fn moving(ledger: &Ledger, worker: &WorkerContext) -> Option<(u64, Ma
         MaintenanceHandshake::WithoutAddress => None,
         MaintenanceHandshake::On => Some(options.moving_to.clone()?),
     };
-    let time = worker.drain.time_left()?.mul_f64(MOVE_PART).min(LONGEST_MOVE);
+    let time = worker.listener.drain.time_left()?.mul_f64(MOVE_PART).min(LONGEST_MOVE);
     let seconds = push::whole_seconds(time);
     let number = *worker.listener.moving.get_or_init(push::event_number);
     Some((seconds, MaintenancePush::Moving { number, seconds, to }))

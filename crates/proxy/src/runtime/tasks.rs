@@ -144,7 +144,7 @@ pub(crate) fn record_bytes(bytes: usize) {
 }
 
 /// The queues of this thread.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct LocalQueues {
     worker: Option<Arc<WorkerHandle>>,
     /// Keys of woken tasks, some of them more than once. Bounded by what a round does.
@@ -159,12 +159,6 @@ struct NewTask {
     future: TaskFuture,
     essential: bool,
     follows: bool,
-}
-
-impl std::fmt::Debug for NewTask {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("NewTask").field("essential", &self.essential).finish_non_exhaustive()
-    }
 }
 
 thread_local! {

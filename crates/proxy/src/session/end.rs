@@ -275,7 +275,7 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
 /// asked, and ends the session at the moment that the rules allow.
 impl<C: ByteStream, U: TargetStream> Pump<C, U> {
     pub(in crate::session) fn is_draining(&self) -> bool {
-        self.context.drain.phase() >= Phase::Draining
+        self.context.listener.drain.phase() >= Phase::Draining
     }
 
     /// Advances a session that the drain or an ejected replica asks to leave. Returns a stop if it

@@ -12,6 +12,7 @@
 //! protocol, since its user would otherwise see a connection that ends without a word.
 
 use std::future::poll_fn;
+use std::io;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
@@ -19,7 +20,7 @@ use tls::{ServerSide, TlsConnection, TlsSide};
 
 use crate::end_reason::{EndReason, Side};
 use crate::io::stream::SocketStream;
-use crate::io::tls_stream::{self, HandshakeError, HandshakeStep, TlsStream};
+use crate::io::tls_stream::{self, HandshakeStep, TlsStream};
 use crate::runtime::run_queue;
 use crate::runtime::tasks;
 use crate::session::finish;
@@ -177,13 +178,13 @@ impl Handshake<'_> {
             match self.wait(|cx, received| poll_step(cx, &mut client, received)).await? {
                 Ok(HandshakeStep::Complete) => return Ok(client),
                 Ok(HandshakeStep::Receive) => {}
-                Err(HandshakeError::Socket(error)) => {
-                    return Err((TlsFailure::Closed, error.to_string()));
-                }
-                Err(HandshakeError::Protocol(error)) => {
+                Err(error) => {
+                    let Some(cause) = tls_stream::cause_of(&error) else {
+                        return Err((TlsFailure::Closed, error.to_string()));
+                    };
                     // So that the alert arrives.
                     finish::finish(client.socket(), &[]).await;
-                    return Err((TlsFailure::of(&error), error.to_string()));
+                    return Err((TlsFailure::of(cause), cause.to_string()));
                 }
             }
             match self.wait(|cx, received| client.poll_receive(cx, received)).await? {
@@ -225,7 +226,7 @@ pub(super) fn poll_step<S: TlsSide>(
     cx: &mut Context<'_>,
     stream: &mut TlsStream<S>,
     received: &mut Vec<u8>,
-) -> Poll<Result<HandshakeStep, HandshakeError>> {
+) -> Poll<io::Result<HandshakeStep>> {
     let begin = Instant::now();
     let step = stream.poll_handshake(cx, received);
     let took = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);

@@ -133,7 +133,7 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
         let carried = replayed.is_some();
         let has_received = carried || !early.is_empty();
         if has_received && !carried {
-            context.drain.record_arrival();
+            context.listener.drain.record_arrival();
         }
         let options = context.shared.service.options.peek();
         let Replayed { ledger, messages, idle } =
@@ -340,7 +340,7 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
     #[cold]
     pub(super) fn take_screened(&mut self) {
         if !std::mem::replace(&mut self.has_received, true) {
-            self.context.drain.record_arrival();
+            self.context.listener.drain.record_arrival();
         }
         if let Some(screened) = self.screened.take() {
             self.forward_screened(*screened);

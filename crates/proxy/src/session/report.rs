@@ -70,7 +70,7 @@ pub(crate) struct SessionBase {
 
 impl SessionBase {
     pub(crate) fn new(peer: Peer, context: Arc<WorkerContext>) -> Self {
-        let (ticket, since) = (context.drain.ticket(), context.counters.elapsed());
+        let (ticket, since) = (context.listener.drain.ticket(), context.counters.elapsed());
         let (stage, reason) = (Cell::new(Stage::Connecting), EndReason::Aborted);
         let (bytes, commands) = ((0, 0), 0);
         let (promotion, counted) = (Cell::new(None), Cell::new(None));

@@ -63,7 +63,7 @@ pub(crate) struct Commands {
 
 /// The names that a server is asked about, in upper case: those of all shared commands, and of
 /// commands with subcommands that are shared.
-static NAMES: LazyLock<Vec<String>> = LazyLock::new(|| {
+pub(crate) static NAMES: LazyLock<Vec<String>> = LazyLock::new(|| {
     let listed = listed_commands().into_iter().map(|command| command.name);
     let shared = listed.filter(|name| {
         matches!(sharing_of(name), Sharing::Shared | Sharing::SharedScript)
@@ -74,16 +74,11 @@ static NAMES: LazyLock<Vec<String>> = LazyLock::new(|| {
     shared.map(first).collect::<BTreeSet<String>>().into_iter().collect()
 });
 
-/// Those names.
-pub(crate) fn names() -> &'static [String] {
-    &NAMES
-}
-
 impl Commands {
     /// The built-in table, corrected by what the server says of the names it was asked about, in
     /// their order; `None` for a command that it does not have.
     pub(crate) fn new(server: &[Option<ServerCommand>]) -> Self {
-        let answered = names().iter().zip(server);
+        let answered = NAMES.iter().zip(server);
         let excluded = answered.filter_map(|(name, command)| {
             let command = command.as_ref()?;
             let renamed = !command.name.eq_ignore_ascii_case(name);
@@ -134,14 +129,14 @@ mod tests {
                 flags: flags.split_whitespace().map(str::to_owned).collect(),
             })
         };
-        Commands::new(&names().iter().map(say).collect::<Vec<_>>())
+        Commands::new(&NAMES.iter().map(say).collect::<Vec<_>>())
     }
 
     const EXCLUDED: Sharing = Sharing::Promotes(PromotionReason::ServerTable);
 
     #[test]
     fn asks_about_every_shared_command() {
-        let names = names();
+        let names = &*NAMES;
         assert!(names.len() > 200 && names.is_sorted(), "{}", names.len());
         for name in ["GET", "EVALSHA", "SCAN", "SCRIPT", "XGROUP", "FLUSHALL", "PING"] {
             assert!(names.iter().any(|it| it == name), "{name}");

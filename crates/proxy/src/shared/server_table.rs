@@ -6,15 +6,14 @@
 
 use resp::{Frames, Limits};
 
-use crate::shared::commands::{ServerCommand, names};
+use crate::shared::commands::{NAMES, ServerCommand};
 
 /// The largest reply that is read, in bytes. Redis 8 has less than a tenth.
 pub(crate) const LARGEST_TABLE: usize = 4 << 20;
 
 /// The request.
 pub(crate) fn ask_table() -> Vec<u8> {
-    let words =
-        ["COMMAND".to_owned(), "INFO".to_owned()].into_iter().chain(names().iter().cloned());
+    let words = ["COMMAND".to_owned(), "INFO".to_owned()].into_iter().chain(NAMES.iter().cloned());
     let (mut count, mut bytes) = (0, String::new());
     for word in words {
         count += 1;
@@ -27,7 +26,7 @@ pub(crate) fn ask_table() -> Vec<u8> {
 pub(crate) fn read_table(reply: &[u8]) -> Option<Vec<Option<ServerCommand>>> {
     let mut input = reply;
     let (b'*', count) = header(&mut input)? else { return None };
-    if count != names().len() {
+    if count != NAMES.len() {
         return None;
     }
     let commands: Option<Vec<_>> = (0..count).map(|_| entry(&mut input)).collect();
@@ -112,8 +111,8 @@ mod tests {
     /// A reply with this entry for `GET`, and no other command.
     fn reply(entry: &str, null: &str) -> String {
         let one = |name: &String| if name == "GET" { entry.to_owned() } else { null.to_owned() };
-        let entries: String = names().iter().map(one).collect();
-        format!("*{}\r\n{entries}", names().len())
+        let entries: String = NAMES.iter().map(one).collect();
+        format!("*{}\r\n{entries}", NAMES.len())
     }
 
     fn shown(reply: &str) -> Option<String> {

@@ -210,16 +210,18 @@ impl UpstreamLedger {
             let mut not_authenticated = false;
             if self.frames.at_boundary() {
                 if first == b'>' {
-                    self.begin_push()?;
+                    if !self.resp3 {
+                        return Err(Desync::NotResp);
+                    }
+                    self.in_push = true;
                 } else {
                     let run = *self.runs.front().ok_or(Desync::Unasked)?;
                     if let Some(piece) = self.take_run(input, run)? {
                         return Ok(Some(piece));
                     }
-                    match self.check_start(first, input, run.script)? {
-                        Start::Undecided => return Ok(None),
-                        Start::Plain => {}
-                        Start::NotAuthenticated => not_authenticated = true,
+                    match self.is_refused(first, input, run.script)? {
+                        Some(is_refused) => not_authenticated = is_refused,
+                        None => return Ok(None),
                     }
                 }
             }
@@ -269,14 +271,6 @@ impl UpstreamLedger {
         Ok(())
     }
 
-    fn begin_push(&mut self) -> Result<(), Desync> {
-        if !self.resp3 {
-            return Err(Desync::NotResp);
-        }
-        self.in_push = true;
-        Ok(())
-    }
-
     fn continue_push(&mut self, ended: bool) -> Result<(), Desync> {
         if !ended {
             return Ok(());
@@ -285,23 +279,24 @@ impl UpstreamLedger {
         if self.frames.is_of_subscription() { Err(Desync::Subscribed) } else { Ok(()) }
     }
 
-    /// Checks the beginning of a reply.
-    fn check_start(&self, first: u8, input: &[u8], script: bool) -> Result<Start, Desync> {
+    /// Checks the beginning of a reply. Whether it is `-NOAUTH`, on a connection that is not
+    /// authenticated; `None` if more bytes are needed.
+    fn is_refused(&self, first: u8, input: &[u8], script: bool) -> Result<Option<bool>, Desync> {
         match first {
             b'+' | b'-' => {}
-            b':' | b'$' | b'*' => return Ok(Start::Plain),
+            b':' | b'$' | b'*' => return Ok(Some(false)),
             b'%' | b'~' | b'_' | b'#' | b',' | b'(' | b'=' | b'!' | b'|' if self.resp3 => {
-                return Ok(Start::Plain);
+                return Ok(Some(false));
             }
             _ => return Err(Desync::NotResp),
         }
         let line = match input.iter().position(|byte| *byte == b'\n') {
             Some(end) => input.get(..end).unwrap_or_default(),
-            None if input.len() < DECIDING => return Ok(Start::Undecided),
+            None if input.len() < DECIDING => return Ok(None),
             None => input,
         };
         if script {
-            return Ok(Start::Plain);
+            return Ok(Some(false));
         }
         if line == b"+QUEUED\r" || line == b"+RESET\r" {
             return Err(Desync::OtherState);
@@ -311,17 +306,8 @@ impl UpstreamLedger {
         }
         match line.starts_with(b"-NOAUTH") {
             true if self.authenticated => Err(Desync::OtherState),
-            true => Ok(Start::NotAuthenticated),
-            false => Ok(Start::Plain),
+            true => Ok(Some(true)),
+            false => Ok(Some(false)),
         }
     }
-}
-
-/// What the beginning of a reply says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Start {
-    /// More bytes are needed.
-    Undecided,
-    Plain,
-    NotAuthenticated,
 }

@@ -360,7 +360,6 @@ impl Running {
                 shared: Arc::clone(&service.shared),
                 counters,
                 listener: Arc::clone(listener),
-                drain: listener.drain.clone(),
                 session_notify: Notify::new(),
                 events: Counter::default(),
                 dial_permits: Arc::clone(permits),

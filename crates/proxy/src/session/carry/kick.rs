@@ -11,7 +11,6 @@
 
 use std::time::{Duration, Instant};
 
-use drain::Ticket;
 use target::{CloseCause, TargetRef};
 
 use crate::context::WorkerContext;
@@ -20,56 +19,52 @@ use crate::io::stream::ClientStream;
 use crate::session::carry::replay::{Failed, Server};
 use crate::session::dial::is_superseded;
 use crate::session::hold;
+use crate::session::report::SessionBase;
 
 /// How long to wait for discovery, which asks within one round trip.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// A session whose connection a replica has closed.
-pub(crate) struct Kicked<'a, C> {
-    pub(crate) context: &'a WorkerContext,
-    pub(crate) ticket: &'a Ticket,
-    pub(crate) client: &'a mut C,
-    /// Bytes that the client sends meanwhile are added here.
-    pub(crate) unsent: &'a mut Vec<u8>,
-    /// The replica.
-    pub(crate) from: &'a TargetRef,
-}
-
-impl<C: ClientStream> Kicked<'_, C> {
-    /// Returns when the session may continue over another connection.
-    ///
-    /// # Errors
-    ///
-    /// Why the session has to end: `reason` if the replica meant this session.
-    pub(crate) async fn decide(self, reason: EndReason, until: Instant) -> Result<(), EndReason> {
-        let Self { context, ticket, client, unsent, from } = self;
-        let ended = Instant::now();
-        let permit = hold::permit(client, unsent, &context.dial_permits, ticket, until).await?;
-        let meant = async {
-            if is_superseded(from) || cause(from, ended) == CloseCause::Failover {
+/// Returns when a session whose connection the replica `from` has closed may continue over another
+/// one. Bytes that the client sends meanwhile are added to `unsent`.
+///
+/// # Errors
+///
+/// Why the session has to end: `reason` if the replica meant this session.
+pub(crate) async fn decide(
+    base: &SessionBase,
+    client: &mut impl ClientStream,
+    unsent: &mut Vec<u8>,
+    from: &TargetRef,
+    reason: EndReason,
+    until: Instant,
+) -> Result<(), EndReason> {
+    let (context, ticket) = (&*base.context, &base.ticket);
+    let ended = Instant::now();
+    let permit = hold::permit(client, unsent, &context.dial_permits, ticket, until).await?;
+    let meant = async {
+        if is_superseded(from) || cause(from, ended) == CloseCause::Failover {
+            return false;
+        }
+        match (Server { target: from, context, deadline: until }).answers().await {
+            // One answer is valid for all sessions, so none has to wait for another one here.
+            Ok(()) => permit.succeeded(),
+            // It must not be sent anything now: a failover is believed to be under way.
+            Err(Failed::Superseded) => drop(permit),
+            Err(failed) => {
+                if !failed.is_local() {
+                    // New sessions try other replicas first.
+                    from.defer();
+                }
                 return false;
             }
-            match (Server { target: from, context, deadline: until }).answers().await {
-                // One answer is valid for all sessions, so none has to wait for another one here.
-                Ok(()) => permit.succeeded(),
-                // It must not be sent anything now: a failover is believed to be under way.
-                Err(Failed::Superseded) => drop(permit),
-                Err(failed) => {
-                    if !failed.is_local() {
-                        // New sessions try other replicas first.
-                        from.defer();
-                    }
-                    return false;
-                }
-            }
-            learn_cause(context, from, ended).await != CloseCause::Failover
-        };
-        tokio::select! {
-            biased;
-            () = ticket.cut() => Err(EndReason::Cut),
-            gone = hold::client_gone(client, unsent) => Err(gone),
-            meant = meant => if meant { Err(reason) } else { Ok(()) },
         }
+        learn_cause(context, from, ended).await != CloseCause::Failover
+    };
+    tokio::select! {
+        biased;
+        () = ticket.cut() => Err(EndReason::Cut),
+        gone = hold::client_gone(client, unsent) => Err(gone),
+        meant = meant => if meant { Err(reason) } else { Ok(()) },
     }
 }
 

@@ -10,7 +10,7 @@ use super::{Connecting, Mode, report_failure};
 use crate::end_reason::EndReason;
 use crate::io::stream::ClientStream;
 use crate::maintenance::pending;
-use crate::session::carry::kick::Kicked;
+use crate::session::carry::kick;
 use crate::session::carry::replay::Failed;
 use crate::session::hold::{self, CHECK_INTERVAL};
 use crate::session::report::Stage;
@@ -26,13 +26,12 @@ impl<C: ClientStream> Connecting<'_, C> {
     /// If a replica ended the connection: returns when it is known that it did not mean this
     /// session.
     pub(super) async fn examine_loss(&mut self) -> Result<(), EndReason> {
-        let Self { context, ticket, client, unsent, mode, until, .. } = self;
+        let Self { base, client, unsent, mode, until, .. } = self;
         let Mode::Resume(migration) = mode else { return Ok(()) };
         let replica = migration.from.filter(|from| from.replica_status().is_some());
         if let (Some(from), Some((_, reason))) = (replica, migration.lost) {
             migration.lost = None;
-            let client = &mut **client;
-            Kicked { context, ticket, client, unsent, from }.decide(reason, *until).await?;
+            kick::decide(base, &mut **client, unsent, from, reason, *until).await?;
         }
         Ok(())
     }

@@ -15,17 +15,17 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use target::Target;
+use tls::rustls::Error;
 use tls::{ClientTls, Fault, FaultKind, Problem, TlsConnection};
 
 use crate::context::WorkerContext;
 use crate::io::stream::SocketStream;
-use crate::io::tls_stream::{HandshakeError, HandshakeStep, TlsStream};
+use crate::io::tls_stream::{HandshakeStep, TlsStream, cause_of};
 use crate::runtime::run_queue;
 use crate::runtime::tasks;
 use crate::service::DialFailure;
 use crate::session::handshake;
 use crate::session::upstream::Upstream;
-use crate::target_tls::fault_of;
 
 /// The first byte of the records with which a server begins: a handshake or an alert (RFC 8446,
 /// section 5.1).
@@ -82,8 +82,7 @@ async fn shake(
         match poll_fn(|cx| handshake::poll_step(cx, &mut stream, &mut received)).await {
             Ok(HandshakeStep::Complete) => return Ok(stream),
             Ok(HandshakeStep::Receive) => {}
-            Err(HandshakeError::Protocol(error)) => return Err(Fault::of(&error)),
-            Err(HandshakeError::Socket(error)) => return Err(closed(error)),
+            Err(error) => return Err(fault_of(&error).unwrap_or_else(|| closed(error))),
         }
         match poll_fn(|cx| stream.poll_receive(cx, &mut received)).await {
             Ok(1..) => {}
@@ -122,6 +121,14 @@ pub(crate) fn note_error(context: &WorkerContext, target: &Target, error: &io::E
     fault.is_some()
 }
 
+/// The fault of an established connection that ended with this error; `None` if TLS is not its
+/// cause.
+fn fault_of(error: &io::Error) -> Option<Fault> {
+    // A stream that has failed once gives no cause.
+    let unknown = || (error.kind() == io::ErrorKind::InvalidData).then_some(&Error::DecryptError);
+    cause_of(error).or_else(unknown).map(Fault::of)
+}
+
 #[cold]
 fn note(context: &WorkerContext, target: &Target, Fault { kind, what, remedy }: &Fault) {
     context.counters.target_tls.failures.increment(*kind as usize);
@@ -141,7 +148,7 @@ fn note(context: &WorkerContext, target: &Target, Fault { kind, what, remedy }: 
 
 #[cfg(test)]
 mod tests {
-    use super::host;
+    use super::*;
 
     #[test]
     fn takes_the_host_of_an_announced_name() {
@@ -149,5 +156,14 @@ mod tests {
         assert_eq!(host("10.0.0.1:6379"), "10.0.0.1");
         assert_eq!(host("[fd00::1]:6379"), "fd00::1");
         assert_eq!(host("alone"), "alone");
+    }
+
+    #[test]
+    fn tells_tls_faults_from_those_of_sockets() {
+        let of = |error: io::Error| fault_of(&error).map(|fault| fault.kind);
+        let library = io::Error::new(io::ErrorKind::InvalidData, Error::DecryptError);
+        assert_eq!(of(library), Some(FaultKind::Broken));
+        assert_eq!(of(io::ErrorKind::InvalidData.into()), Some(FaultKind::Broken));
+        assert_eq!(of(io::ErrorKind::ConnectionReset.into()), None);
     }
 }
