@@ -12,6 +12,7 @@ use crate::io::buffer;
 use crate::io::flow::{ForwardingPolicy, WritePermission};
 use crate::latency::Stopwatch;
 use crate::service::Hint;
+use crate::session::leave::Leaving;
 
 /// The policy from client to target.
 pub(crate) struct RequestForwarding<'a> {
@@ -21,7 +22,7 @@ pub(crate) struct RequestForwarding<'a> {
     /// Whether the client has sent anything yet.
     pub(crate) heard: &'a mut bool,
     /// Whether to stop after the request in progress.
-    pub(crate) stopping: bool,
+    pub(crate) leaving: &'a mut Leaving,
     pub(crate) stopwatch: &'a mut Stopwatch,
     /// While stopping: bytes that the ledger has recorded and that were not written yet.
     pub(crate) measured: &'a mut u32,
@@ -35,7 +36,7 @@ pub(crate) struct RequestForwarding<'a> {
 impl RequestForwarding<'_> {
     #[inline]
     fn permission(&mut self, waiting: &[u8], begun: usize) -> WritePermission {
-        if self.stopping || *self.measured > 0 {
+        if self.leaving.is_stopping() || *self.measured > 0 {
             self.measure(waiting, begun)
         } else {
             WritePermission::Unlimited
@@ -62,6 +63,11 @@ impl RequestForwarding<'_> {
         if *self.measured > 0 {
             return WritePermission::Limited(*self.measured as usize);
         }
+        let completes = *self.leaving == Leaving::Completing;
+        if completes && (self.deferred || waiting.is_empty()) {
+            return WritePermission::Unlimited;
+        }
+        *self.leaving = Leaving::AtBoundary;
         let may_end = match self.ledger.session_state() {
             SessionState::Opaque => return WritePermission::Unlimited,
             SessionState::Transaction | SessionState::Blocked | SessionState::Subscribed => false,
@@ -70,7 +76,7 @@ impl RequestForwarding<'_> {
             | SessionState::Pinned
             | SessionState::Quiet => self.ledger.at_boundary(Direction::Request),
         };
-        if may_end {
+        if may_end && !completes {
             return WritePermission::Blocked;
         }
         if begun > 0 {

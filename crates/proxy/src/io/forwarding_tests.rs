@@ -9,6 +9,7 @@ use crate::context::WorkerContext;
 use crate::io::flow::{ForwardingPolicy, WritePermission};
 use crate::io::forwarding::{ReplyForwarding, RequestForwarding};
 use crate::latency::Stopwatch;
+use crate::session::leave::Leaving;
 use crate::testing::{SOON, context, destination};
 
 /// The permissions of a policy towards `target`, before a read and before a write.
@@ -23,7 +24,7 @@ fn requests(
         target,
         context,
         heard: &mut heard,
-        stopping: false,
+        leaving: &mut Leaving::No,
         stopwatch: &mut stopwatch,
         measured: &mut measured,
         deferred: false,

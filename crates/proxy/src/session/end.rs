@@ -313,7 +313,10 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
             self.rare().patience.set(leave::PATIENCE, waker);
         }
         if self.leaving == Leaving::WhenQuiet && self.is_due(|rare| &mut rare.patience, waker) {
-            self.leaving = Leaving::AtBoundary;
+            self.leaving = match self.has_begun_request() {
+                true => Leaving::Completing,
+                false => Leaving::AtBoundary,
+            };
         }
         None
     }
@@ -352,13 +355,17 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
     }
 
     fn may_leave(&mut self, idle: bool) -> bool {
+        let begun = self.leaving != Leaving::AtBoundary && self.has_begun_request();
+        if self.leaving == Leaving::Completing && !begun && self.requests.is_clear() {
+            self.leaving = Leaving::AtBoundary;
+        }
         let facts = LeaveFacts {
             state: self.ledger.session_state(),
             has_received: self.has_received,
             requests_idle: idle,
             replied: self.replied,
             replies_delivered: self.replies.is_clear(),
-            nothing_begun: self.measured == 0 && !self.has_begun_request(),
+            nothing_begun: self.measured == 0 && !begun,
         };
         if !leave::may_leave(self.leaving, facts) {
             return false;

@@ -109,8 +109,6 @@ pub(super) struct Rare {
     pub(super) half_close: LazyTimer,
     /// What the screen holds.
     pub(super) held: KeptCount,
-    /// It has released a request on which the session waits before it leaves.
-    pub(super) was_released: bool,
     pub(super) patience: LazyTimer,
     /// Set while the gate is closed.
     pub(super) gate_check: LazyTimer,
@@ -353,10 +351,7 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
         }
         if self.ledger.is_screening() || self.rare.is_some() {
             let held = self.ledger.screened();
-            let was_released = self.leaving == Leaving::AtBoundary;
-            let rare = self.rare();
-            rare.held.set(held);
-            rare.was_released = was_released;
+            self.rare().held.set(held);
         }
         // Nothing more is read, as the server would not: it answers with an error and closes.
         if broken {

@@ -104,13 +104,12 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
     /// The direction from client to target.
     #[inline(always)]
     fn request_parts(&mut self) -> (&mut Flow, &mut C, &mut U, RequestForwarding<'_>) {
-        let stopping = self.leaving == Leaving::AtBoundary && !self.has_begun_request();
         let policy = RequestForwarding {
             ledger: &mut self.ledger,
             target: &self.target,
             context: &self.context,
             heard: &mut self.has_received,
-            stopping,
+            leaving: &mut self.leaving,
             stopwatch: &mut self.stopwatch,
             measured: &mut self.measured,
             deferred: U::SHARED,

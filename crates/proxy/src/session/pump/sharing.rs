@@ -8,6 +8,7 @@
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
+use resp::Direction;
 use target::ReplyPolicy;
 
 use crate::end_reason::{EndReason, Side};
@@ -80,11 +81,10 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
         !self.requests.is_clear() || self.upstream.member().is_some_and(Member::has_waiting)
     }
 
-    /// Whether a part of a request was read that is sent when it is whole, or when its name is.
+    /// Whether a part of a request was read that is sent when it is whole, or when its name is. The
+    /// ledger has not seen it.
     pub(crate) fn has_begun_request(&self) -> bool {
-        let was_released = self.rare.as_ref().is_some_and(|rare| rare.was_released);
-        self.ledger.is_screening()
-            || (was_released && !self.requests.is_clear())
+        (self.ledger.is_screening() && self.ledger.at_boundary(Direction::Request))
             || self.upstream.member().is_some_and(Member::has_begun)
     }
 
@@ -129,7 +129,7 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
             && self.target.reply_policy() == ReplyPolicy::Pass;
         let settled = (!is_owed || takes_replies) && !self.is_interleaving();
         let stays = match promotes {
-            true => self.leaving == Leaving::AtBoundary,
+            true => self.leaving.is_stopping(),
             false => self.leaving != Leaving::No,
         };
         if !settled || stays || self.target.fence().is_raised() {
@@ -224,7 +224,7 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
 impl Rare {
     /// Whether nothing is waited for.
     fn is_unused(&self) -> bool {
-        let Self { turn, half_close, patience, gate_check, unresponsive, returns, held, .. } = self;
+        let Self { turn, half_close, patience, gate_check, unresponsive, returns, held } = self;
         let mut timers = [half_close, patience, gate_check, unresponsive, returns].into_iter();
         turn.is_none() && held.is_zero() && !timers.any(LazyTimer::is_set)
     }
