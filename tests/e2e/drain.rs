@@ -179,7 +179,7 @@ fn cuts_endless_hold_at_the_deadline() {
     assert!(held.read_to_end().is_ok());
 }
 
-/// Whoever is in the middle of a request gets its reply, also if its service shares connections.
+/// A client in the middle of a request gets its reply, also if its service shares connections.
 #[test]
 fn completes_requests_that_have_begun() {
     let cluster = small();
@@ -188,19 +188,21 @@ fn completes_requests_that_have_begun() {
             .service_line(&format!("upstream = \"{mode}\""))
             .lines(&format!("[shutdown]\n{AT_ONCE}drain_spread = \"1s\"\ndrain_timeout = \"20s\""))
             .start();
-        let request = encode(&["SET", "k", &"v".repeat(100)]);
-        let mut clients: Vec<_> = [10, request.len() / 2, request.len() - 1]
-            .map(|begun| {
+        let [small, large] = [100, 100_000].map(|len| encode(&["SET", "k", &"v".repeat(len)]));
+        let begun = [(&small, 10), (&small, 60), (&small, small.len() - 1), (&large, 10)];
+        let mut clients: Vec<_> = begun
+            .into_iter()
+            .map(|(request, begun)| {
                 let mut client = pointsman.client();
                 assert_eq!(client.cmd(&["PING"]).expect("PING").text(), Some("PONG"));
                 client.send(&request[..begun]).expect("sent");
-                (client, begun)
+                (client, request, begun)
             })
-            .into();
+            .collect();
         pause(Duration::from_millis(100));
         pointsman.sigterm();
         pause(Duration::from_secs(3));
-        for (client, begun) in &mut clients {
+        for (client, request, begun) in &mut clients {
             client.send(&request[*begun..]).expect("sent");
             let reply = client.read_value();
             assert!(

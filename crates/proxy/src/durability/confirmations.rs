@@ -390,7 +390,7 @@ impl Confirmations {
                 self.is_unanswered |= class.is_some();
             } else {
                 let blocks = matches!(class, Some(Class::Blocking | Class::Wait))
-                    && effect != Effect::Queues;
+                    && !self.ledger.may_queue();
                 self.count(effect, blocks);
                 if effect == Effect::MayWrite {
                     let before = last_write.is_some_and(|it: LastWrite| it.after_blocking);

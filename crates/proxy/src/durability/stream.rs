@@ -130,10 +130,8 @@ impl<S: ByteStream> ConfirmedStream<S> {
     }
 
     /// Counts what is held, and what may pass and is not read by the client.
-    fn count_kept(&mut self) -> usize {
-        let kept = self.confirmations.held() + self.ready.len();
-        self.kept.set(kept);
-        kept
+    fn count_kept(&mut self) {
+        self.kept.set(self.confirmations.held() + self.ready.len());
     }
 
     /// Takes bytes that were read from the server. Whether they pass as they are.
@@ -148,8 +146,8 @@ impl<S: ByteStream> ConfirmedStream<S> {
             self.context.counters.not_confirmed.add(not_confirmed.into());
         }
         received?;
-        let kept = self.count_kept();
-        if kept > LARGE && buffer::keeps_too_much() {
+        self.count_kept();
+        if self.confirmations.held() > LARGE && buffer::keeps_too_much() {
             return Err(Fault::TooMuchHeld.into());
         }
         Ok(false)

@@ -1,9 +1,8 @@
-//! Moving bytes between two sockets: buffers, back-pressure, splicing, and the forwarding policies.
+//! Moving bytes between two sockets: buffers, back-pressure, and splicing.
 
 pub(crate) mod buffer;
 pub(crate) mod bulk;
 pub(crate) mod flow;
-pub(crate) mod forwarding;
 pub(crate) mod pipe;
 pub(crate) mod socket_facts;
 pub(crate) mod socket_options;
@@ -18,5 +17,3 @@ mod tls_stream_tests;
 mod bulk_tests;
 #[cfg(test)]
 mod flow_tests;
-#[cfg(test)]
-mod forwarding_tests;

@@ -355,17 +355,20 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
     }
 
     fn may_leave(&mut self, idle: bool) -> bool {
-        let begun = self.leaving != Leaving::AtBoundary && self.has_begun_request();
+        // What has begun is taken along by a session that continues elsewhere.
+        let ends = self.is_draining() || !self.can_be_carried();
+        let begun = ends && self.leaving != Leaving::AtBoundary && self.has_begun_request();
         if self.leaving == Leaving::Completing && !begun && self.requests.is_clear() {
             self.leaving = Leaving::AtBoundary;
         }
+        let waits = ends && self.upstream.member().is_some_and(Member::is_to_be_sent);
         let facts = LeaveFacts {
             state: self.ledger.session_state(),
             has_received: self.has_received,
             requests_idle: idle,
             replied: self.replied,
             replies_delivered: self.replies.is_clear(),
-            nothing_begun: self.measured == 0 && !begun,
+            nothing_begun: self.measured == 0 && !begun && !waits,
         };
         if !leave::may_leave(self.leaving, facts) {
             return false;

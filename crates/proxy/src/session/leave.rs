@@ -61,7 +61,7 @@ pub(crate) enum Leaving {
 }
 
 impl Leaving {
-    /// Whether no request is begun any more.
+    /// Whether only the request under way is forwarded.
     pub(crate) fn is_stopping(self) -> bool {
         matches!(self, Self::Completing | Self::AtBoundary)
     }

@@ -17,6 +17,9 @@
 
 mod counted_context;
 mod fast;
+mod forwarding;
+#[cfg(test)]
+mod forwarding_tests;
 mod interleave;
 #[cfg(test)]
 mod interleave_tests;

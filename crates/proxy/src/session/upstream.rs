@@ -72,7 +72,6 @@ impl Upstream {
     }
 
     /// The connection, of whichever kind.
-    /// The connection, of whichever kind.
     pub(crate) fn stream(&mut self) -> &mut dyn ByteStream {
         match self {
             Self::Plain(socket) => socket,

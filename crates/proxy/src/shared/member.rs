@@ -184,14 +184,18 @@ impl Member {
 
     /// Whether something of the client waits to be sent that could be.
     pub(crate) fn has_waiting(&self) -> bool {
-        let state = self.state.borrow();
-        let waits = state.queued || state.held_back || state.awaits_access;
-        waits || state.promotion.is_some()
+        self.is_to_be_sent() || self.state.borrow().promotion.is_some()
     }
 
-    /// Whether bytes of the client were taken that are not sent: at least a part of a request.
+    /// Whether whole requests of the client wait for their turn.
+    pub(crate) fn is_to_be_sent(&self) -> bool {
+        let state = self.state.borrow();
+        state.queued || state.held_back || state.awaits_access
+    }
+
+    /// Whether a part of a request was taken and nothing else waits.
     pub(crate) fn has_begun(&self) -> bool {
-        !self.state.borrow().unsent().is_empty()
+        !self.is_to_be_sent() && !self.state.borrow().unsent().is_empty()
     }
 
     /// Takes the bytes that were not sent.

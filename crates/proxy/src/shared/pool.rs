@@ -205,8 +205,9 @@ fn succeed(
         if has_other || entries.len() >= MAX_CONNECTIONS {
             return None;
         }
+        let durability = context.shared.service.options.now().durability;
         let mut alike = entries.iter().filter(|it| it.is_like(entry));
-        if alike.any(|it| !it.connection.is_silent()) {
+        if alike.any(|it| it.durability == durability && !it.connection.is_silent()) {
             silent.retire();
             return None;
         }

@@ -14,12 +14,12 @@
 
 use std::task::{Context, Poll, Waker};
 
+use super::forwarding::{ReplyForwarding, RequestForwarding};
 use super::{Pump, Stop};
 use crate::end_reason::EndReason;
 use crate::invariant;
 use crate::io::buffer;
 use crate::io::flow::{EndSignal, Flow, FlowStep, MAX_READS};
-use crate::io::forwarding::{ReplyForwarding, RequestForwarding};
 use crate::io::stream::{self, ByteStream};
 use crate::runtime::wake_flag::FlaggedWaker;
 use crate::session::leave::Leaving;

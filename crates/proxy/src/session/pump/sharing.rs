@@ -129,7 +129,7 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
             && self.target.reply_policy() == ReplyPolicy::Pass;
         let settled = (!is_owed || takes_replies) && !self.is_interleaving();
         let stays = match promotes {
-            true => self.leaving.is_stopping(),
+            true => self.leaving == Leaving::AtBoundary,
             false => self.leaving != Leaving::No,
         };
         if !settled || stays || self.target.fence().is_raised() {

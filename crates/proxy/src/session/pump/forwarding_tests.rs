@@ -7,9 +7,9 @@ use target::{ClockReading, ReplyPolicy, TargetWriter};
 
 use crate::context::WorkerContext;
 use crate::io::flow::{ForwardingPolicy, WritePermission};
-use crate::io::forwarding::{ReplyForwarding, RequestForwarding};
 use crate::latency::Stopwatch;
 use crate::session::leave::Leaving;
+use crate::session::pump::forwarding::{ReplyForwarding, RequestForwarding};
 use crate::testing::{SOON, context, destination};
 
 /// The permissions of a policy towards `target`, before a read and before a write.

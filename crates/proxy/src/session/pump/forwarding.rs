@@ -21,7 +21,7 @@ pub(crate) struct RequestForwarding<'a> {
     pub(crate) context: &'a WorkerContext,
     /// Whether the client has sent anything yet.
     pub(crate) heard: &'a mut bool,
-    /// Whether to stop after the request in progress.
+    /// Whether it stops after the request in progress.
     pub(crate) leaving: &'a mut Leaving,
     pub(crate) stopwatch: &'a mut Stopwatch,
     /// While stopping: bytes that the ledger has recorded and that were not written yet.
