@@ -15,6 +15,7 @@ mod blocks;
 mod links;
 mod pages;
 mod recipes;
+mod reference;
 mod workflows;
 mod yaml;
 
@@ -99,9 +100,4 @@ fn keeps_pictures_small() {
         count += 1;
     }
     assert!(count >= 2, "only {count} pictures");
-}
-
-#[test]
-fn matches_configuration_page_with_definitions() {
-    compare("docs/configuration.md", &pointsman::config::reference());
 }

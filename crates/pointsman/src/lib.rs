@@ -9,7 +9,6 @@ pub mod cli;
 pub mod config;
 pub mod logging;
 pub mod process;
-pub mod reference;
 pub mod system;
 
 /// For the fuzz targets of the takeover and of the admin server's guards.

@@ -34,7 +34,6 @@ mod option_spec;
 mod options;
 mod pem_files;
 mod print;
-mod reference;
 mod reload_plan;
 pub mod schema;
 mod settings;
@@ -71,7 +70,6 @@ pub use options::{
     ReplicasConfig, ServiceConfig, ShutdownConfig, TimersConfig,
 };
 pub use pem_files::PemTexts;
-pub use reference::reference;
 pub use reload_plan::ReloadPlan;
 pub(crate) use reload_plan::name_of;
 pub use settings::{Origin, Setting, SettingMap, Settings};

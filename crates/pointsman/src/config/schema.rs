@@ -99,7 +99,8 @@ impl ConfigSection {
     }
 
     /// Its header in the file: `[[service]]` or `[name]`.
-    pub(super) fn header(&self) -> String {
+    #[must_use]
+    pub fn header(&self) -> String {
         if self.path == "service" { "[[service]]".to_owned() } else { format!("[{}]", self.path) }
     }
 

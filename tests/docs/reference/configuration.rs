@@ -3,8 +3,8 @@
 
 use std::fmt::Write as _;
 
-use super::option_spec::{OptionSpec, Reload};
-use super::schema::{ConfigSection, SECTIONS};
+use pointsman::config::schema::{ConfigSection, SECTIONS};
+use pointsman::config::{OptionSpec, Reload};
 
 /// The introduction, before the keys.
 const HEAD: &str = "# Configuration
@@ -46,9 +46,8 @@ listen = [\"0.0.0.0:8888\"]
 ```
 ";
 
-/// The whole page.
-#[must_use]
-pub fn reference() -> String {
+/// Returns the page.
+pub(crate) fn page() -> String {
     let mut out = HEAD.to_owned();
     let mut described = Vec::new();
     for section in SECTIONS {

@@ -8,8 +8,7 @@ use std::fmt::Write as _;
 use proxy::{CarryEffect, ListedCommand, Pin};
 
 /// Returns the page.
-#[must_use]
-pub fn commands() -> String {
+pub(crate) fn page() -> String {
     let mut out = INTRODUCTION.to_owned();
     out.push_str("\n## Commands with an effect on their session\n\n");
     out.push_str("| Command | Session | Why |\n|---|---|---|\n");
@@ -43,7 +42,7 @@ const INTRODUCTION: &str = "\
 # Commands and failovers
 
 This page is generated from the command table in `crates/resp`; a test compares them, and
-`UPDATE=1 cargo test --test deploy` writes it. The table contains the commands of Redis 7.0 to 8.10,
+`UPDATE=1 cargo test --test docs` writes it. The table contains the commands of Redis 7.0 to 8.10,
 of Valkey to 9.1, and of the modules that come with Redis 8. The servers in
 [Compatibility](compatibility.md) were asked for theirs; newer ones are in the table by name only,
 among them most of Redis 8.12: `SADDEX`, the `SEXPIRE` family, `ZMOVE`, `BZMOVE`, `ZMOVEMEMBER` and
