@@ -13,7 +13,7 @@ use crate::problem::Problem;
 const MAX_CERTIFICATES: usize = 2048;
 
 /// A PEM file that was read. The text is wiped when this is dropped, since it may contain a key.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct PemFile {
     path: PathBuf,
     text: Zeroizing<String>,

@@ -13,9 +13,10 @@ use super::credentials::HIDDEN;
 use super::duration;
 use super::finding::Finding;
 use super::options::TAKEOVER_SOCKET;
+use super::pem_files::paths;
 use super::settings::{Origin, SettingMap, Settings};
-use super::value::Value;
-use super::{shared_upstreams, tls_admin, tls_clients};
+use super::value::{Problem, Value};
+use super::{tls_admin, tls_clients};
 
 /// The time after which the connection tracking of Linux drops a connection in CLOSE_WAIT
 /// (`nf_conntrack_tcp_timeout_close_wait`).
@@ -36,20 +37,25 @@ pub(super) fn faults(settings: &Settings, damaged: bool) -> Vec<Finding> {
     check_addresses(settings, &mut findings);
     check_orders(settings, &mut findings);
     check_connections(settings, &mut findings);
-    tls_admin::check(&settings.process, &mut |key, what, remedy| {
-        findings.push(Finding::new(settings.process.origin(key), key, what, remedy));
-    });
+    tls_admin::check(&settings.process, &mut noting(&settings.process, &mut findings));
     findings
+}
+
+/// Adds findings about the values of a service, or of the process.
+fn noting<'a>(
+    values: &'a SettingMap,
+    findings: &'a mut Vec<Finding>,
+) -> impl FnMut(&str, &str, &str) + 'a {
+    move |key, what, remedy| findings.push(values.finding(key, Problem::new(what, remedy)))
 }
 
 /// Warnings: values that are valid and probably not intended.
 pub(super) fn warnings(settings: &Settings) -> Vec<Finding> {
     let mut findings = Vec::new();
     for service in &settings.services {
-        missing_folders(service, &mut findings);
-        tls_clients::warn(service, &mut |key, what, remedy| {
-            findings.push(Finding::new(service.origin(key), key, what, remedy));
-        });
+        let mut note = noting(service, &mut findings);
+        missing_folders(service, &mut note);
+        tls_clients::warn(service, &mut note);
         if let Some(Value::Endpoints(sentinels)) = service.value("service.sentinels") {
             let mut sorted = sentinels.clone();
             sorted.sort();
@@ -57,26 +63,15 @@ pub(super) fn warnings(settings: &Settings) -> Vec<Finding> {
                 [a, b] if a == b => Some(a),
                 _ => None,
             }) {
-                let key = "service.sentinels";
                 let what = format!("{twice} is listed twice");
-                findings.push(Finding::new(
-                    service.origin(key),
-                    key,
-                    what,
-                    "remove one; it is queried once",
-                ));
+                note("service.sentinels", &what, "remove one; it is queried once");
             }
         }
         for section in super::schema::CREDENTIALS {
             let key = format!("{section}.password");
             if service.passwords.get(section).is_some_and(|password| password.reveal() == HIDDEN) {
                 let what = "the password is the placeholder that `pointsman config` prints";
-                findings.push(Finding::new(
-                    service.origin(&key),
-                    key,
-                    what,
-                    "replace it by the password",
-                ));
+                note(&key, what, "replace it by the password");
             }
         }
     }
@@ -84,9 +79,7 @@ pub(super) fn warnings(settings: &Settings) -> Vec<Finding> {
 }
 
 fn check_service(service: &SettingMap, damaged: bool, findings: &mut Vec<Finding>) {
-    let mut note = |key: &str, what: &str, remedy: &str| {
-        findings.push(Finding::new(service.origin(key), key, what, remedy));
-    };
+    let mut note = noting(service, findings);
     let key = "service.sentinels";
     match service.value(key) {
         Some(Value::Endpoints(sentinels)) if sentinels.is_empty() => {
@@ -96,7 +89,7 @@ fn check_service(service: &SettingMap, damaged: bool, findings: &mut Vec<Finding
                 "add at least one sentinel, for example \"redis-sentinel:26379\"",
             );
         }
-        None if !service.broken.contains(key) && !damaged => {
+        None if service.lacks(key) && !damaged => {
             note(
                 key,
                 "the key is missing",
@@ -114,16 +107,21 @@ fn check_service(service: &SettingMap, damaged: bool, findings: &mut Vec<Finding
     check_tls(service, &mut note);
     tls_clients::check(service, &mut note);
     let key = if has(service, READERS[0]) { READERS[0] } else { READERS[1] };
-    if has_readers(service)
-        && !matches!(service.value("service.verify"), Some(Value::Text(verify)) if verify == "role")
-    {
+    if has_readers(service) && service.text("service.verify") != Some("role") {
         note(
             key,
             "only ROLE distinguishes a replica from a master",
             "set verify = \"role\", or remove this key",
         );
     }
-    shared_upstreams::check(service, &mut note);
+    let key = "service.upstream";
+    if service.text(key) == Some("shared") && service.text("service.sessions") == Some("close") {
+        note(
+            key,
+            "clients that share connections are moved between connections",
+            "set sessions = \"carry\", or upstream = \"dedicated\"",
+        );
+    }
     let key = "service.half_close_timeout";
     if let Some(Value::Duration(timeout)) = service.value(key)
         && *timeout >= CONNTRACK_CLOSE_WAIT
@@ -134,7 +132,7 @@ fn check_service(service: &SettingMap, damaged: bool, findings: &mut Vec<Finding
 
 /// Warns of missing folders of Unix sockets. It is not a fault, because the configuration may be
 /// checked on another machine.
-fn missing_folders(service: &SettingMap, findings: &mut Vec<Finding>) {
+fn missing_folders(service: &SettingMap, note: &mut Note<'_>) {
     for key in LISTEN {
         let Some(Value::Listen(addrs)) = service.value(key) else { continue };
         for folder in
@@ -143,7 +141,7 @@ fn missing_folders(service: &SettingMap, findings: &mut Vec<Finding>) {
             let what = format!("the folder {} does not exist here", folder.display());
             let remedy =
                 "create it before the start, for example with RuntimeDirectory= in a systemd unit";
-            findings.push(Finding::new(service.origin(key), key, what, remedy));
+            note(key, &what, remedy);
         }
     }
 }
@@ -167,11 +165,8 @@ const TLS_LISTEN: [&str; 3] =
 
 /// Reports addresses for TLS without certificates, and client certificates that nothing verifies.
 /// Whether the files fit together is checked when they are read.
-fn check_tls(service: &SettingMap, note: &mut dyn FnMut(&str, &str, &str)) {
-    let files = |key: &str| match service.value(key) {
-        Some(Value::Paths(paths)) => paths.len(),
-        _ => 0,
-    };
+fn check_tls(service: &SettingMap, note: &mut Note<'_>) {
+    let files = |key: &str| paths(service.value(key)).len();
     let (chains, keys) = ("service.tls.certificate_files", "service.tls.key_files");
     if let Some(key) = TLS_LISTEN.iter().find(|key| has(service, key))
         && files(chains) == 0
@@ -187,16 +182,20 @@ fn check_tls(service: &SettingMap, note: &mut dyn FnMut(&str, &str, &str)) {
         );
     }
     let (rule, authorities) = ("service.tls.client_certificates", "service.tls.client_ca_file");
-    let demanded = matches!(service.value(rule), Some(Value::Text(rule)) if rule != "none");
-    if demanded && service.value(authorities).is_none() && !service.broken.contains(authorities) {
+    if service.text(rule).is_some_and(|rule| rule != "none") && service.lacks(authorities) {
         note(rule, "nothing says who issues these certificates", "add client_ca_file");
     }
-    let (min, max) = ("service.tls.min_version", "service.tls.max_version");
-    if let (Some(Value::Text(oldest)), Some(Value::Text(newest))) =
-        (service.value(min), service.value(max))
+    check_versions(service, "service.tls", note);
+}
+
+/// Reports a range of TLS versions that is empty.
+pub(super) fn check_versions(values: &SettingMap, section: &str, note: &mut Note<'_>) {
+    let min = format!("{section}.min_version");
+    if let (Some(oldest), Some(newest)) =
+        (values.text(&min), values.text(&format!("{section}.max_version")))
         && oldest > newest
     {
-        note(min, "it is newer than max_version", "keep min_version <= max_version");
+        note(&min, "it is newer than max_version", "keep min_version <= max_version");
     }
 }
 
@@ -204,18 +203,16 @@ fn check_tls(service: &SettingMap, note: &mut dyn FnMut(&str, &str, &str)) {
 fn check_names(settings: &Settings, findings: &mut Vec<Finding>) {
     let mut seen: BTreeMap<&str, Origin> = BTreeMap::new();
     for service in &settings.services {
-        let Some(Value::Text(name)) = service.value("service.name") else { continue };
-        let origin = service.origin("service.name");
-        if let Some(first) = seen.get(name.as_str()) {
+        let name = service.name();
+        if name.is_empty() {
+            continue;
+        }
+        if let Some(first) = seen.get(name) {
             let what = format!("another service is called {name:?} as well ({first})");
-            findings.push(Finding::new(
-                origin,
-                "service.name",
-                what,
-                "give each service its own name",
-            ));
+            let problem = Problem::new(what, "give each service its own name");
+            findings.push(service.finding("service.name", problem));
         } else {
-            seen.insert(name, origin);
+            seen.insert(name, service.origin("service.name"));
         }
     }
 }
@@ -252,8 +249,7 @@ fn check_addresses(settings: &Settings, findings: &mut Vec<Finding>) {
     let mut taken: Vec<(ListenAddr, Origin, &str)> = Vec::new();
     let process = &settings.process;
     for key in ["admin.control_socket", "process.state_dir"] {
-        let Some(Value::Text(path)) = process.value(key) else { continue };
-        let path = Path::new(path);
+        let Some(path) = process.text(key).map(Path::new) else { continue };
         let path =
             if key == "process.state_dir" { path.join(TAKEOVER_SOCKET) } else { path.to_owned() };
         taken.push((ListenAddr::Unix(path), process.origin(key), key));
@@ -319,8 +315,8 @@ fn check_orders(settings: &Settings, findings: &mut Vec<Finding>) {
             duration::format(*span),
             duration::format(*bound)
         );
-        let remedy = format!("keep {less} <= {more}");
-        findings.push(Finding::new(values.origin(key), key, what, remedy));
+        let problem = Problem::new(what, format!("keep {less} <= {more}"));
+        findings.push(values.finding(key, problem));
     }
 }
 
@@ -345,7 +341,7 @@ fn check_connections(settings: &Settings, findings: &mut Vec<Finding>) {
             "{total} is less than the services need ({asked} configured, and at least {derived} for \
              those without a limit)"
         );
-        let remedy = "raise it, or lower service.max_connections";
-        findings.push(Finding::new(settings.process.origin(key), key, what, remedy));
+        let problem = Problem::new(what, "raise it, or lower service.max_connections");
+        findings.push(settings.process.finding(key, problem));
     }
 }

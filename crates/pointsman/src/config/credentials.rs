@@ -37,7 +37,7 @@ pub(super) const MAX_PASSWORD_BYTES: u64 = 64 * 1024;
 pub(super) type ReadFile<'a> = &'a dyn Fn(&Path, u64) -> std::io::Result<Secret>;
 
 /// A password. It is overwritten in memory when dropped; `Debug` and `Display` print a placeholder.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct Secret(Zeroizing<String>);
 
 impl Secret {
@@ -134,10 +134,7 @@ pub(super) fn resolve_passwords(
     env: &BTreeMap<&str, &str>,
     found: &mut SecretFindings,
 ) {
-    let name = match service.value("service.name") {
-        Some(Value::Text(name)) => name.clone(),
-        _ => String::new(),
-    };
+    let name = service.name().to_owned();
     for section in CREDENTIALS {
         let keys = PASSWORD_KEYS.map(|name| format!("{section}.{name}"));
         let present: Vec<&String> =
@@ -146,12 +143,7 @@ pub(super) fn resolve_passwords(
         if let [first, second, ..] = present.as_slice() {
             let what = format!("{first} is set as well");
             let remedy = "keep only one of password, password_file and password_env";
-            found.faults.push(Finding::new(
-                service.origin(second),
-                (*second).clone(),
-                what,
-                remedy,
-            ));
+            found.faults.push(service.finding(second, Problem::new(what, remedy)));
         } else if let [key] = present.as_slice() {
             match read_secret(service.value(key), key, read_file, env) {
                 Ok(Some(secret)) => {
@@ -159,19 +151,13 @@ pub(super) fn resolve_passwords(
                 }
                 Ok(None) => {}
                 Err(problem) => {
-                    let finding = Finding::of(service.origin(key), (*key).clone(), problem);
-                    found.add(Some(name.clone()), section, finding);
+                    found.add(Some(name.clone()), section, service.finding(key, problem));
                 }
             }
         } else if sound && service.settings.contains_key(&format!("{section}.username")) {
-            let key = format!("{section}.username");
             let remedy = "add password, password_file or password_env";
-            found.faults.push(Finding::new(
-                service.origin(&key),
-                key,
-                "a user name without a password",
-                remedy,
-            ));
+            let problem = Problem::new("a user name without a password", remedy);
+            found.faults.push(service.finding(&format!("{section}.username"), problem));
         }
     }
 }
@@ -188,12 +174,9 @@ pub(super) fn resolve_tokens(
     let sound = !keys.iter().any(|key| process.broken.contains(key));
     let is_given = keys.iter().any(|key| process.settings.contains_key(key));
     if on && sound && !is_given && process.value("admin.control_socket").is_none() {
-        found.faults.push(Finding::new(
-            process.origin("admin.control"),
-            "admin.control",
-            "commands are enabled without a token or a socket",
-            "add control_socket, control_token_file or control_token_env",
-        ));
+        let what = "commands are enabled without a token or a socket";
+        let remedy = "add control_socket, control_token_file or control_token_env";
+        found.faults.push(process.finding("admin.control", Problem::new(what, remedy)));
     }
     resolve_token(process, READ_TOKEN, read_file, env, found);
 }
@@ -211,7 +194,7 @@ fn resolve_token(
     let present: Vec<&String> =
         keys.iter().filter(|key| process.settings.contains_key(*key)).collect();
     let mut fault = |key: &String, problem: Problem| {
-        found.add(None, section, Finding::of(process.origin(key), key.clone(), problem));
+        found.add(None, section, process.finding(key, problem));
     };
     match present.as_slice() {
         [] => {}
@@ -247,12 +230,7 @@ pub(super) fn exposed_files(
     for map in settings.services.iter().chain([&settings.process]) {
         for (key, setting) in &map.settings {
             let is_secret = key.ends_with("password_file") || key.ends_with("token_file");
-            let paths = match &setting.value {
-                Value::Text(path) => std::slice::from_ref(path),
-                Value::Paths(paths) => paths,
-                _ => continue,
-            };
-            for path in paths {
+            for path in pem_files::paths(Some(&setting.value)) {
                 let Some((mode, has_key)) = exposed.get(Path::new(path)) else { continue };
                 let holds_key = pem_files::may_hold_key(key) && *has_key;
                 if !(is_secret || holds_key) {
@@ -261,7 +239,7 @@ pub(super) fn exposed_files(
                 let what =
                     format!("{path:?} is open to every user of this machine (mode {mode:04o})");
                 let remedy = format!("run: chmod o-rwx {path}");
-                findings.push(Finding::new(map.origin(key), key, what, remedy));
+                findings.push(map.finding(key, Problem::new(what, remedy)));
             }
         }
     }

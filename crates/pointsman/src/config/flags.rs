@@ -6,7 +6,7 @@ use super::finding::{Finding, nearest};
 use super::merge::Layer;
 use super::schema;
 use super::settings::Origin;
-use super::value::{Problem, Value, ValueKind};
+use super::value::{Problem, ValueKind};
 
 /// The configuration flags of the command line, as text.
 #[derive(Debug, Clone, Default)]
@@ -59,13 +59,11 @@ fn set(layer: &mut Layer, path: &str, text: &str, flag: &str) {
 /// reported.
 fn set_list(layer: &mut Layer, path: &str, given: &[String], flag: &str) {
     let Some(option) = schema::option(path) else { return };
-    let (mut listen, mut endpoints, mut bad) = (Vec::new(), Vec::new(), false);
+    let (Some(mut all), mut bad) = (option.kind.empty_list(), false) else { return };
     for (number, text) in (1..).zip(given) {
         let origin = Origin::Flag(flag.to_owned());
         match option.kind.parse(text) {
-            Ok(Value::Listen(some)) => listen.extend(some),
-            Ok(Value::Endpoints(some)) => endpoints.extend(some),
-            Ok(_) => {}
+            Ok(some) => all.append(some),
             Err(problem) => {
                 bad = true;
                 let problem = if given.len() > 1 { problem.of_element(number) } else { problem };
@@ -77,9 +75,7 @@ fn set_list(layer: &mut Layer, path: &str, given: &[String], flag: &str) {
         layer.broken.insert(path.to_owned());
         return;
     }
-    let is_listen = matches!(option.kind, ValueKind::Listen | ValueKind::ListenTcp);
-    let value = if is_listen { Value::Listen(listen) } else { Value::Endpoints(endpoints) };
-    layer.set(path.to_owned(), Ok(value), Origin::Flag(flag.to_owned()));
+    layer.set(path.to_owned(), Ok(all), Origin::Flag(flag.to_owned()));
 }
 
 fn set_any(layer: &mut Layer, pair: &str) {

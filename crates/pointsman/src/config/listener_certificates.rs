@@ -17,7 +17,6 @@ use super::load::Loaded;
 use super::pem_files::{MAX_PEM_BYTES, PEM_SECTIONS, paths};
 use super::settings::SettingMap;
 use super::tls_admin;
-use super::value::Value;
 
 /// The section of a service's listeners.
 const SERVICE: &str = "service.tls";
@@ -46,11 +45,7 @@ impl Loaded {
     /// The certificates that the listeners of a service show; `None` without any.
     #[must_use]
     pub fn listener_certificates(&self, service: &SettingMap) -> Option<ListenerSection> {
-        let name = match service.value("service.name") {
-            Some(Value::Text(name)) => Some(name.as_str()),
-            _ => None,
-        };
-        self.section(service, name, SERVICE, "certificate_files", "key_files")
+        self.section(service, Some(service.name()), SERVICE, "certificate_files", "key_files")
     }
 
     /// The certificate that the admin server shows; `None` without one.

@@ -151,10 +151,11 @@ fn select(
 
 /// The name of a service, or its default name.
 fn name_of(service: &SettingMap) -> String {
-    match service.value(NAME) {
-        Some(Value::Text(name)) => name.clone(),
-        _ => schema::option(NAME).and_then(|option| option.default).unwrap_or_default().to_owned(),
-    }
+    let name = match service.name() {
+        "" => schema::option(NAME).and_then(|option| option.default).unwrap_or_default(),
+        name => name,
+    };
+    name.to_owned()
 }
 
 fn fill_defaults(values: &mut SettingMap, of_service: bool) {

@@ -37,7 +37,6 @@ mod print;
 mod reload_plan;
 pub mod schema;
 mod settings;
-mod shared_upstreams;
 #[cfg(test)]
 mod stateless_commands_tests;
 #[cfg(test)]
@@ -71,7 +70,6 @@ pub use options::{
 };
 pub use pem_files::PemTexts;
 pub use reload_plan::ReloadPlan;
-pub(crate) use reload_plan::name_of;
 pub use settings::{Origin, Setting, SettingMap, Settings};
 pub use tls_options::{AdminTlsConfig, ClientTlsConfig, ServerTlsConfig};
 pub use value::{Problem, Value, ValueKind};

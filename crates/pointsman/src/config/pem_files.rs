@@ -8,11 +8,11 @@
 //!
 //! Keys are secrets, so all texts are treated as such.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use tls::PemFile;
 
-use super::credentials::{ReadFile, Secret, SecretFindings, UnreadSecret};
+use super::credentials::{ReadFile, SecretFindings, UnreadSecret};
 use super::file_reader::{file_name, file_problem};
 use super::finding::Finding;
 use super::option_spec::FromSettings;
@@ -62,23 +62,14 @@ impl PemSection {
 /// In the place of a key: the file with the authorities of the system.
 pub(super) const SYSTEM_CA: &str = "system_ca";
 
-/// The text of one PEM file.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct PemText {
-    key: &'static str,
-    path: PathBuf,
-    text: Secret,
-}
-
-/// The PEM files of one section.
+/// The PEM files of one section, each with its key.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct PemTexts(Vec<PemText>);
+pub struct PemTexts(Vec<(&'static str, PemFile)>);
 
 impl PemTexts {
     /// The files that a key names, in their order.
     pub(super) fn of(&self, key: &str) -> Vec<PemFile> {
-        let named = self.0.iter().filter(|it| it.key == key);
-        named.map(|it| PemFile::new(it.path.clone(), it.text.reveal().to_owned())).collect()
+        self.0.iter().filter(|(of, _)| *of == key).map(|(_, file)| file.clone()).collect()
     }
 }
 
@@ -103,10 +94,7 @@ pub(super) fn resolve(
     read_file: ReadFile<'_>,
     found: &mut SecretFindings,
 ) {
-    let service = match values.value("service.name") {
-        Some(Value::Text(name)) => Some(name.clone()),
-        _ => None,
-    };
+    let service = Some(values.name().to_owned()).filter(|name| !name.is_empty());
     for section in PEM_SECTIONS {
         if section.is_of_client && !tls_clients::is_enabled(values, section.path) {
             continue;
@@ -117,19 +105,16 @@ pub(super) fn resolve(
             let path = format!("{}.{key}", section.path);
             for file in paths(values.value(&path)) {
                 match read(Path::new(file), read_file) {
-                    Ok(text) => texts.push(PemText { key, path: file.into(), text }),
-                    Err(problem) => {
-                        findings.push(Finding::of(values.origin(&path), path.clone(), problem));
-                    }
+                    Ok(file) => texts.push((*key, file)),
+                    Err(problem) => findings.push(values.finding(&path, problem)),
                 }
             }
         }
         if section.is_of_client && tls_clients::needs_system_ca(values, section.path) {
             match system_ca(read_file) {
-                Ok(text) => texts.push(text),
+                Ok(file) => texts.push((SYSTEM_CA, file)),
                 Err(problem) => {
-                    let path = format!("{}.ca_file", section.path);
-                    findings.push(Finding::of(values.origin(&path), path, problem));
+                    findings.push(values.finding(&format!("{}.ca_file", section.path), problem));
                 }
             }
         }
@@ -159,16 +144,13 @@ fn place(section: &PemSection, values: &SettingMap, problem: tls::Problem) -> Fi
     };
     let key = section.keys.iter().find(names).or(section.keys.first()).copied().unwrap_or_default();
     let path = format!("{}.{key}", section.path);
-    Finding::of(values.origin(&path), path, Problem::new(problem.what, problem.remedy))
+    values.finding(&path, Problem::new(problem.what, problem.remedy))
 }
 
 /// The authorities that the system trusts.
-fn system_ca(read_file: ReadFile<'_>) -> Result<PemText, Problem> {
-    let found = tls::SYSTEM_CA_FILES.iter().find_map(|path| {
-        let text = read_file(Path::new(path), MAX_PEM_BYTES).ok()?;
-        Some((*path, text))
-    });
-    found.map(|(path, text)| PemText { key: SYSTEM_CA, path: path.into(), text }).ok_or_else(|| {
+fn system_ca(read_file: ReadFile<'_>) -> Result<PemFile, Problem> {
+    let mut found = tls::SYSTEM_CA_FILES.iter();
+    found.find_map(|path| read(Path::new(path), read_file).ok()).ok_or_else(|| {
         Problem::new(
             "the system has no file with authorities",
             "name the CA of the servers in ca_file, or install the package ca-certificates",
@@ -178,14 +160,16 @@ fn system_ca(read_file: ReadFile<'_>) -> Result<PemText, Problem> {
 
 pub(super) fn paths(value: Option<&Value>) -> &[String] {
     match value {
-        Some(Value::Paths(paths)) => paths,
+        Some(Value::Words(paths)) => paths,
         Some(Value::Text(path)) => std::slice::from_ref(path),
         _ => &[],
     }
 }
 
-fn read(path: &Path, read_file: ReadFile<'_>) -> Result<Secret, Problem> {
-    read_file(path, MAX_PEM_BYTES).map_err(|error| file_problem(&file_name(path), &error))
+fn read(path: &Path, read_file: ReadFile<'_>) -> Result<PemFile, Problem> {
+    let text =
+        read_file(path, MAX_PEM_BYTES).map_err(|error| file_problem(&file_name(path), &error))?;
+    Ok(PemFile::new(path.to_owned(), text.reveal().to_owned()))
 }
 
 #[cfg(test)]

@@ -15,7 +15,6 @@ use super::finding::Faults;
 use super::option_spec::Reload;
 use super::schema;
 use super::settings::{SettingMap, Settings};
-use super::value::Value;
 
 /// The effect of a reload.
 #[derive(Debug, Clone)]
@@ -46,8 +45,8 @@ impl ReloadPlan {
         plan_values(&mut settings.process, &new.process, None, &mut applied, &mut pending);
         let known = std::mem::take(&mut settings.services);
         for other in &new.services {
-            let name = name_of(other);
-            let is_same = |it: &&SettingMap| name_of(it) == name;
+            let name = other.name();
+            let is_same = |it: &&SettingMap| it.name() == name;
             let serves = known.iter().find(is_same);
             if serves.is_none() {
                 applied.push(format!("service {name} (added)"));
@@ -55,14 +54,14 @@ impl ReloadPlan {
             let service = serves.or_else(|| leaving.iter().find(is_same)).cloned();
             settings.services.push(match service {
                 Some(mut service) => {
-                    plan_values(&mut service, other, Some(&name), &mut applied, &mut pending);
+                    plan_values(&mut service, other, Some(name), &mut applied, &mut pending);
                     service
                 }
                 None => other.clone(),
             });
         }
-        let names: Vec<String> = new.services.iter().map(name_of).collect();
-        let removed = known.iter().map(name_of).filter(|name| !names.contains(name));
+        let names: Vec<&str> = new.services.iter().map(SettingMap::name).collect();
+        let removed = known.iter().map(SettingMap::name).filter(|name| !names.contains(name));
         applied.extend(removed.map(|name| format!("service {name} (removed)")));
         match Faults::of(consistency::faults(&settings, false)) {
             Some(faults) => Err(faults),
@@ -119,14 +118,6 @@ fn plan_values(
 const MASTER: &str = "service.master";
 /// The sentinels that are asked for it.
 const SENTINELS: &str = "service.sentinels";
-
-/// The name of a service.
-pub(crate) fn name_of(service: &SettingMap) -> String {
-    match service.value("service.name") {
-        Some(Value::Text(name)) => name.clone(),
-        _ => String::new(),
-    }
-}
 
 #[cfg(test)]
 mod tests {

@@ -16,7 +16,7 @@ use super::options::{
     AdminConfig, LogConfig, MetricsConfig, ProcessConfig, ServiceConfig, ShutdownConfig,
 };
 use super::pem_files::PemTexts;
-use super::value::Value;
+use super::value::{Problem, Value};
 use super::{Config, schema};
 
 /// The origin of a value or of a fault. Sorts the file first, from its top, then the environment,
@@ -90,6 +90,31 @@ impl SettingMap {
 
     /// The origin to report for a fault about `path`: that of its value, or the beginning of its
     /// service if the value is a default or missing.
+    /// The value of an option whose kind is a text.
+    #[must_use]
+    pub fn text(&self, path: &str) -> Option<&str> {
+        match self.value(path) {
+            Some(Value::Text(text)) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// The name of the service; empty without a valid one.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.text("service.name").unwrap_or_default()
+    }
+
+    /// Whether an option is not set, not even to a value that is invalid.
+    pub(super) fn lacks(&self, path: &str) -> bool {
+        self.value(path).is_none() && !self.broken.contains(path)
+    }
+
+    /// A problem with the value of an option.
+    pub(super) fn finding(&self, path: &str, problem: Problem) -> Finding {
+        Finding::of(self.origin(path), path, problem)
+    }
+
     pub(super) fn origin(&self, path: &str) -> Origin {
         match self.settings.get(path) {
             Some(setting) if setting.origin != Origin::Default => setting.origin.clone(),
@@ -134,10 +159,7 @@ impl Settings {
         running: &Self,
         leaving: &[SettingMap],
     ) -> bool {
-        let named = |map: &SettingMap| match map.value("service.name") {
-            Some(Value::Text(name)) => Some(name) == unread.service.as_ref(),
-            _ => false,
-        };
+        let named = |map: &SettingMap| Some(map.name()) == unread.service.as_deref();
         let (ours, old) = if unread.service.is_some() {
             let old = running.services.iter().chain(leaving).find(|map| named(map));
             (self.services.iter_mut().find(|map| named(map)), old)

@@ -703,3 +703,10 @@ fn random_sets(chosen: &[(proptest::sample::Index, u16, bool)]) -> Vec<String> {
     };
     chosen.iter().filter_map(pick).collect()
 }
+
+#[test]
+fn refuses_sharing_without_carrying() {
+    let text = "[[service]]\nsentinels = [\"s\"]\nupstream = \"shared\"\nsessions = \"close\"\n";
+    let faults = load_text("f", text).config().unwrap_err().to_string();
+    assert!(faults.contains("set sessions = \"carry\""), "{faults}");
+}

@@ -2,12 +2,11 @@
 
 use tls::{CertificateFiles, ClientCertificates, ServerSettings, ServerTls};
 
-use super::consistency::Note;
+use super::consistency::{Note, check_versions};
 use super::option_spec::FromSettings as _;
 use super::settings::SettingMap;
 use super::tls_options::AdminTlsConfig;
 use super::tls_settings::protocols;
-use super::value::Value;
 
 /// The section.
 pub(super) const SECTION: &str = "admin.tls";
@@ -52,12 +51,8 @@ pub(super) fn problems(values: &SettingMap, section: &str) -> Vec<tls::Problem> 
 /// Reports contradictions. Whether the files fit together is checked when they are read.
 pub(super) fn check(process: &SettingMap, note: &mut Note<'_>) {
     let key = |key: &str| format!("{SECTION}.{key}");
-    let has =
-        |name: &str| process.value(&key(name)).is_some() || process.broken.contains(&key(name));
-    let rule = match process.value(&key("client_certificates")) {
-        Some(Value::Text(rule)) => rule.as_str(),
-        _ => "none",
-    };
+    let has = |name: &str| !process.lacks(&key(name));
+    let rule = process.text(&key("client_certificates")).unwrap_or("none");
     if !has("certificate_file") {
         // Plain text where TLS was meant would be worse than no start.
         let others = [("key_file", has("key_file")), ("client_ca_file", has("client_ca_file"))];
@@ -69,13 +64,7 @@ pub(super) fn check(process: &SettingMap, note: &mut Note<'_>) {
         let what = "nothing says who issues these certificates";
         note(&key("client_certificates"), what, "add client_ca_file");
     }
-    if let (Some(Value::Text(oldest)), Some(Value::Text(newest))) =
-        (process.value(&key("min_version")), process.value(&key("max_version")))
-        && oldest > newest
-    {
-        let remedy = "keep min_version <= max_version";
-        note(&key("min_version"), "it is newer than max_version", remedy);
-    }
+    check_versions(process, SECTION, note);
 }
 
 #[cfg(test)]

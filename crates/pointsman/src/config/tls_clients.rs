@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use tls::{CertificateFiles, ClientSettings, ClientTls, PemFile, Roots, Verification};
 
 use super::choices::TlsVerification;
-use super::consistency::Note;
+use super::consistency::{Note, check_versions};
 use super::option_spec::FromSettings as _;
 use super::pem_files::{PemTexts, SYSTEM_CA};
 use super::settings::SettingMap;
@@ -102,9 +102,8 @@ pub(super) fn is_enabled(values: &SettingMap, section: &str) -> bool {
 
 /// Whether the authorities of the system are needed.
 pub(super) fn needs_system_ca(values: &SettingMap, section: &str) -> bool {
-    let verify = values.value(&format!("{section}.verify"));
     values.value(&format!("{section}.ca_file")).is_none()
-        && !matches!(verify, Some(Value::Text(verify)) if verify == TlsVerification::None.as_str())
+        && values.text(&format!("{section}.verify")) != Some(TlsVerification::None.as_str())
 }
 
 /// What prevents a section from being used.
@@ -118,19 +117,10 @@ pub(super) fn problems(values: &SettingMap, section: &str) -> Vec<tls::Problem> 
 pub(super) fn check(service: &SettingMap, note: &mut Note<'_>) {
     for section in SECTIONS {
         let key = |key: &str| format!("{section}.{key}");
-        if service.value(&key("key_file")).is_some()
-            && service.value(&key("certificate_file")).is_none()
-            && !service.broken.contains(&key("certificate_file"))
-        {
+        if service.value(&key("key_file")).is_some() && service.lacks(&key("certificate_file")) {
             note(&key("key_file"), "there is no certificate", "add certificate_file");
         }
-        if let (Some(Value::Text(oldest)), Some(Value::Text(newest))) =
-            (service.value(&key("min_version")), service.value(&key("max_version")))
-            && oldest > newest
-        {
-            let remedy = "keep min_version <= max_version";
-            note(&key("min_version"), "it is newer than max_version", remedy);
-        }
+        check_versions(service, section, note);
     }
 }
 
@@ -138,11 +128,8 @@ pub(super) fn check(service: &SettingMap, note: &mut Note<'_>) {
 pub(super) fn warn(service: &SettingMap, note: &mut Note<'_>) {
     for section in SECTIONS {
         let key = |key: &str| format!("{section}.{key}");
-        let verify = service.value(&key("verify"));
         let enabled = is_enabled(service, section);
-        if enabled
-            && matches!(verify, Some(Value::Text(it)) if it == TlsVerification::None.as_str())
-        {
+        if enabled && service.text(&key("verify")) == Some(TlsVerification::None.as_str()) {
             note(
                 &key("verify"),
                 "certificates are not verified: anybody on the path can read and change \

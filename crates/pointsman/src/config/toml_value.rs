@@ -20,30 +20,12 @@ pub(super) fn read(
     value: &Spanned<DeValue<'_>>,
 ) -> (Option<Value>, Vec<LocatedProblem>) {
     let mut problems = Vec::new();
-    let read = match kind {
-        ValueKind::Bool | ValueKind::Count(..) => scalar(kind, value, &mut problems),
-        _ if is_list(kind) => list(kind, value, &mut problems),
-        ValueKind::AddressMap => map(kind, value, &mut problems),
-        _ => string(kind, value, &mut problems),
+    let read = match (kind.empty_list(), kind) {
+        (Some(empty), _) => list(kind, empty, value, &mut problems),
+        (None, ValueKind::AddressMap) => map(kind, value, &mut problems),
+        (None, _) => scalar(kind, value).map_err(|found| problems.push(found)).ok(),
     };
     (if problems.is_empty() { read } else { None }, problems)
-}
-
-/// Whether the value is a list of strings.
-fn is_list(kind: ValueKind) -> bool {
-    matches!(
-        kind,
-        ValueKind::Listen
-            | ValueKind::ListenTcp
-            | ValueKind::Endpoints
-            | ValueKind::Commands
-            | ValueKind::Refusals
-            | ValueKind::Networks
-            | ValueKind::HostNames
-            | ValueKind::Nodes
-            | ValueKind::Paths
-            | ValueKind::Ciphers
-    )
 }
 
 /// A TOML type with its article.
@@ -62,57 +44,40 @@ fn type_name(value: &DeValue<'_>) -> &'static str {
 /// "expected ..., found ...".
 fn mismatch(kind: ValueKind, value: &Spanned<DeValue<'_>>) -> LocatedProblem {
     let found = type_name(value.get_ref());
+    let is_list = kind.empty_list().is_some();
     let remedy = match (kind, value.get_ref()) {
-        (ValueKind::Duration, DeValue::Integer(number)) => {
-            format!("write \"{number}s\" or \"{number}ms\"")
-        }
         (ValueKind::DurationOrOff, DeValue::Integer(number)) if number.as_str() == "0" => {
             "write \"0s\"".to_owned()
         }
-        (ValueKind::DurationOrOff, DeValue::Integer(number)) => {
+        (ValueKind::Duration | ValueKind::DurationOrOff, DeValue::Integer(number)) => {
             format!("write \"{number}s\" or \"{number}ms\"")
         }
-        (_, DeValue::String(_)) if is_list(kind) => "put it in brackets: [\"...\"]".to_owned(),
+        (_, DeValue::String(_)) if is_list => "put it in brackets: [\"...\"]".to_owned(),
         (ValueKind::Bool | ValueKind::Count(..), DeValue::String(_)) => {
             "write it without quotes".to_owned()
         }
         (ValueKind::Bool, _) => "write true or false".to_owned(),
         (ValueKind::Count(least, most), _) => format!("give a number from {least} to {most}"),
-        _ if is_list(kind) || kind == ValueKind::AddressMap => "write it in this form".to_owned(),
+        _ if is_list || kind == ValueKind::AddressMap => "write it in this form".to_owned(),
         _ => "put it in double quotes".to_owned(),
     };
     (value.span(), Problem::new(format!("expected {}, found {found}", kind.expected()), remedy))
 }
 
-fn scalar(
-    kind: ValueKind,
-    value: &Spanned<DeValue<'_>>,
-    problems: &mut Vec<LocatedProblem>,
-) -> Option<Value> {
-    let read = match (kind, value.get_ref()) {
-        (ValueKind::Bool, DeValue::Boolean(yes)) => Ok(Value::Bool(*yes)),
-        (ValueKind::Count(..), DeValue::Integer(number)) if number.radix() == 10 => {
-            kind.parse(number.as_str()).map_err(|problem| (value.span(), problem))
-        }
-        _ => Err(mismatch(kind, value)),
+fn scalar(kind: ValueKind, value: &Spanned<DeValue<'_>>) -> Result<Value, LocatedProblem> {
+    let text = match (kind, value.get_ref()) {
+        (ValueKind::Bool, DeValue::Boolean(yes)) => return Ok(Value::Bool(*yes)),
+        (ValueKind::Count(..), DeValue::Integer(number)) if number.radix() == 10 => number.as_str(),
+        (ValueKind::Bool | ValueKind::Count(..), _) => return Err(mismatch(kind, value)),
+        (_, DeValue::String(text)) => text,
+        _ => return Err(mismatch(kind, value)),
     };
-    read.map_err(|found| problems.push(found)).ok()
-}
-
-fn string(
-    kind: ValueKind,
-    value: &Spanned<DeValue<'_>>,
-    problems: &mut Vec<LocatedProblem>,
-) -> Option<Value> {
-    let read = match value.get_ref() {
-        DeValue::String(text) => kind.parse(text).map_err(|problem| (value.span(), problem)),
-        _ => Err(mismatch(kind, value)),
-    };
-    read.map_err(|found| problems.push(found)).ok()
+    kind.parse(text).map_err(|problem| (value.span(), problem))
 }
 
 fn list(
     kind: ValueKind,
+    mut all: Value,
     value: &Spanned<DeValue<'_>>,
     problems: &mut Vec<LocatedProblem>,
 ) -> Option<Value> {
@@ -124,8 +89,6 @@ fn list(
         problems.push((value.span(), too_many()));
         return None;
     }
-    let (mut listen, mut endpoints) = (Vec::new(), Vec::new());
-    let (mut words, mut networks) = (Vec::new(), Vec::new());
     for item in items {
         let Some(text) = item.get_ref().as_str() else {
             let what =
@@ -135,15 +98,7 @@ fn list(
         };
         // An element is one address or name. A comma inside it would add a second one unnoticed.
         match kind.parse(text) {
-            Ok(Value::Listen(one)) if one.len() == 1 => listen.extend(one),
-            Ok(Value::Endpoints(one)) if one.len() == 1 => endpoints.extend(one),
-            Ok(
-                Value::Commands(one)
-                | Value::HostNames(one)
-                | Value::Paths(one)
-                | Value::Ciphers(one),
-            ) if one.len() == 1 => words.extend(one),
-            Ok(Value::Networks(one)) if one.len() == 1 => networks.extend(one),
+            Ok(one) if one.elements() == Some(1) => all.append(one),
             Ok(_) => {
                 let one = match kind {
                     ValueKind::Commands | ValueKind::Refusals => "command",
@@ -163,15 +118,7 @@ fn list(
             Err(problem) => problems.push((item.span(), problem)),
         }
     }
-    Some(match kind {
-        ValueKind::Listen | ValueKind::ListenTcp => Value::Listen(listen),
-        ValueKind::Commands | ValueKind::Refusals => Value::Commands(words),
-        ValueKind::HostNames | ValueKind::Nodes => Value::HostNames(words),
-        ValueKind::Paths => Value::Paths(words),
-        ValueKind::Ciphers => Value::Ciphers(words),
-        ValueKind::Networks => Value::Networks(networks),
-        _ => Value::Endpoints(endpoints),
-    })
+    Some(all)
 }
 
 fn map(

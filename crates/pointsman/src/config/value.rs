@@ -113,16 +113,10 @@ pub enum Value {
     Endpoints(Vec<Endpoint>),
     /// Of [`ValueKind::AddressMap`].
     AddressMap(BTreeMap<Endpoint, Endpoint>),
-    /// Of [`ValueKind::Commands`] and [`ValueKind::Refusals`].
-    Commands(Vec<String>),
     /// Of [`ValueKind::Networks`].
     Networks(Vec<Network>),
-    /// Of [`ValueKind::HostNames`] and [`ValueKind::Nodes`].
-    HostNames(Vec<String>),
-    /// Of [`ValueKind::Paths`].
-    Paths(Vec<String>),
-    /// Of [`ValueKind::Ciphers`].
-    Ciphers(Vec<String>),
+    /// For every other list: commands, names of hosts, paths and ciphers.
+    Words(Vec<String>),
     /// Of [`ValueKind::Secret`].
     Secret(Secret),
 }
@@ -168,15 +162,20 @@ impl ValueKind {
             Self::Commands => parse_commands(text),
             Self::Refusals => parse_refusals(text),
             Self::Networks => parse_elements(text, hosts::parse_network).map(Value::Networks),
-            Self::HostNames => parse_elements(text, hosts::parse_name).map(Value::HostNames),
-            Self::Nodes => parse_elements(text, hosts::parse_node).map(Value::HostNames),
-            Self::Paths => Ok(Value::Paths(elements(text).map(str::to_owned).collect())),
-            Self::Ciphers => parse_elements(text, parse_cipher).map(Value::Ciphers),
+            Self::HostNames => parse_elements(text, hosts::parse_name).map(Value::Words),
+            Self::Nodes => parse_elements(text, hosts::parse_node).map(Value::Words),
+            Self::Paths => Ok(Value::Words(elements(text).map(str::to_owned).collect())),
+            Self::Ciphers => parse_elements(text, parse_cipher).map(Value::Words),
             Self::Secret if text.is_empty() => {
                 Err(Problem::new("it is empty", "give a password, or remove the key"))
             }
             Self::Secret => Ok(Value::Secret(Secret::new(text.to_owned()))),
         }
+    }
+
+    /// The empty list, if the values are lists of strings.
+    pub(super) fn empty_list(self) -> Option<Value> {
+        self.parse("").ok().filter(|value| value.elements().is_some())
     }
 
     /// The TOML value that a file needs, for messages of the form "expected ...".
@@ -207,6 +206,28 @@ impl ValueKind {
 }
 
 impl Value {
+    /// The number of elements of a list of strings.
+    pub(super) fn elements(&self) -> Option<usize> {
+        match self {
+            Self::Listen(all) => Some(all.len()),
+            Self::Endpoints(all) => Some(all.len()),
+            Self::Networks(all) => Some(all.len()),
+            Self::Words(all) => Some(all.len()),
+            _ => None,
+        }
+    }
+
+    /// Appends the elements of a list of the same kind.
+    pub(super) fn append(&mut self, more: Self) {
+        match (self, more) {
+            (Self::Listen(all), Self::Listen(more)) => all.extend(more),
+            (Self::Endpoints(all), Self::Endpoints(more)) => all.extend(more),
+            (Self::Networks(all), Self::Networks(more)) => all.extend(more),
+            (Self::Words(all), Self::Words(more)) => all.extend(more),
+            _ => {}
+        }
+    }
+
     /// The value as written in a file. A secret is written as a placeholder.
     #[must_use]
     pub fn to_toml(&self) -> String {
@@ -217,11 +238,8 @@ impl Value {
             Self::Text(text) => quote(text),
             Self::Listen(addrs) => list(addrs),
             Self::Endpoints(endpoints) => list(endpoints),
-            Self::Commands(words)
-            | Self::HostNames(words)
-            | Self::Paths(words)
-            | Self::Ciphers(words) => list(words),
             Self::Networks(networks) => list(networks),
+            Self::Words(words) => list(words),
             Self::AddressMap(map) if map.is_empty() => "{}".to_owned(),
             Self::AddressMap(map) => {
                 let pairs = map.iter().map(|(from, to)| {
@@ -286,9 +304,11 @@ typed! {
     bool, Bool;
     usize, Count;
     String, Text;
+    Secret, Secret;
     Vec<ListenAddr>, Listen;
     Vec<Endpoint>, Endpoints;
     Vec<Network>, Networks;
+    Vec<String>, Words;
     BTreeMap<Endpoint, Endpoint>, AddressMap;
 }
 
@@ -301,34 +321,8 @@ impl FieldType for Vec<SocketAddr> {
     }
 }
 
-impl FieldType for Vec<String> {
+impl<T: FieldType> FieldType for Option<T> {
     fn from_value(value: Option<&Value>) -> Self {
-        match value {
-            Some(
-                Value::Commands(words)
-                | Value::HostNames(words)
-                | Value::Paths(words)
-                | Value::Ciphers(words),
-            ) => words.clone(),
-            _ => Self::default(),
-        }
-    }
-}
-
-impl FieldType for Option<String> {
-    fn from_value(value: Option<&Value>) -> Self {
-        match value {
-            Some(Value::Text(text)) => Some(text.clone()),
-            _ => None,
-        }
-    }
-}
-
-impl FieldType for Option<Secret> {
-    fn from_value(value: Option<&Value>) -> Self {
-        match value {
-            Some(Value::Secret(secret)) => Some(secret.clone()),
-            _ => None,
-        }
+        value.map(|value| T::from_value(Some(value)))
     }
 }

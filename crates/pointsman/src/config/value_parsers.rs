@@ -44,7 +44,7 @@ pub(super) fn parse_commands(text: &str) -> Result<Value, Problem> {
     if elements(text).count() > MAX_ELEMENTS {
         return Err(Problem::new("too many elements", format!("give at most {MAX_ELEMENTS}")));
     }
-    parse_elements(text, check).map(Value::Commands)
+    parse_elements(text, check).map(Value::Words)
 }
 
 /// Parses commands that are refused.
@@ -61,7 +61,7 @@ pub(super) fn parse_refusals(text: &str) -> Result<Value, Problem> {
     if elements(text).count() > MAX_ELEMENTS {
         return Err(Problem::new("too many elements", format!("give at most {MAX_ELEMENTS}")));
     }
-    parse_elements(text, check).map(Value::Commands)
+    parse_elements(text, check).map(Value::Words)
 }
 
 /// Parses the name of a cipher.

@@ -21,7 +21,7 @@ use tracing::{error, info, warn};
 use crate::admin::certificates::ServedCertificate;
 use crate::admin::control::ControlAccess;
 use crate::admin::effective_config::{EffectiveConfig, EffectiveSettings, ReloadOutcome};
-use crate::config::{self, Config, ReloadPlan, SettingMap, Settings, name_of};
+use crate::config::{self, Config, ReloadPlan, SettingMap, Settings};
 use crate::logging::{self, LogSettings};
 use crate::process::admin_tls::{AdminCertificates, PreparedAdmin};
 use crate::process::launch::admin_hosts;
@@ -86,7 +86,7 @@ impl Reloader {
 
     /// Forgets the values of removed services that have ended, secrets included.
     pub(crate) fn forget_ended(&mut self, services: &ServiceSet) {
-        self.leaving.retain(|it| services.leaving().any(|name| name == name_of(it)));
+        self.leaving.retain(|it| services.leaving().any(|name| name == it.name()));
     }
 
     fn report(
@@ -107,9 +107,9 @@ impl Reloader {
             ReloadOutcome::Applied
         };
         let old = std::mem::replace(&mut self.running, change.settings.clone());
-        let names: Vec<String> = self.running.services.iter().map(name_of).collect();
+        let names: Vec<&str> = self.running.services.iter().map(SettingMap::name).collect();
         self.leaving.extend(old.services);
-        self.leaving.retain(|it| !names.contains(&name_of(it)));
+        self.leaving.retain(|it| !names.contains(&it.name()));
         self.effective.record(outcome, unread);
         let (applied, hash) = (logging::list(&change.applied), &change.config.hash);
         info!(why, applied, config = %hash, "configuration reloaded");
