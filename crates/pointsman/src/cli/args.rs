@@ -8,7 +8,7 @@ use clap_complete::Shell;
 
 use super::admin_server::AdminArgs;
 use super::sessions::{KillArgs, SessionsArgs};
-use crate::config::{Flags, schema};
+use crate::config::{Flags, help, long_help};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -56,12 +56,12 @@ pub(super) enum Command {
     /// Reads everything that `run` would read, including password files, and starts nothing. Prints
     /// each fault as FILE:LINE:COLUMN: key: problem; remedy. Exits with 78 if there is a fault,
     /// else with 0.
-    Check(SourceArgs),
+    Check(Flags),
     /// Print the effective configuration with every key explained and passwords hidden.
     ///
     /// The output is itself a configuration file. Each key carries its documentation, its default,
     /// the origin of its value, its environment variable, and whether a reload changes it.
-    Config(SourceArgs),
+    Config(Flags),
     /// Show the status of a running pointsman.
     Status(StatusArgs),
     /// Query every sentinel and Redis node directly, report problems and remedies.
@@ -132,7 +132,7 @@ pub(super) enum Command {
 #[derive(Debug, Args)]
 pub(super) struct RunArgs {
     #[command(flatten)]
-    pub(super) source: SourceArgs,
+    pub(super) source: Flags,
 
     /// Take over from the pointsman that runs with the same process.state_dir, without a refused
     /// connection
@@ -142,55 +142,6 @@ pub(super) struct RunArgs {
     /// that, the old process continues to serve. If none runs, this is a normal start.
     #[arg(long)]
     pub(super) takeover: bool,
-}
-
-/// The source of the configuration.
-#[derive(Debug, Args)]
-pub(super) struct SourceArgs {
-    /// Configuration file; - for the standard input [env: POINTSMAN_CONFIG]
-    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    config: Option<PathBuf>,
-
-    #[arg(long, value_name = "NAME", help_heading = "Service")]
-    #[arg(help = service_help(), long_help = service_long_help())]
-    service: Option<String>,
-
-    #[arg(long = "sentinel", value_name = "ADDR", help_heading = "Service")]
-    #[arg(help = help("service.sentinels"), long_help = long_help("service.sentinels"))]
-    sentinels: Vec<String>,
-
-    #[arg(long, value_name = "ADDR", help_heading = "Service")]
-    #[arg(help = help("service.listen"), long_help = long_help("service.listen"))]
-    listen: Vec<String>,
-
-    #[arg(long, value_name = "ADDR", help_heading = "Service")]
-    #[arg(help = help("service.replica_listen"), long_help = long_help("service.replica_listen"))]
-    replica_listen: Vec<String>,
-
-    #[arg(long, value_name = "ADDR", help_heading = "Admin")]
-    #[arg(help = help("admin.listen"), long_help = long_help("admin.listen"))]
-    admin: Vec<String>,
-
-    /// Any other key, as section.key=value; may be repeated
-    ///
-    /// For example --set shutdown.drain_timeout=30s --set service.minority=hold. Passwords are not
-    /// accepted here, since the process list is public.
-    #[arg(long, value_name = "KEY=VALUE", help_heading = "Other keys")]
-    set: Vec<String>,
-}
-
-impl SourceArgs {
-    pub(super) fn flags(&self) -> Flags {
-        Flags {
-            config: self.config.clone(),
-            service: self.service.clone(),
-            sentinels: self.sentinels.clone(),
-            listen: self.listen.clone(),
-            replica_listen: self.replica_listen.clone(),
-            admin: self.admin.clone(),
-            set: self.set.clone(),
-        }
-    }
 }
 
 /// The program to convert from.
@@ -436,48 +387,6 @@ impl SentinelsArgs {
             set: self.set.clone(),
             ..Flags::default()
         }
-    }
-}
-
-/// Returns the summary of an option with its variable and its default.
-fn help(path: &str) -> String {
-    let summary = schema::option(path).map(crate::config::OptionSpec::summary).unwrap_or_default();
-    format!("{}{}", summary.trim_end_matches('.'), brackets(path))
-}
-
-fn long_help(path: &str) -> String {
-    let paragraphs =
-        schema::option(path).map(crate::config::OptionSpec::paragraphs).unwrap_or_default();
-    format!(
-        "{}\n\nMay be repeated; replaces the values of environment and file.{}",
-        paragraphs.join("\n\n"),
-        brackets(path)
-    )
-}
-
-fn service_help() -> String {
-    format!(
-        "Sentinel's name for the master; with several services, the one that other flags apply \
-         to{}",
-        brackets("service.name")
-    )
-}
-
-fn service_long_help() -> String {
-    let rule = "Selects the service that the other flags and the environment apply to. \
-                Required if the file has several services and flags or variables are given for \
-                one; all services are served in any case. Without a service in a file it is \
-                the name of the one that the flags describe.";
-    format!("Sentinel's name for the master.\n\n{rule}{}", brackets("service.name"))
-}
-
-fn brackets(path: &str) -> String {
-    let Some((section_path, key)) = path.rsplit_once('.') else { return String::new() };
-    let variable =
-        schema::section(section_path).map(|section| section.variable(key)).unwrap_or_default();
-    match schema::option(path).and_then(|option| option.default) {
-        Some(default) => format!(" [env: {variable}] [default: {default}]"),
-        None => format!(" [env: {variable}]"),
     }
 }
 

@@ -27,7 +27,7 @@ pub(super) enum Failure {
     Usage(#[source] clap::Error),
     /// The configuration is invalid.
     #[error("the configuration has faults")]
-    Faults(#[source] Faults),
+    Faults(#[from] Faults),
     /// The process could not start, or ended early.
     #[error(transparent)]
     Run(#[from] RunError),

@@ -32,10 +32,10 @@ use std::process::ExitCode;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory as _, Parser as _};
 
-use args::{Arguments, Command, FollowArgs, ImportFrom, RunArgs, SourceArgs};
+use args::{Arguments, Command, FollowArgs, ImportFrom, RunArgs};
 use failure::{Failure, is_broken_pipe};
 
-use crate::config::{self, Finding};
+use crate::config::{self, Finding, Flags};
 use crate::process::config_source::ConfigSource;
 use crate::process::error::RunError;
 use crate::process::run;
@@ -101,7 +101,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         Command::Check(source) => check(&source)?,
         Command::Config(source) => {
             let loaded = load(&source);
-            loaded.config().cloned_faults()?;
+            loaded.config()?;
             warn(loaded.warnings())?;
             loaded.print()
         }
@@ -150,11 +150,11 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
 /// Runs the proxy until it is stopped.
 fn serve(args: &RunArgs) -> Result<ExitCode, Failure> {
     let mut startup =
-        Startup::new(ConfigSource::new(args.source.flags())).map_err(RunError::from)?;
+        Startup::new(ConfigSource::new(args.source.clone())).map_err(RunError::from)?;
     let Some(loaded) = startup.read().map_err(RunError::from)? else {
         return Ok(ExitCode::SUCCESS);
     };
-    let config = loaded.config().cloned_faults()?;
+    let config = loaded.config()?;
     Ok(run::run(startup, &config, loaded.settings(), args.takeover)?)
 }
 
@@ -176,15 +176,15 @@ fn environment() -> impl Iterator<Item = (OsString, OsString)> {
     std::env::vars_os()
 }
 
-fn load(source: &SourceArgs) -> config::Loaded {
-    config::load(&source.flags(), environment())
+fn load(source: &Flags) -> config::Loaded {
+    config::load(source, environment())
 }
 
 /// Returns the result in one line; warnings are printed to standard error.
-fn check(source: &SourceArgs) -> Result<String, Failure> {
+fn check(source: &Flags) -> Result<String, Failure> {
     let loaded = load(source);
     warn(loaded.warnings())?;
-    let config = loaded.config().cloned_faults()?;
+    let config = loaded.config()?;
     let names: Vec<String> = config.services.iter().map(describe).collect();
     let (count, plural) = (names.len(), if names.len() == 1 { "service" } else { "services" });
     Ok(format!("valid: {count} {plural} ({}), configuration {}\n", names.join(", "), config.hash))
@@ -207,16 +207,5 @@ fn write(mut to: impl io::Write, text: &str) -> Result<(), Failure> {
     match to.write_all(text.as_bytes()).and_then(|()| to.flush()) {
         Err(error) if !is_broken_pipe(&error) => Err(Failure::Output(error)),
         _ => Ok(()),
-    }
-}
-
-/// Clones the faults of a configuration into a [`Failure`].
-trait ClonedFaults<T> {
-    fn cloned_faults(self) -> Result<T, Failure>;
-}
-
-impl<T> ClonedFaults<T> for Result<T, &config::Faults> {
-    fn cloned_faults(self) -> Result<T, Failure> {
-        self.map_err(|faults| Failure::Faults(faults.clone()))
     }
 }

@@ -40,8 +40,7 @@ pub(super) fn sentinels(
 ) -> Result<(String, Severity), Failure> {
     let flags = args.flags();
     let loaded = config::load(&flags, env);
-    let config = loaded.config_without_listener_tls();
-    let config = config.map_err(|faults| Failure::Faults(faults.clone()))?;
+    let config = loaded.config_without_listener_tls()?;
     let is_selected =
         |name: &str| flags.service.as_deref().is_none_or(|is_selected| is_selected == name);
     let services = config.services.iter().zip(&loaded.settings().services);

@@ -1,30 +1,96 @@
-//! Reads the command-line flags that set options.
+//! The command-line flags that set options.
 
 use std::path::PathBuf;
 
+use clap::{Args, ValueHint};
+
 use super::finding::{Finding, nearest};
 use super::merge::Layer;
+use super::option_spec::OptionSpec;
 use super::schema;
 use super::settings::Origin;
 use super::value::{Problem, ValueKind};
 
-/// The configuration flags of the command line, as text.
-#[derive(Debug, Clone, Default)]
+/// The source of the configuration: the flags of the command line that set options.
+#[derive(Debug, Clone, Default, Args)]
 pub struct Flags {
-    /// The configuration file; `-` is the standard input.
+    /// Configuration file; - for the standard input [env: POINTSMAN_CONFIG]
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub config: Option<PathBuf>,
+
     /// The name of the service to which the other flags and the environment apply.
+    #[arg(long, value_name = "NAME", help_heading = "Service")]
+    #[arg(help = service_help(), long_help = service_long_help())]
     pub service: Option<String>,
+
     /// Sentinels, replacing those of environment and file.
+    #[arg(long = "sentinel", value_name = "ADDR", help_heading = "Service")]
+    #[arg(help = help("service.sentinels"), long_help = long_help("service.sentinels"))]
     pub sentinels: Vec<String>,
+
     /// Listen addresses, replacing those of environment and file.
+    #[arg(long, value_name = "ADDR", help_heading = "Service")]
+    #[arg(help = help("service.listen"), long_help = long_help("service.listen"))]
     pub listen: Vec<String>,
+
     /// Listen addresses for readers, replacing those of environment and file.
+    #[arg(long, value_name = "ADDR", help_heading = "Service")]
+    #[arg(help = help("service.replica_listen"), long_help = long_help("service.replica_listen"))]
     pub replica_listen: Vec<String>,
+
     /// Addresses of the admin server, replacing those of environment and file.
+    #[arg(long, value_name = "ADDR", help_heading = "Admin")]
+    #[arg(help = help("admin.listen"), long_help = long_help("admin.listen"))]
     pub admin: Vec<String>,
-    /// Any other key, as `section.key=value`.
+
+    /// Any other key, as section.key=value; may be repeated
+    ///
+    /// For example --set shutdown.drain_timeout=30s --set service.minority=hold. Passwords are not
+    /// accepted here, since the process list is public.
+    #[arg(long, value_name = "KEY=VALUE", help_heading = "Other keys")]
     pub set: Vec<String>,
+}
+
+/// The short help of a flag: the summary of its option with the variable and the default.
+pub(crate) fn help(path: &str) -> String {
+    let summary = schema::option(path).map(OptionSpec::summary).unwrap_or_default();
+    format!("{}{}", summary.trim_end_matches('.'), brackets(path))
+}
+
+/// The long help of a flag that may be repeated.
+pub(crate) fn long_help(path: &str) -> String {
+    let paragraphs = schema::option(path).map(OptionSpec::paragraphs).unwrap_or_default();
+    format!(
+        "{}\n\nMay be repeated; replaces the values of environment and file.{}",
+        paragraphs.join("\n\n"),
+        brackets(path)
+    )
+}
+
+fn service_help() -> String {
+    format!(
+        "Sentinel's name for the master; with several services, the one that other flags apply \
+         to{}",
+        brackets("service.name")
+    )
+}
+
+fn service_long_help() -> String {
+    let rule = "Selects the service that the other flags and the environment apply to. \
+                Required if the file has several services and flags or variables are given for \
+                one; all services are served in any case. Without a service in a file it is \
+                the name of the one that the flags describe.";
+    format!("Sentinel's name for the master.\n\n{rule}{}", brackets("service.name"))
+}
+
+fn brackets(path: &str) -> String {
+    let Some((section_path, key)) = path.rsplit_once('.') else { return String::new() };
+    let variable =
+        schema::section(section_path).map(|section| section.variable(key)).unwrap_or_default();
+    match schema::option(path).and_then(|option| option.default) {
+        Some(default) => format!(" [env: {variable}] [default: {default}]"),
+        None => format!(" [env: {variable}]"),
+    }
 }
 
 pub(super) fn read(flags: &Flags) -> Layer {

@@ -31,12 +31,12 @@ impl Loaded {
     /// # Errors
     ///
     /// All faults, if there are others.
-    pub fn config_without_listener_tls(&self) -> Result<Config, &Faults> {
+    pub fn config_without_listener_tls(&self) -> Result<Config, Faults> {
         let is_of_listener =
             |it: &UnreadSecret| [SERVICE, tls_admin::SECTION].contains(&it.section);
         match &self.faults {
             Some(faults) if self.is_broken || !self.unread.iter().all(is_of_listener) => {
-                Err(faults)
+                Err(faults.clone())
             }
             _ => Ok(self.settings.to_config(&self.warnings)),
         }

@@ -48,9 +48,9 @@ impl Loaded {
     /// # Errors
     ///
     /// All faults.
-    pub fn config(&self) -> Result<Config, &Faults> {
+    pub fn config(&self) -> Result<Config, Faults> {
         match &self.faults {
-            Some(faults) => Err(faults),
+            Some(faults) => Err(faults.clone()),
             None => Ok(self.settings.to_config(&self.warnings)),
         }
     }

@@ -60,6 +60,7 @@ pub(crate) use file_reader::SECRET_PATIENCE;
 pub(crate) use file_reader::{FileStamp, read_file, stamp};
 pub use finding::{Faults, Finding};
 pub use flags::Flags;
+pub(crate) use flags::{help, long_help};
 pub use load::{Loaded, load, load_text, load_tracked};
 pub(crate) use load::{SecretFiles, read_config};
 pub use option_spec::{OptionSpec, Reload};

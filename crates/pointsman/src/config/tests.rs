@@ -494,7 +494,7 @@ fn repeats_no_refused_key_or_flag() {
             Flags { admin: one(), set, ..Flags::default() },
         ] {
             let loaded = with(GOOD, &[], &flags);
-            let shown = loaded.config().map_or_else(ToString::to_string, |_| String::new());
+            let shown = loaded.config().map_or_else(|faults| faults.to_string(), |_| String::new());
             assert!(!shown.contains("hunter2"), "{flags:?}\n{shown}");
         }
     }
