@@ -10,7 +10,7 @@ use tls::{ClientTls, Fault, FaultKind};
 use super::admin_server::AdminServer;
 
 /// A connection over TLS.
-pub(super) type TlsStream = StreamOwned<ClientConnection, TcpStream>;
+type TlsStream = StreamOwned<ClientConnection, TcpStream>;
 
 /// Begins a session on a connected socket. `host` is the name to verify.
 ///

@@ -5,16 +5,16 @@
 //! The response may come from any program on that port, so only its framing is trusted.
 
 use std::fmt;
-use std::io::{self, BufRead, BufReader, Read, Write as _};
+use std::io::{self, BufRead, BufReader, Read, Take, Write};
 use std::net::TcpStream;
-use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use socket2::Socket;
 use tls::OutsideText;
 
 use super::admin_server::AdminServer;
-use super::admin_tls::{self, TlsStream};
+use super::admin_tls;
 use crate::system::socket_file;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -46,87 +46,93 @@ impl fmt::Display for ControlEndpoint {
     }
 }
 
-/// A connection of any kind.
-enum Stream {
-    Network(TcpStream),
-    Tls(Box<TlsStream>, AdminServer),
-    Socket(UnixStream),
+/// The limits of a response: the time until its end, and its size in bytes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    time: Duration,
+    size: u64,
 }
 
-impl Stream {
-    fn to(endpoint: &ControlEndpoint) -> io::Result<Self> {
-        Ok(match endpoint {
-            ControlEndpoint::Network(server) => Self::connect(server)?,
-            ControlEndpoint::Socket(path) => Self::Socket(socket_file::dial(path)?),
-        })
-    }
-
-    fn connect(server: &AdminServer) -> io::Result<Self> {
-        let socket = TcpStream::connect_timeout(&server.addr, CONNECT_TIMEOUT)?;
-        let Some((host, tls)) = &server.tls else { return Ok(Self::Network(socket)) };
-        let stream = admin_tls::connect(socket, host, tls, server, REQUEST_TIMEOUT)?;
-        Ok(Self::Tls(Box::new(stream), server.clone()))
-    }
-
-    fn send(&mut self, request: &str) -> io::Result<()> {
-        match self {
-            Self::Network(stream) => {
-                stream.set_write_timeout(Some(REQUEST_TIMEOUT))?;
-                stream.write_all(request.as_bytes())
-            }
-            Self::Tls(stream, _) => {
-                stream.sock.set_write_timeout(Some(REQUEST_TIMEOUT))?;
-                stream.write_all(request.as_bytes())?;
-                stream.flush()
-            }
-            Self::Socket(stream) => {
-                stream.set_write_timeout(Some(REQUEST_TIMEOUT))?;
-                stream.write_all(request.as_bytes())
-            }
-        }
-    }
-
-    fn read_within(&mut self, left: Duration, buffer: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Self::Network(stream) => {
-                stream.set_read_timeout(Some(left))?;
-                stream.read(buffer)
-            }
-            Self::Tls(stream, server) => {
-                stream.sock.set_read_timeout(Some(left))?;
-                // With TLS 1.3 the server refuses our certificate after the handshake.
-                stream.read(buffer).map_err(|error| admin_tls::explained(error, server))
-            }
-            Self::Socket(stream) => {
-                stream.set_read_timeout(Some(left))?;
-                stream.read(buffer)
-            }
-        }
-    }
+impl Limits {
+    pub(super) const STATUS: Self = Self { time: REQUEST_TIMEOUT, size: MAX_RESPONSE };
+    pub(super) const LIST: Self = Self { time: CONTROL_TIMEOUT, size: MAX_LIST };
+    const COMMAND: Self = Self { time: CONTROL_TIMEOUT, size: MAX_RESPONSE };
 }
 
-/// A socket whose reads share one deadline.
-struct DeadlineStream {
-    stream: Stream,
+trait Channel: Read + Write {}
+impl<T: Read + Write> Channel for T {}
+
+/// A connection whose reads share one deadline.
+struct Connection<'a> {
+    endpoint: &'a ControlEndpoint,
+    channel: Box<dyn Channel>,
+    /// The socket of the channel.
+    socket: Socket,
     deadline: Instant,
 }
 
-impl DeadlineStream {
-    fn left(&self) -> io::Result<Duration> {
-        let left = self.deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() { Err(io::Error::from(io::ErrorKind::TimedOut)) } else { Ok(left) }
+impl<'a> Connection<'a> {
+    fn to(endpoint: &'a ControlEndpoint, timeout: Duration) -> io::Result<Self> {
+        let (channel, socket): (Box<dyn Channel>, Socket) = match endpoint {
+            ControlEndpoint::Network(server) => {
+                let stream = TcpStream::connect_timeout(&server.addr, CONNECT_TIMEOUT)?;
+                let socket = stream.try_clone()?.into();
+                match &server.tls {
+                    None => (Box::new(stream), socket),
+                    Some((host, tls)) => {
+                        let tls = admin_tls::connect(stream, host, tls, server, REQUEST_TIMEOUT)?;
+                        (Box::new(tls), socket)
+                    }
+                }
+            }
+            ControlEndpoint::Socket(path) => {
+                let stream = socket_file::dial(path)?;
+                let socket = stream.try_clone()?.into();
+                (Box::new(stream), socket)
+            }
+        };
+        socket.set_write_timeout(Some(REQUEST_TIMEOUT))?;
+        Ok(Self { endpoint, channel, socket, deadline: Instant::now() + timeout })
     }
 }
 
-impl Read for DeadlineStream {
+impl Read for Connection<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let left = self.left()?;
-        // A timed-out read is "would block" on Unix, which means nothing to users.
-        self.stream.read_within(left, buffer).map_err(|error| match error.kind() {
-            io::ErrorKind::WouldBlock => io::Error::from(io::ErrorKind::TimedOut),
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::Error::from(io::ErrorKind::TimedOut));
+        }
+        self.socket.set_read_timeout(Some(left))?;
+        self.channel.read(buffer).map_err(|error| match (error.kind(), self.endpoint) {
+            // A timed-out read is "would block" on Unix, which means nothing to users.
+            (io::ErrorKind::WouldBlock, _) => io::Error::from(io::ErrorKind::TimedOut),
+            // With TLS 1.3 the server refuses our certificate after the handshake.
+            (_, ControlEndpoint::Network(server)) => admin_tls::explained(error, server),
             _ => error,
         })
     }
+}
+
+/// Sends a request, with a bearer token if given, and returns the connection for the response.
+fn request<'a>(
+    endpoint: &'a ControlEndpoint,
+    line: &str,
+    header: &str,
+    token: Option<&str>,
+    limits: Limits,
+) -> io::Result<BufReader<Take<Connection<'a>>>> {
+    let host = match endpoint {
+        ControlEndpoint::Network(server) => server.addr.to_string(),
+        ControlEndpoint::Socket(_) => "pointsman".to_owned(),
+    };
+    let token = token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
+    let mut connection = Connection::to(endpoint, limits.time)?;
+    connection.channel.write_all(
+        format!("{line} HTTP/1.1\r\nHost: {host}\r\n{token}{header}\r\nConnection: close\r\n\r\n")
+            .as_bytes(),
+    )?;
+    connection.channel.flush()?;
+    Ok(BufReader::new(connection.take(limits.size)))
 }
 
 /// Requests `path`, with a bearer token if given, and returns the status code and the body.
@@ -135,40 +141,13 @@ impl Read for DeadlineStream {
 ///
 /// Of the connection; a time-out; or a response that is not HTTP or too large.
 pub(super) fn get(
-    server: &AdminServer,
-    path: &str,
-    token: Option<&str>,
-) -> io::Result<(u16, Vec<u8>)> {
-    let mut stream = Stream::connect(server)?;
-    let addr = server.addr;
-    let token = token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
-    stream.send(&format!(
-        "GET {path} HTTP/1.1\r\nHost: {addr}\r\n{token}\
-         Accept: application/json\r\nConnection: close\r\n\r\n"
-    ))?;
-    let bounded = DeadlineStream { stream, deadline: Instant::now() + REQUEST_TIMEOUT };
-    response(&mut BufReader::new(bounded.take(MAX_RESPONSE)))
-}
-
-/// Requests `path` of an endpoint, with a bearer token if given. For an answer that may be large
-/// and takes a while.
-///
-/// # Errors
-///
-/// As [`get`].
-pub(super) fn get_from(
     endpoint: &ControlEndpoint,
     path: &str,
     token: Option<&str>,
+    limits: Limits,
 ) -> io::Result<(u16, Vec<u8>)> {
-    let mut stream = Stream::to(endpoint)?;
-    let token = token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
-    stream.send(&format!(
-        "GET {path} HTTP/1.1\r\nHost: pointsman\r\n{token}\
-         Accept: application/json\r\nConnection: close\r\n\r\n"
-    ))?;
-    let bounded = DeadlineStream { stream, deadline: Instant::now() + CONTROL_TIMEOUT };
-    response(&mut BufReader::new(bounded.take(MAX_LIST)))
+    let line = format!("GET {path}");
+    response(&mut request(endpoint, &line, "Accept: application/json", token, limits)?)
 }
 
 /// Posts to `path`, with a bearer token if given, and passes each line of the response to `sink` as
@@ -183,15 +162,10 @@ pub(super) fn post(
     token: Option<&str>,
     sink: &mut dyn FnMut(&str),
 ) -> io::Result<u16> {
-    let mut stream = Stream::to(endpoint)?;
-    let token = token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
-    stream.send(&format!(
-        "POST {path} HTTP/1.1\r\nHost: pointsman\r\n{token}\
-         Content-Length: 0\r\nConnection: close\r\n\r\n"
-    ))?;
-    let bounded = DeadlineStream { stream, deadline: Instant::now() + CONTROL_TIMEOUT };
+    let line = format!("POST {path}");
+    let mut reader = request(endpoint, &line, "Content-Length: 0", token, Limits::COMMAND)?;
     let mut line = Vec::new();
-    let code = read_response(&mut BufReader::new(bounded.take(MAX_RESPONSE)), &mut |bytes| {
+    let code = read_response(&mut reader, &mut |bytes| {
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
             line.extend_from_slice(piece);
             if line.ends_with(b"\n") {

@@ -15,7 +15,7 @@ use tls::OutsideText;
 
 use super::args::{ControlArgs, EndpointArgs};
 use super::control::{self, ControlError};
-use super::http;
+use super::http::{self, Limits};
 use super::screen::printable;
 use super::sessions_table::render;
 use super::status::{overwrite, rows, write_all};
@@ -139,7 +139,8 @@ pub(super) fn sessions(
 
 fn request(args: &SessionsArgs, env: &[(OsString, OsString)]) -> Result<String, ControlError> {
     let (endpoint, token) = control::access(&args.endpoint, env)?;
-    let (code, body) = http::get_from(&endpoint, &args.path(), token.as_ref().map(Secret::reveal))
+    let token = token.as_ref().map(Secret::reveal);
+    let (code, body) = http::get(&endpoint, &args.path(), token, Limits::LIST)
         .map_err(|error| ControlError::unreachable(&endpoint, error))?;
     let body = OutsideText::lines(&body);
     match code {

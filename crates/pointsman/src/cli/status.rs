@@ -17,7 +17,7 @@ use tls::OutsideText;
 use super::admin_server::{self, AdminServer, AdminServerError};
 use super::admin_tls::TlsProblem;
 use super::args::StatusArgs;
-use super::http;
+use super::http::{self, ControlEndpoint, Limits};
 use super::screen::{self, printable};
 use super::token::token;
 use crate::config::Secret;
@@ -118,11 +118,11 @@ fn get(
     path: &str,
     token: Option<&Secret>,
 ) -> Result<(u16, Vec<u8>), StatusError> {
-    http::get(server, path, token.map(Secret::reveal)).map_err(|error| {
-        match TlsProblem::in_error(&error) {
-            Some(problem) => StatusError::Tls(server.clone(), problem.to_string()),
-            None => StatusError::Unreachable(server.clone(), error),
-        }
+    let endpoint = ControlEndpoint::Network(server.clone());
+    let got = http::get(&endpoint, path, token.map(Secret::reveal), Limits::STATUS);
+    got.map_err(|error| match TlsProblem::in_error(&error) {
+        Some(problem) => StatusError::Tls(server.clone(), problem.to_string()),
+        None => StatusError::Unreachable(server.clone(), error),
     })
 }
 
