@@ -2,14 +2,14 @@
 //!
 //! The main loop is the only writer; the admin server reads.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 
 use crate::admin::certificates::ServedCertificate;
-use crate::config::{Config, ConnectionLimits, ServiceConfig, Upstream};
+use crate::admin::health::ReadinessRules;
+use crate::config::{Config, ServiceConfig, Upstream};
 use crate::system::descriptors::Files;
 
 /// Maximum number of fault lines kept of a reload.
@@ -40,12 +40,8 @@ impl ServiceSettings {
 pub struct EffectiveSettings {
     /// The hash of the configuration in force.
     pub hash: String,
-    /// Whether the process stays ready during the accepting phase of a shutdown.
-    pub ready_while_leaving: bool,
-    /// Whether the process stays ready without a master.
-    pub ready_without_master: bool,
-    /// For each service, by name.
-    pub services: BTreeMap<String, ServiceSettings>,
+    /// The rules of readiness.
+    pub readiness: ReadinessRules,
     /// The limits on open files.
     pub files: Files,
     /// The maximum number of client connections of all services together.
@@ -61,30 +57,26 @@ pub struct EffectiveSettings {
 }
 
 impl EffectiveSettings {
-    /// Collects the settings of a configuration with these connection limits.
+    /// Collects the settings of a configuration with this limit on all connections.
     #[must_use]
     pub fn of(
         config: &Config,
-        connections: &ConnectionLimits,
+        max_connections: usize,
         files: Files,
-        pending: Vec<String>,
+        certificates: Vec<ServedCertificate>,
     ) -> Self {
-        let services = config.services.iter().zip(&connections.services);
         Self {
             hash: config.hash.clone(),
-            ready_while_leaving: config.shutdown.ready_while_leaving,
-            ready_without_master: config.admin.ready_without_master,
-            services: services
-                .map(|(service, limit)| {
-                    (service.name.clone(), ServiceSettings::of(service, *limit))
-                })
-                .collect(),
+            readiness: ReadinessRules {
+                while_leaving: config.shutdown.ready_while_leaving,
+                without_master: config.admin.ready_without_master,
+            },
             files,
-            max_connections: connections.total,
+            max_connections,
             haproxy_names: config.metrics.haproxy_names,
             unread_secrets: 0,
-            pending,
-            certificates: Vec::new(),
+            pending: Vec::new(),
+            certificates,
         }
     }
 }

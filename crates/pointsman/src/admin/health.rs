@@ -86,17 +86,6 @@ pub struct ReadinessRules {
     pub without_master: bool,
 }
 
-/// Why no new client can be accepted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CapacityLimit {
-    /// `max_connections` is reached.
-    Connections,
-    /// Memory is about to run out.
-    Memory,
-    /// The limit on open files is reached.
-    Files,
-}
-
 /// Decides whether the process is alive.
 #[must_use]
 pub fn alive(loops: &[EventLoop]) -> Verdict {
@@ -108,12 +97,12 @@ pub fn alive(loops: &[EventLoop]) -> Verdict {
     )
 }
 
-/// Decides whether new clients should be sent to this process.
+/// Decides whether new clients should be sent to this process. `full`: why it accepts none.
 #[must_use]
 pub fn ready(
     phase: Phase,
     rules: ReadinessRules,
-    full: Option<CapacityLimit>,
+    full: Option<&str>,
     services: &[ServiceHealth],
 ) -> Verdict {
     let mut reasons = Vec::new();
@@ -122,12 +111,7 @@ pub fn ready(
         Phase::Leaving if rules.while_leaving => {}
         _ => reasons.push(format!("shutting down: {}", phase.name())),
     }
-    match full {
-        None => {}
-        Some(CapacityLimit::Connections) => reasons.push("max_connections is reached".to_owned()),
-        Some(CapacityLimit::Memory) => reasons.push("memory is about to run out".to_owned()),
-        Some(CapacityLimit::Files) => reasons.push("the limit on open files is reached".to_owned()),
-    }
+    reasons.extend(full.map(str::to_owned));
     let unready: Vec<String> =
         services.iter().filter_map(|service| service.unready_reason(rules)).collect();
     if !services.is_empty() && unready.len() == services.len() {
@@ -215,8 +199,7 @@ mod tests {
             assert!(!ready(Phase::Leaving, STAYS, None, &fine).ok);
             assert!(ready(Phase::Leaving, leaving, None, &fine).ok);
             assert!(!ready(Phase::Draining, leaving, None, &fine).ok);
-            assert!(!ready(Phase::Serving, STAYS, Some(CapacityLimit::Connections), &fine).ok);
-            assert!(!ready(Phase::Serving, STAYS, Some(CapacityLimit::Memory), &fine).ok);
+            assert!(!ready(Phase::Serving, STAYS, Some("max_connections is reached"), &fine).ok);
         }
     }
 

@@ -12,7 +12,7 @@ use proxy::{ListenAddr, ResourceShortage, ServiceCounters};
 
 use crate::admin::control::TokenRefusals;
 use crate::admin::effective_config::EffectiveConfig;
-use crate::admin::health::{self, CapacityLimit, EventLoop};
+use crate::admin::health::{self, EventLoop};
 use crate::admin::metrics::Scraper;
 use crate::admin::service_registry::{ReportedService, ServiceRegistry};
 use crate::admin::status::{self, Status};
@@ -118,7 +118,7 @@ impl ProcessReport {
                 name: service.name.clone(),
                 outage: seen.stopped_since.map(|at| at.elapsed()),
                 had_master: seen.counts.commits > 0 || service.was_added,
-                hold_timeout: service.settings().hold_timeout,
+                hold_timeout: service.settings.hold_timeout,
                 replicas: seen.replicas.as_ref().and_then(|it| it.eligible).unwrap_or(0),
             }
         };
@@ -134,19 +134,15 @@ impl Reporter for ProcessReport {
 
     fn ready(&self) -> Verdict {
         let open: u64 = self.stats.open_on_workers().iter().sum();
-        let full = if open >= self.effective.settings().max_connections as u64 {
-            Some(CapacityLimit::Connections)
-        } else if open >= self.scarcity.files() as u64 {
-            Some(CapacityLimit::Files)
-        } else {
-            self.scarcity.is_memory_low().then_some(CapacityLimit::Memory)
-        };
         let settings = self.effective.settings();
-        let rules = health::ReadinessRules {
-            while_leaving: settings.ready_while_leaving,
-            without_master: settings.ready_without_master,
+        let full = if open >= settings.max_connections as u64 {
+            Some("max_connections is reached")
+        } else if open >= self.scarcity.files() as u64 {
+            Some("the limit on open files is reached")
+        } else {
+            self.scarcity.is_memory_low().then_some("memory is about to run out")
         };
-        health::ready(self.drain.phase(), rules, full, &self.services())
+        health::ready(self.drain.phase(), settings.readiness, full, &self.services())
     }
 
     fn started(&self) -> Verdict {
@@ -162,10 +158,9 @@ impl Reporter for ProcessReport {
         let (now, ready, tally) = (Instant::now(), self.ready(), self.drain.session_counts());
         let services = self.services.list();
         let services = services.iter().map(|service| {
-            let settings = service.settings();
             let of = |(counters, listen): &(ServiceCounters, Vec<ListenAddr>)| {
                 let listen = listen.iter().map(ToString::to_string).collect();
-                (listen, status::traffic(&settings, &counters.snapshot()))
+                (listen, status::traffic(&service.settings, &counters.snapshot()))
             };
             let writers = of(&service.writers);
             let readers = service.readers.as_ref().map(of);

@@ -1,6 +1,6 @@
 //! The services as reports and commands see them.
 //!
-//! The main loop replaces the list when a reload adds, changes or removes a service; the admin
+//! The main loop replaces the list at each reload; the admin
 //! server reads it. A service that is being removed stays in the list until its last session has
 //! ended.
 
@@ -10,7 +10,7 @@ use arc_swap::ArcSwap;
 use proxy::{ListenAddr, ServiceCounters};
 use sentinel::DiscoveryHandle;
 
-use crate::admin::effective_config::{EffectiveConfig, ServiceSettings};
+use crate::admin::effective_config::ServiceSettings;
 
 /// The counters of a listener set, and its addresses.
 pub type ListenerReport = (ServiceCounters, Vec<ListenAddr>);
@@ -32,18 +32,8 @@ pub struct ReportedService {
     pub was_added: bool,
     /// It was removed from the configuration, and its sessions are leaving.
     pub is_leaving: bool,
-    /// Its settings when it was last configured.
-    pub last_settings: ServiceSettings,
-    /// The effective settings, for all services.
-    pub effective: EffectiveConfig,
-}
-
-impl ReportedService {
-    /// Its settings.
-    #[must_use]
-    pub fn settings(&self) -> ServiceSettings {
-        self.effective.settings().services.get(&self.name).copied().unwrap_or(self.last_settings)
-    }
+    /// Its settings, or those before it was removed.
+    pub settings: ServiceSettings,
 }
 
 /// The list of services. Cheap to clone; all clones share one list.

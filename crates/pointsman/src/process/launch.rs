@@ -96,7 +96,7 @@ impl RunningProcess {
         let config = inputs.config;
 
         let effective = effective_config(&inputs, &tls, &admin_tls);
-        let mut plane = DataPlane::start(&inputs, &listeners, &admin, tls, &effective)?;
+        let mut plane = DataPlane::start(&inputs, &listeners, &admin, tls)?;
         let registry = plane.services.registry().clone();
         if let Some(taken) = &taken
             && !wait_for_masters(&registry, taken, &mut inputs.signals).await?
@@ -171,7 +171,6 @@ impl DataPlane {
         listeners: &[BoundListener],
         admin: &admin_http::Server,
         tls: TlsServers,
-        effective: &EffectiveConfig,
     ) -> Result<Self, RunError> {
         let (config, limits) = (inputs.config, inputs.connections);
         let (drain, controller) = drain::new(settings::drain(config));
@@ -184,7 +183,7 @@ impl DataPlane {
         let (discovery, control, _) = Discovery::new(Vec::new(), timeouts, &own);
         let heartbeat = discovery.heartbeat();
         let discovery = tokio::spawn(discovery.run());
-        let mut services = ServiceSet::new(config, control, effective.clone(), tls, admin);
+        let mut services = ServiceSet::new(config, control, tls, admin);
         services.begin(config, &limits.services, &mut workers);
         Ok(Self { drain, controller, workers, discovery, heartbeat, services })
     }
@@ -242,11 +241,9 @@ fn effective_config(
     tls: &TlsServers,
     admin: &AdminCertificates,
 ) -> EffectiveConfig {
-    let settings =
-        EffectiveSettings::of(inputs.config, inputs.connections, inputs.files, Vec::new());
-    let (clients, admin) = (tls.certificates(), admin.certificates());
-    let certificates = ServedCertificate::list(clients, admin, inputs.config);
-    EffectiveConfig::new(EffectiveSettings { certificates, ..settings })
+    let (config, total) = (inputs.config, inputs.connections.total);
+    let certificates = ServedCertificate::list(tls.certificates(), admin.certificates(), config);
+    EffectiveConfig::new(EffectiveSettings::of(config, total, inputs.files, certificates))
 }
 
 /// The names by which clients may address the admin server: those of the configuration, and that of

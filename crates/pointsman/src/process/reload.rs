@@ -71,7 +71,7 @@ impl Reloader {
             }
         };
         match self.apply(&change, drain, services, workers, loaded.unread_secrets().len()).await {
-            Ok(pending) => self.report(why, &change, &pending, loaded.unread_secrets()),
+            Ok(()) => self.report(why, &change, loaded.unread_secrets()),
             Err(fault) => self.refuse(why, vec![fault]),
         }
     }
@@ -93,7 +93,6 @@ impl Reloader {
         &mut self,
         why: &'static str,
         change: &ReloadPlan,
-        pending: &[String],
         unread: Vec<String>,
     ) {
         for secret in &unread {
@@ -113,13 +112,13 @@ impl Reloader {
         self.effective.record(outcome, unread);
         let (applied, hash) = (logging::list(&change.applied), &change.config.hash);
         info!(why, applied, config = %hash, "configuration reloaded");
-        if !pending.is_empty() {
-            warn!(keys = logging::list(pending), "changed keys need a restart to take effect");
+        let settings = self.effective.settings();
+        if !settings.pending.is_empty() {
+            warn!(keys = logging::list(&settings.pending), "changed keys need a restart to take effect");
         }
     }
 
-    /// The steps that may fail come first, so that a failure leaves everything as it was. Returns
-    /// what needs a restart.
+    /// The steps that may fail come first, so that a failure leaves everything as it was.
     async fn apply(
         &self,
         change: &ReloadPlan,
@@ -127,7 +126,7 @@ impl Reloader {
         services: &mut ServiceSet,
         data_plane: &mut Running,
         unread: usize,
-    ) -> Result<Vec<String>, String> {
+    ) -> Result<(), String> {
         let config = &change.config;
         let files = Files::allowed(config, workers(config).get());
         let plan = connection_capacity::plan(config, self.memory.as_ref(), files)
@@ -163,12 +162,11 @@ impl Reloader {
         self.hosts.set(admin_hosts(config));
         drain.configure(settings::drain(config));
         self.log.set(&config.log);
-        let settings = EffectiveSettings::of(config, &plan.connections, files, pending.clone());
         let (ours, admin) = (services.tls().certificates(), self.admin_tls.certificates());
         let certificates = ServedCertificate::list(ours, admin, config);
-        let settings = EffectiveSettings { unread_secrets: unread, certificates, ..settings };
-        self.effective.set(settings);
-        Ok(pending)
+        let settings = EffectiveSettings::of(config, plan.connections.total, files, certificates);
+        self.effective.set(EffectiveSettings { unread_secrets: unread, pending, ..settings });
+        Ok(())
     }
 }
 

@@ -23,7 +23,7 @@ use target::TargetWriter;
 use tokio::task::JoinSet;
 use tracing::{info, warn};
 
-use crate::admin::effective_config::{EffectiveConfig, ServiceSettings};
+use crate::admin::effective_config::ServiceSettings;
 use crate::admin::service_registry::{ListenerReport, ReportedService, ServiceRegistry};
 use crate::config::{Config, ServiceConfig};
 use crate::logging;
@@ -76,7 +76,6 @@ pub(crate) struct ServiceSet {
     control: DiscoveryControl,
     sockets: Arc<Mutex<Sockets>>,
     registry: ServiceRegistry,
-    effective: EffectiveConfig,
     tls: TlsServers,
     /// The addresses of the admin server.
     admin: Vec<SocketAddr>,
@@ -102,7 +101,6 @@ impl ServiceSet {
     pub(crate) fn new(
         config: &Config,
         control: DiscoveryControl,
-        effective: EffectiveConfig,
         tls: TlsServers,
         admin: Vec<SocketAddr>,
     ) -> Self {
@@ -111,7 +109,6 @@ impl ServiceSet {
             control,
             sockets: Arc::default(),
             registry: ServiceRegistry::default(),
-            effective,
             tls,
             admin,
             workers: settings::workers(config),
@@ -237,11 +234,11 @@ impl ServiceSet {
             if is_reload {
                 info!(service = service.name, "service added");
             }
-            self.services.push(RunningService::begin(service, &mut self.control, is_reload));
+            let begun = RunningService::begin(service, limit, &mut self.control, is_reload);
+            self.services.push(begun);
             self.services.len() - 1
         });
         let Some(running) = self.services.get_mut(position) else { return };
-        running.settings = ServiceSettings::of(service, limit);
         let returns = std::mem::replace(&mut running.is_leaving, false);
         if returns {
             running.handle().set_service_removed(false);
@@ -284,15 +281,16 @@ impl ServiceSet {
             }
         }
         self.control.set_timeouts(settings::sentinel_timeouts(&config.services));
-        for service in &config.services {
-            let Some(running) = self.services.iter().find(|it| it.name == service.name) else {
-                continue;
-            };
+        for (service, limit) in config.services.iter().zip(limits) {
+            let mut all = self.services.iter_mut();
+            let Some(running) = all.find(|it| it.name == service.name) else { continue };
+            running.settings = ServiceSettings::of(service, *limit);
             let (rules, empty) = (listener_set::rules(service), service.replicas.empty);
             self.control.set_replica_rules(running.discovery, rules, empty);
             self.control.change(running.discovery, settings::discovery_settings(service));
         }
         self.control.apply();
+        self.report();
     }
 
     /// Sets the options of the listening sockets that exist before a reload, or those of the
@@ -434,8 +432,7 @@ impl ServiceSet {
                 discovery: service.handle().clone(),
                 was_added: service.was_added,
                 is_leaving: service.is_leaving,
-                last_settings: service.settings,
-                effective: self.effective.clone(),
+                settings: service.settings,
             }
         };
         self.registry.set(self.services.iter().map(reported).collect());
@@ -470,7 +467,12 @@ impl ServiceSet {
 
 impl RunningService {
     /// Begins the discovery of a service.
-    fn begin(service: &ServiceConfig, control: &mut DiscoveryControl, was_added: bool) -> Self {
+    fn begin(
+        service: &ServiceConfig,
+        limit: usize,
+        control: &mut DiscoveryControl,
+        was_added: bool,
+    ) -> Self {
         let (writer, target) = TargetWriter::new();
         let commands = ServerCommands::default();
         let (number, handle) = control.add(settings::discovery(service, writer, commands.clone()));
@@ -482,7 +484,7 @@ impl RunningService {
             writers: proxy::ServiceCounters::default(),
             was_added,
             is_leaving: false,
-            settings: ServiceSettings::of(service, 0),
+            settings: ServiceSettings::of(service, limit),
         }
     }
 

@@ -54,7 +54,7 @@ impl Scraper {
         services::sentinels(&mut page, services.iter().map(|it| &*it.seen), now);
         for ScrapedService { service, seen, writers, readers, clients } in &services {
             services::discovery(&mut page, seen, now);
-            let (name, limit) = (&service.name, service.settings().max_connections);
+            let (name, limit) = (&service.name, service.settings.max_connections);
             page.flag("pointsman_service_removed", &[("service", name)], service.is_leaving);
             services::tls_faults(&mut page, name, seen);
             services::operations(&mut page, name, &service.discovery.operations_snapshot());
@@ -248,7 +248,7 @@ fn haproxy_metrics(
     let mut listeners = Vec::new();
     for ScrapedService { service, seen, writers, readers, .. } in services {
         let listener = |proxy, traffic, replicas| {
-            let limit = service.settings().max_connections;
+            let limit = service.settings.max_connections;
             haproxy::ListenerMetrics { proxy, traffic, limit, seen, replicas }
         };
         listeners.push(listener(service.writers.0.name(), writers, None));
