@@ -20,7 +20,7 @@ use crate::problem::Problem;
 const MAX_NAMES: usize = 256;
 
 /// A certificate and its private key. Both may be in one file.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CertificateFiles {
     /// The certificate, followed by those of the authorities between it and a known one.
     pub chain: PemFile,

@@ -48,7 +48,7 @@ pub enum ClientCertificates {
 }
 
 /// The settings of a listener.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ServerSettings {
     /// The certificates, selected by the name that the client asks for; at least one. The first is
     /// the default.

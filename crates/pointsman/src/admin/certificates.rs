@@ -24,18 +24,16 @@ pub struct ServedCertificate {
 }
 
 impl ServedCertificate {
-    /// The certificates that are shown to clients of services and of the admin server, and by the
-    /// services of a configuration to Redis and Sentinel, those that expire first in front. A file
-    /// that is named twice by one of them is listed once.
+    /// The certificates that are shown to clients of services and of the admin server, which has no
+    /// name, and by the services of a configuration to Redis and Sentinel, those that expire first
+    /// in front. A file that is named twice by one of them is listed once.
     #[must_use]
-    pub fn list(
-        services: Vec<(String, CertificateFacts)>,
-        admin: Vec<CertificateFacts>,
-        config: &Config,
-    ) -> Vec<Self> {
+    pub fn list(shown: Vec<(String, CertificateFacts)>, config: &Config) -> Vec<Self> {
         let mut known = BTreeSet::new();
-        let services =
-            services.into_iter().map(|(service, facts)| Self { service, side: "clients", facts });
+        let shown = shown.into_iter().map(|(service, facts)| {
+            let side = if service.is_empty() { "admin" } else { "clients" };
+            Self { service, side, facts }
+        });
         let own = config.services.iter().flat_map(|service| {
             let sides = [("redis", &service.redis_tls), ("sentinel", &service.sentinel_tls)];
             sides.into_iter().filter_map(|(side, section)| {
@@ -43,10 +41,8 @@ impl ServedCertificate {
                 Some(Self { service: service.name.clone(), side, facts })
             })
         });
-        let admin =
-            admin.into_iter().map(|facts| Self { service: String::new(), side: "admin", facts });
         let is_new = |it: &Self| known.insert((it.service.clone(), it.side, it.facts.file.clone()));
-        let mut list: Vec<Self> = services.chain(own).chain(admin).filter(is_new).collect();
+        let mut list: Vec<Self> = shown.chain(own).filter(is_new).collect();
         list.sort_by_key(|it| it.facts.not_after);
         list.truncate(MAX_LISTED);
         list
@@ -83,15 +79,16 @@ mod tests {
 
     #[test]
     fn lists_those_that_expire_first_once() {
-        let some = [facts("late", 9), facts("soon", 1), facts("late", 9)];
+        let admin = (String::new(), facts("admin", 5).1);
+        let some = [facts("late", 9), facts("soon", 1), facts("late", 9), admin];
         let config = crate::config::load_text("f", "[[service]]\nsentinels = [\"s\"]\n");
         let config = config.config().unwrap();
-        let list = ServedCertificate::list(some.into(), vec![facts("admin", 5).1], &config);
+        let list = ServedCertificate::list(some.into(), &config);
         let files: Vec<_> = list.iter().map(|it| (it.file(), it.side)).collect();
         let expected = [("soon", "clients"), ("admin", "admin"), ("late", "clients")];
         assert_eq!(files, expected.map(|(file, side)| (file.to_owned(), side)));
         let many = (0..1000).map(|number| facts(&number.to_string(), number)).collect();
-        let list = ServedCertificate::list(many, Vec::new(), &config);
+        let list = ServedCertificate::list(many, &config);
         assert_eq!(list.last().map(|it| it.facts.not_after), Some(Duration::from_secs(255)));
     }
 
@@ -110,7 +107,7 @@ mod tests {
         std::fs::write(&file, text).unwrap();
         let flags = crate::config::Flags { config: Some(file), ..crate::config::Flags::default() };
         let config = crate::config::load(&flags, []).config().unwrap();
-        let list = ServedCertificate::list(Vec::new(), Vec::new(), &config);
+        let list = ServedCertificate::list(Vec::new(), &config);
         let listed: Vec<_> =
             list.iter().map(|it| (&*it.service, it.side, &*it.facts.names)).collect();
         let names = [OutsideText::from("client")];

@@ -30,7 +30,6 @@ use crate::admin::service_registry::ServiceRegistry;
 use crate::admin::sessions::SessionsApi;
 use crate::config::Config;
 use crate::logging;
-use crate::process::admin_tls::AdminCertificates;
 use crate::process::config_reader::ConfigReader;
 use crate::process::error::RunError;
 use crate::process::reload::Reloader;
@@ -91,11 +90,11 @@ impl RunningProcess {
     pub(crate) async fn start(mut inputs: StartupInputs<'_>) -> Result<Option<Self>, RunError> {
         let start = Instant::now();
         let Some(acquired) = acquire(&mut inputs).await? else { return Ok(None) };
-        let Acquired { admin, admin_tls, tls, listeners, control, unix, takeover_socket, taken } =
+        let Acquired { admin, tls, listeners, control, unix, takeover_socket, taken } =
             acquired;
         let config = inputs.config;
 
-        let effective = effective_config(&inputs, &tls, &admin_tls);
+        let effective = effective_config(&inputs, &tls);
         let mut plane = DataPlane::start(&inputs, &listeners, &admin, tls)?;
         let registry = plane.services.registry().clone();
         if let Some(taken) = &taken
@@ -120,7 +119,7 @@ impl RunningProcess {
         publish_control(control.as_ref()).await?;
 
         let (changed, watch, secret_watch) = watch_config(&inputs);
-        let reloader = make_reloader(&inputs, effective, access, hosts, admin_tls);
+        let reloader = make_reloader(&inputs, effective, access, hosts);
         let takeover_server = takeover_socket
             .map(|socket| offered_sockets.serve_takeover(socket, taken, unix.paths(), registry))
             .transpose()?;
@@ -239,10 +238,9 @@ async fn wait_for_masters(
 fn effective_config(
     inputs: &StartupInputs<'_>,
     tls: &TlsServers,
-    admin: &AdminCertificates,
 ) -> EffectiveConfig {
     let (config, total) = (inputs.config, inputs.connections.total);
-    let certificates = ServedCertificate::list(tls.certificates(), admin.certificates(), config);
+    let certificates = ServedCertificate::list(tls.certificates(), config);
     EffectiveConfig::new(EffectiveSettings::of(config, total, inputs.files, certificates))
 }
 
@@ -259,7 +257,6 @@ fn make_reloader(
     effective: EffectiveConfig,
     control: ControlAccess,
     hosts: HostNames,
-    admin_tls: AdminCertificates,
 ) -> Reloader {
     Reloader {
         running: inputs.settings.clone(),
@@ -269,7 +266,6 @@ fn make_reloader(
         log: inputs.logging.settings(),
         control,
         hosts,
-        admin_tls,
     }
 }
 

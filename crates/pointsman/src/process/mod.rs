@@ -5,7 +5,6 @@
 //! import downwards only: `run` uses `launch`, and both use `settings`, `capacity` and `error`.
 
 pub mod activation;
-pub(crate) mod admin_tls;
 pub(crate) mod capacity;
 pub(crate) mod config_reader;
 pub mod config_source;

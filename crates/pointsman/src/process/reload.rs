@@ -23,11 +23,9 @@ use crate::admin::control::ControlAccess;
 use crate::admin::effective_config::{EffectiveConfig, EffectiveSettings, ReloadOutcome};
 use crate::config::{self, Config, ReloadPlan, SettingMap, Settings};
 use crate::logging::{self, LogSettings};
-use crate::process::admin_tls::{AdminCertificates, PreparedAdmin};
 use crate::process::launch::admin_hosts;
 use crate::process::service_set::ServiceSet;
 use crate::process::settings::{self, workers};
-use crate::process::tls_servers::{PreparedServers, TlsServers};
 use crate::system::connection_capacity;
 use crate::system::descriptors::Files;
 use crate::system::memory::Memory;
@@ -48,8 +46,6 @@ pub struct Reloader {
     pub(crate) control: ControlAccess,
     /// The names by which clients may address the admin server.
     pub(crate) hosts: HostNames,
-    /// TLS of the admin server.
-    pub(crate) admin_tls: AdminCertificates,
 }
 
 impl Reloader {
@@ -89,12 +85,7 @@ impl Reloader {
         self.leaving.retain(|it| services.leaving().any(|name| name == it.name()));
     }
 
-    fn report(
-        &mut self,
-        why: &'static str,
-        change: &ReloadPlan,
-        unread: Vec<String>,
-    ) {
+    fn report(&mut self, why: &'static str, change: &ReloadPlan, unread: Vec<String>) {
         for secret in &unread {
             error!(why, "secret not reloaded, the one before stays in use: {secret}");
         }
@@ -112,9 +103,9 @@ impl Reloader {
         self.effective.record(outcome, unread);
         let (applied, hash) = (logging::list(&change.applied), &change.config.hash);
         info!(why, applied, config = %hash, "configuration reloaded");
-        let settings = self.effective.settings();
-        if !settings.pending.is_empty() {
-            warn!(keys = logging::list(&settings.pending), "changed keys need a restart to take effect");
+        let pending = &self.effective.settings().pending;
+        if !pending.is_empty() {
+            warn!(keys = logging::list(pending), "changed keys need a restart to take effect");
         }
     }
 
@@ -136,7 +127,7 @@ impl Reloader {
         let before = self.running.in_force();
         let mut pending = change.pending.clone();
         pending.extend(services.unserved(config));
-        pending.extend(self.admin_tls.pending(config));
+        pending.extend(services.tls().pending(config));
         let prepared = if drain.phase() == Phase::Serving {
             Some(services.prepare(config, limits, data_plane).await?)
         } else if changes_services(&before, config) {
@@ -144,11 +135,11 @@ impl Reloader {
         } else {
             None
         };
-        let tls = PreparedTls::of(config, services.tls(), &self.admin_tls)?;
+        let tls = services.tls().prepare(config)?;
         // Leaves the options as they were if one of them is refused.
         services.retune(config, limits, &before)?;
         // From here on nothing fails.
-        tls.commit(services.tls(), &self.admin_tls);
+        services.tls().commit(tls);
         for service in &config.services {
             service.redis_tls.renew();
             service.sentinel_tls.renew();
@@ -162,33 +153,10 @@ impl Reloader {
         self.hosts.set(admin_hosts(config));
         drain.configure(settings::drain(config));
         self.log.set(&config.log);
-        let (ours, admin) = (services.tls().certificates(), self.admin_tls.certificates());
-        let certificates = ServedCertificate::list(ours, admin, config);
+        let certificates = ServedCertificate::list(services.tls().certificates(), config);
         let settings = EffectiveSettings::of(config, plan.connections.total, files, certificates);
         self.effective.set(EffectiveSettings { unread_secrets: unread, pending, ..settings });
         Ok(())
-    }
-}
-
-/// The certificates of a reload, all of them built and none in use: one that is refused must leave
-/// the others as they are, too.
-struct PreparedTls {
-    services: PreparedServers,
-    admin: PreparedAdmin,
-}
-
-impl PreparedTls {
-    fn of(
-        config: &Config,
-        services: &TlsServers,
-        admin: &AdminCertificates,
-    ) -> Result<Self, String> {
-        Ok(Self { services: services.prepare(config)?, admin: admin.prepare(config)? })
-    }
-
-    fn commit(self, services: &TlsServers, admin: &AdminCertificates) {
-        services.commit(self.services);
-        admin.commit(self.admin);
     }
 }
 
@@ -216,6 +184,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use crate::process::tls_servers::TlsServers;
 
     /// A service and an admin server with a certificate for this name, as they are read from files.
     fn config(folder: &Path, name: &str) -> Config {
@@ -237,25 +206,21 @@ mod tests {
     fn changes_no_certificate_if_another_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let (one, mut two) = (config(folder.path(), "one"), config(folder.path(), "two"));
-        let services = TlsServers::new(&one).unwrap();
-        let own = AdminCertificates::new(&one).unwrap();
+        let servers = TlsServers::new(&one).unwrap();
         let shown = || {
-            let service = services.certificates().pop().map(|(_, facts)| facts.names);
-            let admin = own.certificates().pop().map(|facts| facts.names);
-            [service, admin].map(Option::unwrap_or_default).concat()
+            let shown = servers.certificates().into_iter();
+            shown.flat_map(|(_, facts)| facts.names).collect::<Vec<_>>()
         };
         // No version is left for the admin server.
         let rules = &mut two.admin.tls;
         std::mem::swap(&mut rules.min_version, &mut rules.max_version);
-        let refused = PreparedTls::of(&two, &services, &own)
-            .map(|it| it.commit(&services, &own))
-            .unwrap_err();
+        let refused = servers.prepare(&two).unwrap_err();
         assert!(refused.contains("admin.tls"), "{refused}");
         assert_eq!(shown(), ["one", "one"]);
 
         let rules = &mut two.admin.tls;
         std::mem::swap(&mut rules.min_version, &mut rules.max_version);
-        PreparedTls::of(&two, &services, &own).map(|it| it.commit(&services, &own)).unwrap();
+        servers.commit(servers.prepare(&two).unwrap());
         assert_eq!(shown(), ["two", "two"]);
     }
 }

@@ -17,7 +17,6 @@ use tracing::{info, warn};
 use crate::admin::control_socket::{ControlSocket, ControlSocketError};
 use crate::config::{Config, ConnectionLimits, Settings};
 use crate::logging::Logging;
-use crate::process::admin_tls::AdminCertificates;
 use crate::process::config_reader::ConfigReader;
 use crate::process::error::RunError;
 use crate::process::inherit::{self, SocketAssignment};
@@ -58,7 +57,6 @@ pub(crate) struct StartupInputs<'a> {
 /// What a start has acquired before any part runs.
 pub(super) struct Acquired {
     pub(super) admin: admin_http::Server,
-    pub(super) admin_tls: AdminCertificates,
     pub(super) tls: TlsServers,
     pub(super) listeners: Vec<BoundListener>,
     pub(super) control: Option<ControlSocket>,
@@ -167,10 +165,10 @@ async fn prepare(
     if let Some(taken) = &mut taken {
         taken.files = taken_files;
     }
-    let admin_tls = AdminCertificates::new(config).map_err(RunError::Tls)?;
+    let tls = TlsServers::new(config).map_err(RunError::Tls)?;
     let admin = bind_admin(config, std::mem::take(&mut assignment.admin), assignment.is_activated)?;
-    let admin = match admin_tls.rules() {
-        Some(tls) => admin.tls(tls),
+    let admin = match tls.admin() {
+        Some(rules) => admin.tls(rules),
         None => admin,
     };
     let (admin, control) = match control {
@@ -179,10 +177,9 @@ async fn prepare(
         }
         None => (admin, None),
     };
-    let tls = TlsServers::new(config).map_err(RunError::Tls)?;
     let limits = &inputs.connections.services;
     let listeners = bind_listeners(config, limits, &tls, assignment, admin.addresses())?;
-    Ok(Some(Acquired { admin, admin_tls, tls, listeners, control, unix, takeover_socket, taken }))
+    Ok(Some(Acquired { admin, tls, listeners, control, unix, takeover_socket, taken }))
 }
 
 /// Binds the addresses of the listener sets that have no inherited socket. `admin` are the
