@@ -20,10 +20,28 @@ pub(crate) fn options_to(
     log: &LogConfig,
     tls: Option<TlsListening>,
 ) -> Options {
+    let options = options(service, limit, log);
     let options = match to {
-        Destinations::Master => options(service, limit, log),
-        Destinations::Replicas => options_of_readers(service, limit, log),
-        Destinations::Sentinels => options_of_sentinels(service, limit, log),
+        Destinations::Master => options,
+        // `moving_to` is an address for writers and does not apply to readers.
+        Destinations::Replicas => {
+            let allow = allowed(&service.replica_allow, &options);
+            Options { moving_to: None, allow, durability: None, ..options }
+        }
+        // None is carried to another sentinel: its subscriptions refer to events that each sentinel
+        // publishes by itself.
+        Destinations::Sentinels => Options {
+            allow: allowed(&service.sentinel_allow, &options),
+            sessions: proxy::Sessions::Close,
+            upstream: UpstreamMode::Dedicated,
+            subscriptions: proxy::Subscriptions::Close,
+            durability: None,
+            maintenance_push: false,
+            moving_to: None,
+            splice: proxy::Splice::Off,
+            target_tls: service.sentinel_tls.client(),
+            ..options
+        },
     };
     Options { tls, ..options }
 }
@@ -97,33 +115,4 @@ fn access_log(log: &LogConfig) -> proxy::AccessLog {
 /// The networks of a listener that has a list of its own, unless that is empty.
 fn allowed(own: &[Network], of_service: &Options) -> Networks {
     if own.is_empty() { of_service.allow.clone() } else { own.iter().copied().collect() }
-}
-
-/// `moving_to` is an address for writers and does not apply to readers.
-fn options_of_readers(service: &ServiceConfig, max_connections: usize, log: &LogConfig) -> Options {
-    let options = options(service, max_connections, log);
-    let allow = allowed(&service.replica_allow, &options);
-    Options { moving_to: None, allow, durability: None, ..options }
-}
-
-/// Returns the options of sessions with a sentinel. None is carried to another sentinel: its
-/// subscriptions refer to events that each sentinel publishes by itself.
-fn options_of_sentinels(
-    service: &ServiceConfig,
-    max_connections: usize,
-    log: &LogConfig,
-) -> Options {
-    let options = options(service, max_connections, log);
-    Options {
-        allow: allowed(&service.sentinel_allow, &options),
-        sessions: proxy::Sessions::Close,
-        upstream: UpstreamMode::Dedicated,
-        subscriptions: proxy::Subscriptions::Close,
-        durability: None,
-        maintenance_push: false,
-        moving_to: None,
-        splice: proxy::Splice::Off,
-        target_tls: service.sentinel_tls.client(),
-        ..options
-    }
 }

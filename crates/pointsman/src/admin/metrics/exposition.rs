@@ -100,6 +100,19 @@ impl Exposition {
         }
     }
 
+    /// Adds the values of a counter with one more label, each with the value of that label.
+    pub fn counts<'v>(
+        &mut self,
+        name: &str,
+        labels: &[LabelPair<'_>],
+        label: &'static str,
+        values: impl IntoIterator<Item = (&'v str, u64)>,
+    ) {
+        for (value, count) in values {
+            self.count(name, &[labels, &[(label, value)]].concat(), count);
+        }
+    }
+
     /// Adds the value of a counter of seconds.
     pub fn seconds(&mut self, name: &str, labels: &[LabelPair<'_>], value: Duration) {
         self.set(name, MetricKind::Counter, labels, value.as_secs_f64());

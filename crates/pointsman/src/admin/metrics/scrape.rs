@@ -139,24 +139,15 @@ fn process(page: &mut Exposition, report: &ProcessReport, now: Instant) {
     page.gauge("pointsman_admin_connections", &[], admin.open);
     page.count("pointsman_admin_requests_total", &[], admin.requests);
     page.count("pointsman_admin_foreign_hosts_total", &[], admin.foreign_hosts);
-    for (reason, count) in
-        [("wrong", report.tokens.wrong()), ("throttled", report.tokens.throttled())]
-    {
-        page.count("pointsman_admin_tokens_refused_total", &[("reason", reason)], count);
-    }
-    for (result, count) in [("completed", admin.handshakes), ("failed", admin.failed_handshakes)] {
-        page.count("pointsman_admin_tls_handshakes_total", &[("result", result)], count);
-    }
-    for (reason, count) in
-        [("plaintext", admin.plaintext), ("client_certificate", admin.uncertified)]
-    {
-        page.count("pointsman_admin_requests_refused_total", &[("reason", reason)], count);
-    }
-    for (reason, count) in
-        [("evicted", admin.evicted), ("refused", admin.refused), ("timed_out", admin.timed_out)]
-    {
-        page.count("pointsman_admin_closed_total", &[("reason", reason)], count);
-    }
+    let tokens = [("wrong", report.tokens.wrong()), ("throttled", report.tokens.throttled())];
+    page.counts("pointsman_admin_tokens_refused_total", &[], "reason", tokens);
+    let handshakes = [("completed", admin.handshakes), ("failed", admin.failed_handshakes)];
+    page.counts("pointsman_admin_tls_handshakes_total", &[], "result", handshakes);
+    let refused = [("plaintext", admin.plaintext), ("client_certificate", admin.uncertified)];
+    page.counts("pointsman_admin_requests_refused_total", &[], "reason", refused);
+    let closed =
+        [("evicted", admin.evicted), ("refused", admin.refused), ("timed_out", admin.timed_out)];
+    page.counts("pointsman_admin_closed_total", &[], "reason", closed);
     for it in report.loops() {
         page.gauge("pointsman_loop_age_seconds", &[("loop", &it.name)], it.age.as_secs_f64());
     }
@@ -214,9 +205,8 @@ fn config(
 ) {
     let (counts, last) = report.effective.reloads();
     page.gauge("pointsman_config_info", &[("hash", &settings.hash)], 1);
-    for (outcome, count) in ReloadOutcome::ALL.into_iter().zip(counts) {
-        page.count("pointsman_config_reloads_total", &[("result", outcome.label())], count);
-    }
+    let outcomes = ReloadOutcome::ALL.map(ReloadOutcome::label).into_iter().zip(counts);
+    page.counts("pointsman_config_reloads_total", &[], "result", outcomes);
     let refused = last.as_ref().is_some_and(|last| {
         matches!(last.outcome, ReloadOutcome::Refused | ReloadOutcome::Partial)
     });

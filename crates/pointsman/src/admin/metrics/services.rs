@@ -159,23 +159,16 @@ pub(super) fn replicas(page: &mut Exposition, service: &str, seen: &ReplicaPoolS
 /// Writes how TLS sessions begin: those of clients, and those with targets.
 fn tls_handshakes(page: &mut Exposition, of: &[LabelPair<'_>], traffic: &ServiceSnapshot) {
     page.gauge("pointsman_tls_handshakes_running", of, traffic.tls_running);
-    for (kind, count) in [("full", traffic.tls_full), ("resumed", traffic.tls_resumed)] {
-        let labels = [of, &[("kind", kind)]].concat();
-        page.count("pointsman_tls_handshakes_total", &labels, count);
-    }
-    for (failure, count) in TlsFailure::ALL.into_iter().zip(traffic.tls_failures) {
-        let labels = [of, &[("reason", failure.label())]].concat();
-        page.count("pointsman_tls_handshake_failures_total", &labels, count);
-    }
+    let kinds = [("full", traffic.tls_full), ("resumed", traffic.tls_resumed)];
+    page.counts("pointsman_tls_handshakes_total", of, "kind", kinds);
+    let failures = TlsFailure::ALL.iter().map(|it| it.label()).zip(traffic.tls_failures);
+    page.counts("pointsman_tls_handshake_failures_total", of, "reason", failures);
     let target = &traffic.target_tls;
-    for (kind, count) in [("full", target.full), ("resumed", target.resumed)] {
-        let labels = [of, &[("kind", kind)]].concat();
-        page.count("pointsman_target_tls_handshakes_total", &labels, count);
-    }
-    for fault in TargetTlsSnapshot::FAULTS {
-        let labels = [of, &[("reason", fault.as_str())]].concat();
-        page.count("pointsman_target_tls_errors_total", &labels, target.failed(fault));
-    }
+    let kinds = [("full", target.full), ("resumed", target.resumed)];
+    page.counts("pointsman_target_tls_handshakes_total", of, "kind", kinds);
+    let faults = TargetTlsSnapshot::FAULTS.into_iter();
+    let faults = faults.map(|fault| (fault.as_str(), target.failed(fault)));
+    page.counts("pointsman_target_tls_errors_total", of, "reason", faults);
 }
 
 /// Writes what sessions share.
@@ -198,30 +191,20 @@ fn shared(page: &mut Exposition, of: &[LabelPair<'_>], traffic: &ServiceSnapshot
         page.gauge("pointsman_shared_connections_by_table", &labels, count);
     }
     let checks = SharedSnapshot::answers().into_iter().zip(shared.access_checks);
-    for (result, count) in checks.filter(|_| shared.opened > 0) {
-        let labels = [of, &[("result", result)]].concat();
-        page.count("pointsman_shared_access_checks_total", &labels, count);
-    }
-    for (reason, count) in SharedSnapshot::reasons().zip(shared.promoted) {
-        let labels = [of, &[("reason", reason)]].concat();
-        page.count("pointsman_shared_promotions_total", &labels, count);
-    }
+    let checks = checks.filter(|_| shared.opened > 0);
+    page.counts("pointsman_shared_access_checks_total", of, "result", checks);
+    let promotions = SharedSnapshot::reasons().zip(shared.promoted);
+    page.counts("pointsman_shared_promotions_total", of, "reason", promotions);
 }
 
 /// Clients and requests that were refused.
 fn refusals(page: &mut Exposition, of: &[LabelPair<'_>], traffic: &ServiceSnapshot) {
-    let and = |name: &'static str, value: &'static str| -> Vec<LabelPair<'_>> {
-        [of, &[(name, value)]].concat()
-    };
-    for (limit, count) in Limit::ALL.into_iter().zip(traffic.refused) {
-        page.count("pointsman_sessions_refused_total", &and("limit", limit.label()), count);
-    }
-    for (why, count) in Rejection::ALL.into_iter().zip(traffic.rejected) {
-        page.count("pointsman_clients_rejected_total", &and("reason", why.label()), count);
-    }
-    for (command, count) in RefusedCommand::labels().zip(traffic.refused_commands) {
-        page.count("pointsman_refused_commands_total", &and("command", command), count);
-    }
+    let limits = Limit::ALL.iter().map(|it| it.label()).zip(traffic.refused);
+    page.counts("pointsman_sessions_refused_total", of, "limit", limits);
+    let reasons = Rejection::ALL.iter().map(|it| it.label()).zip(traffic.rejected);
+    page.counts("pointsman_clients_rejected_total", of, "reason", reasons);
+    let commands = RefusedCommand::labels().zip(traffic.refused_commands);
+    page.counts("pointsman_refused_commands_total", of, "command", commands);
 }
 
 /// Writes the counters of one listener; `listener` is its label; the listener of the master
@@ -235,9 +218,6 @@ pub(super) fn traffic(
 ) {
     let both = [("service", service), ("listener", listener.unwrap_or_default())];
     let of = if listener.is_some() { &both[..] } else { &both[..1] };
-    let and = |name: &'static str, value: &'static str| -> Vec<LabelPair<'_>> {
-        [of, &[(name, value)]].concat()
-    };
     page.gauge("pointsman_sessions_open", of, traffic.open);
     page.gauge("pointsman_sessions_waiting", of, traffic.held);
     page.gauge("pointsman_sessions_limit", of, limit);
@@ -266,29 +246,23 @@ pub(super) fn traffic(
     refusals(page, of, traffic);
     tls_handshakes(page, of, traffic);
     shared(page, of, traffic);
-    for (failure, count) in DialFailure::ALL.into_iter().zip(traffic.dial_failures) {
-        page.count("pointsman_dial_errors_total", &and("reason", failure.label()), count);
-    }
-    for (direction, bytes) in [("in", traffic.bytes_in), ("out", traffic.bytes_out)] {
-        page.count("pointsman_client_bytes_total", &and("direction", direction), bytes);
-    }
-    for (kind, count) in MaintenanceKind::ALL.into_iter().zip(traffic.notices) {
-        page.count("pointsman_maintenance_notifications_total", &and("kind", kind.label()), count);
-    }
-    if !page.is_sparse() || traffic.ordinary() > 0 {
-        page.gauge("pointsman_sessions_by_state", &and("state", ORDINARY), traffic.ordinary());
-    }
-    for (pin, count) in Pin::ALL.iter().zip(traffic.pinned) {
+    let failures = DialFailure::ALL.iter().map(|it| it.label()).zip(traffic.dial_failures);
+    page.counts("pointsman_dial_errors_total", of, "reason", failures);
+    let bytes = [("in", traffic.bytes_in), ("out", traffic.bytes_out)];
+    page.counts("pointsman_client_bytes_total", of, "direction", bytes);
+    let notices = MaintenanceKind::ALL.iter().map(|it| it.label()).zip(traffic.notices);
+    page.counts("pointsman_maintenance_notifications_total", of, "kind", notices);
+    let ordinary = std::iter::once((ORDINARY, traffic.ordinary()));
+    for (state, count) in ordinary.chain(Pin::ALL.iter().map(|it| it.label()).zip(traffic.pinned)) {
         if !page.is_sparse() || count > 0 {
-            page.gauge("pointsman_sessions_by_state", &and("state", pin.label()), count);
+            let labels = [of, &[("state", state)]].concat();
+            page.gauge("pointsman_sessions_by_state", &labels, count);
         }
     }
-    for (why, count) in NotCarried::all().zip(traffic.not_carried) {
-        page.count("pointsman_sessions_not_carried_total", &and("reason", why.label()), count);
-    }
-    for (reason, count) in EndReason::ALL.iter().zip(traffic.closed) {
-        page.count("pointsman_sessions_closed_total", &and("reason", reason.label()), count);
-    }
+    let reasons = NotCarried::all().map(NotCarried::label).zip(traffic.not_carried);
+    page.counts("pointsman_sessions_not_carried_total", of, "reason", reasons);
+    let reasons = EndReason::ALL.iter().map(|it| it.label()).zip(traffic.closed);
+    page.counts("pointsman_sessions_closed_total", of, "reason", reasons);
     if !page.is_sparse() || traffic.command_time.count() > 0 {
         histogram::write(page, "pointsman_command_duration_seconds", of, &traffic.command_time);
     }
