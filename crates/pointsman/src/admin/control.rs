@@ -12,7 +12,6 @@
 
 mod access;
 mod command_log;
-mod overrides;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod rig;
 mod steps;
@@ -23,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use admin_http::{Handler, Method, Reply, Request};
 use sentinel::{DiscoveryHandle, NodeAddr, Pause, SwitchoverOptions, switchover};
-use serde_json::json;
+use serde_json::{Value as Json, json};
 use tokio::sync::mpsc;
 use tracing::{info, warn};
 
@@ -32,7 +31,7 @@ pub(crate) use self::access::TokenRefusals;
 pub(crate) use self::command_log::CommandLog;
 use self::command_log::Responder;
 use self::steps::stream_steps;
-use super::follow::Order;
+use super::follow::{self, Order};
 use crate::admin::service_registry::{ReportedService, ServiceRegistry};
 use crate::config::parse_duration;
 
@@ -120,27 +119,18 @@ impl Control {
         }
     }
 
-    /// Responds once discovery has applied the command: from then on the gate is as requested. A
-    /// command that is not applied in time is withdrawn, so that it does not take effect after an
-    /// error was reported.
-    fn respond_when_applied(
+    /// Responds with the lines that `work` returns, the last of which is its result.
+    fn respond(
         &self,
-        handle: &DiscoveryHandle,
-        command: sentinel::CommandId,
-        done: Vec<serde_json::Value>,
         responder: Responder,
+        work: impl Future<Output = Vec<Json>> + Send + 'static,
     ) -> Reply {
         let (lines, body) = mpsc::channel(1);
-        let handle = handle.clone();
-        let Responder { permit, command: logged } = responder;
+        let Responder { permit, command } = responder;
         self.runtime.spawn(async move {
-            let answer = if is_applied(&handle, command).await {
-                done
-            } else {
-                vec![json!({ "ok": false, "error": WITHDRAWN })]
-            };
+            let answer = work.await;
             if let Some(last) = answer.last() {
-                logged.end(last);
+                command.end(last);
             }
             let text: String = answer.iter().map(|line| format!("{line}\n")).collect();
             // The client may be gone; the command has taken effect anyway.
@@ -149,11 +139,65 @@ impl Control {
         Reply::stream("application/x-ndjson", body, permit)
     }
 
-    /// Opens the gate.
-    fn resume(&self, name: &str, handle: &DiscoveryHandle, responder: Responder) -> Reply {
-        let command = handle.resume();
+    /// Responds once discovery has applied the command: from then on the gate is as requested. A
+    /// command that is not applied in time is withdrawn, so that it does not take effect after an
+    /// error was reported.
+    fn respond_when_applied(
+        &self,
+        handle: &DiscoveryHandle,
+        command: sentinel::CommandId,
+        done: Vec<Json>,
+        responder: Responder,
+    ) -> Reply {
+        let handle = handle.clone();
+        self.respond(responder, async move {
+            let since = Instant::now();
+            while handle.is_pending(command) && since.elapsed() <= APPLY_DEADLINE {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            if handle.cancel(command) {
+                vec![json!({ "ok": false, "error": WITHDRAWN })]
+            } else {
+                done
+            }
+        })
+    }
+
+    /// Follows a node by an operator's order, and responds with what the order led to.
+    fn follow(
+        &self,
+        name: &str,
+        handle: &DiscoveryHandle,
+        order: Order,
+        responder: Responder,
+    ) -> Reply {
+        let (name, handle, since) = (name.to_owned(), handle.clone(), Instant::now());
+        let addr = order.addr.to_string();
+        warn!(service = name, addr, force = order.force, "order received: follow this master");
+        self.respond(responder, async move {
+            let outcome = follow::follow(&name, &handle, order).await;
+            if let Err(reason) = &outcome {
+                warn!(service = name, addr, "order refused: {reason}");
+            }
+            follow::lines(since.elapsed(), &outcome)
+        })
+    }
+
+    /// Ends an override. Without one this succeeds, too, so that one loop serves a fleet.
+    fn unfollow(&self, name: &str, handle: &DiscoveryHandle, responder: Responder) -> Reply {
+        let overrides = &handle.snapshot().overrides;
+        let text = match &overrides.in_force {
+            Some(it) => {
+                let then = follow::then(overrides.minority);
+                format!("{} is not followed any more; {then}", it.addr)
+            }
+            None => "no override was in force".to_owned(),
+        };
+        let command = handle.unfollow();
+        info!(service = name, "order received: end the override");
+        let step = json!({ "after_ms": 0, "step": "unfollow", "text": text });
         let done = json!({ "ok": true, "service": name });
-        self.respond_when_applied(handle, command, vec![done], responder)
+        self.respond_when_applied(handle, command, vec![step, done], responder)
     }
 
     fn switch_over(
@@ -198,15 +242,6 @@ impl Control {
     }
 }
 
-/// Waits until discovery has applied the command, or withdraws it.
-async fn is_applied(handle: &DiscoveryHandle, command: sentinel::CommandId) -> bool {
-    let since = Instant::now();
-    while handle.is_pending(command) && since.elapsed() <= APPLY_DEADLINE {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
-    !handle.cancel(command)
-}
-
 struct CommandHandler {
     control: Arc<Control>,
     command: ControlCommand,
@@ -239,7 +274,9 @@ impl Handler for CommandHandler {
             ControlCommand::Pause => self.pause(request, name, handle, logged),
             ControlCommand::Resume => {
                 info!(service = name, "traffic resumed by command");
-                self.control.resume(name, handle, logged("resume", json!({})))
+                let (responder, command) = (logged("resume", json!({})), handle.resume());
+                let done = json!({ "ok": true, "service": name });
+                self.control.respond_when_applied(handle, command, vec![done], responder)
             }
             ControlCommand::Follow => match Order::read(|name| parameter(request, name)) {
                 Ok(order) => {
@@ -277,7 +314,7 @@ impl CommandHandler {
         request: &Request<'_>,
         name: &str,
         handle: &DiscoveryHandle,
-        logged: impl FnOnce(&'static str, serde_json::Value) -> Responder,
+        logged: impl FnOnce(&'static str, Json) -> Responder,
     ) -> Reply {
         let duration = match parameter(request, "for").map(parse_duration) {
             None => None,

@@ -238,17 +238,14 @@ fn majority(name: &str, seen: &DiscoverySnapshot) -> String {
 }
 
 /// The lines of a response: one step for each line, then the result.
-pub(super) fn lines(step: &str, after: Duration, outcome: &Outcome) -> String {
+pub(super) fn lines(after: Duration, outcome: &Outcome) -> Vec<Json> {
     let after_ms = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
-    let mut out = String::new();
-    for text in outcome.iter().flatten() {
-        out += &format!("{}\n", json!({ "after_ms": after_ms, "step": step, "text": text }));
-    }
-    let last: Json = match outcome {
+    let step = |text: &String| json!({ "after_ms": after_ms, "step": "follow", "text": text });
+    let last = match outcome {
         Ok(_) => json!({ "ok": true }),
         Err(error) => json!({ "ok": false, "error": error }),
     };
-    out + &format!("{last}\n")
+    outcome.iter().flatten().map(step).chain([last]).collect()
 }
 
 /// A duration in the largest unit that divides it.
@@ -290,13 +287,16 @@ mod tests {
     #[test]
     fn writes_steps_before_the_result() {
         let outcome = Ok(vec!["one".to_owned(), "two".to_owned()]);
+        let text = |after, outcome: &Outcome| {
+            lines(after, outcome).iter().map(|line| format!("{line}\n")).collect::<String>()
+        };
         assert_eq!(
-            lines("follow", Duration::from_millis(7), &outcome),
+            text(Duration::from_millis(7), &outcome),
             "{\"after_ms\":7,\"step\":\"follow\",\"text\":\"one\"}\n\
              {\"after_ms\":7,\"step\":\"follow\",\"text\":\"two\"}\n{\"ok\":true}\n"
         );
         let refused = Err("no".to_owned());
-        assert_eq!(lines("follow", Duration::ZERO, &refused), "{\"error\":\"no\",\"ok\":false}\n");
+        assert_eq!(text(Duration::ZERO, &refused), "{\"error\":\"no\",\"ok\":false}\n");
     }
 
     #[test]

@@ -103,7 +103,8 @@ impl RunningProcess {
             return Ok(None);
         }
         plane.services.serve(listeners, &mut plane.workers);
-        publish_unix(&unix).await?;
+        let late = "unix sockets are not published yet: a folder does not respond";
+        publish((!unix.is_empty()).then(|| unix.publisher()), late).await?;
         warn_of_copying(config, plane.workers.splices());
         let shortage = plane.workers.resource_shortage().clone();
         let memory = capacity::watch(inputs.memory.clone(), effective.clone(), shortage);
@@ -116,7 +117,8 @@ impl RunningProcess {
         let report = Arc::new(report(start, &inputs, &plane, &effective, &admin, &access));
         log_start(&admin, config);
         let probe = admin.serve(report.clone())?;
-        publish_control(control.as_ref()).await?;
+        let late = "the control socket is not published yet: its folder does not respond";
+        publish(control.as_ref().map(ControlSocket::publisher), late).await?;
 
         let (changed, watch, secret_watch) = watch_config(&inputs);
         let reloader = make_reloader(&inputs, effective, access, hosts);
@@ -346,27 +348,20 @@ fn log_start(admin: &admin_http::Server, config: &Config) {
     info!(admin, version, config = %config.hash, "started");
 }
 
-/// Publishes the Unix sockets. Bounded, since TCP clients are served by now.
-async fn publish_unix(files: &UnixFiles) -> Result<(), RunError> {
-    if files.is_empty() {
-        return Ok(());
-    }
-    match tokio::time::timeout(takeover::STEP, threads::spawn("start", files.publisher())?).await {
+/// Publishes files of sockets. Bounded, since TCP clients are served by now; `late` is what to log
+/// if a folder does not respond.
+async fn publish<E: Send + 'static>(
+    publisher: Option<impl FnOnce() -> Result<(), E> + Send + 'static>,
+    late: &str,
+) -> Result<(), RunError>
+where
+    RunError: From<E>,
+{
+    let Some(publisher) = publisher else { return Ok(()) };
+    match tokio::time::timeout(takeover::STEP, threads::spawn("start", publisher)?).await {
         Ok(Ok(done)) => Ok(done?),
         _ => {
-            warn!("unix sockets are not published yet: a folder does not respond");
-            Ok(())
-        }
-    }
-}
-
-/// Publishes the control socket. Bounded, since clients are served by now and do not need it.
-async fn publish_control(control: Option<&ControlSocket>) -> Result<(), RunError> {
-    let Some(control) = control.map(ControlSocket::publisher) else { return Ok(()) };
-    match tokio::time::timeout(takeover::STEP, threads::spawn("start", control)?).await {
-        Ok(Ok(done)) => Ok(done?),
-        _ => {
-            warn!("the control socket is not published yet: its folder does not respond");
+            warn!("{late}");
             Ok(())
         }
     }
