@@ -57,11 +57,8 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 /// All running parts of the process.
 pub(crate) struct RunningProcess {
     pub(crate) signals: Signals,
-    pub(crate) drain: Drain,
-    pub(crate) controller: tokio::task::JoinHandle<Summary>,
-    pub(crate) discovery: tokio::task::JoinHandle<()>,
+    pub(crate) plane: DataPlane,
     pub(crate) memory: tokio::task::JoinHandle<()>,
-    pub(crate) workers: Running,
     /// The file of the control socket.
     pub(crate) control: Option<ControlSocket>,
     /// The files of the Unix sockets that clients connect to.
@@ -71,7 +68,6 @@ pub(crate) struct RunningProcess {
     pub(crate) report: Arc<ProcessReport>,
     pub(crate) reader: ConfigReader,
     pub(crate) reloader: Reloader,
-    pub(crate) services: ServiceSet,
     /// Receives the reasons for reloads: changed files.
     pub(crate) changed: mpsc::Receiver<&'static str>,
     pub(crate) secret_watch: SecretWatch,
@@ -90,8 +86,7 @@ impl RunningProcess {
     pub(crate) async fn start(mut inputs: StartupInputs<'_>) -> Result<Option<Self>, RunError> {
         let start = Instant::now();
         let Some(acquired) = acquire(&mut inputs).await? else { return Ok(None) };
-        let Acquired { admin, tls, listeners, control, unix, takeover_socket, taken } =
-            acquired;
+        let Acquired { admin, tls, listeners, control, unix, takeover_socket, taken } = acquired;
         let config = inputs.config;
 
         let effective = effective_config(&inputs, &tls);
@@ -121,7 +116,15 @@ impl RunningProcess {
         publish(control.as_ref().map(ControlSocket::publisher), late).await?;
 
         let (changed, watch, secret_watch) = watch_config(&inputs);
-        let reloader = make_reloader(&inputs, effective, access, hosts);
+        let reloader = Reloader {
+            running: inputs.settings.clone(),
+            leaving: Vec::new(),
+            effective,
+            memory: inputs.memory,
+            log: inputs.logging.settings(),
+            control: access,
+            hosts,
+        };
         let takeover_server = takeover_socket
             .map(|socket| offered_sockets.serve_takeover(socket, taken, unix.paths(), registry))
             .transpose()?;
@@ -131,18 +134,14 @@ impl RunningProcess {
         service_manager.ready();
         Ok(Some(Self {
             signals: inputs.signals,
-            drain: plane.drain,
-            controller: plane.controller,
-            discovery: plane.discovery,
+            plane,
             memory,
-            workers: plane.workers,
             control,
             unix,
             probe: Some(probe),
             report,
             reader: inputs.reader,
             reloader,
-            services: plane.services,
             changed,
             watch,
             secret_watch,
@@ -155,13 +154,13 @@ impl RunningProcess {
 }
 
 /// The workers and discovery, with the services of the configuration.
-struct DataPlane {
-    drain: Drain,
-    controller: tokio::task::JoinHandle<Summary>,
-    workers: Running,
-    discovery: tokio::task::JoinHandle<()>,
+pub(crate) struct DataPlane {
+    pub(crate) drain: Drain,
+    pub(crate) controller: tokio::task::JoinHandle<Summary>,
+    pub(crate) workers: Running,
+    pub(crate) discovery: tokio::task::JoinHandle<()>,
     heartbeat: sentinel::Heartbeat,
-    services: ServiceSet,
+    pub(crate) services: ServiceSet,
 }
 
 impl DataPlane {
@@ -237,10 +236,7 @@ async fn wait_for_masters(
 }
 
 /// The settings that reports show.
-fn effective_config(
-    inputs: &StartupInputs<'_>,
-    tls: &TlsServers,
-) -> EffectiveConfig {
+fn effective_config(inputs: &StartupInputs<'_>, tls: &TlsServers) -> EffectiveConfig {
     let (config, total) = (inputs.config, inputs.connections.total);
     let certificates = ServedCertificate::list(tls.certificates(), config);
     EffectiveConfig::new(EffectiveSettings::of(config, total, inputs.files, certificates))
@@ -251,24 +247,6 @@ fn effective_config(
 pub(crate) fn admin_hosts(config: &Config) -> Vec<String> {
     let host = std::fs::read_to_string(HOST_NAME).ok().map(|name| name.trim().to_owned());
     config.admin.hosts.iter().cloned().chain(host.filter(|name| !name.is_empty())).collect()
-}
-
-/// Collects what a reload changes.
-fn make_reloader(
-    inputs: &StartupInputs<'_>,
-    effective: EffectiveConfig,
-    control: ControlAccess,
-    hosts: HostNames,
-) -> Reloader {
-    Reloader {
-        running: inputs.settings.clone(),
-        leaving: Vec::new(),
-        effective,
-        memory: inputs.memory.clone(),
-        log: inputs.logging.settings(),
-        control,
-        hosts,
-    }
 }
 
 /// What the admin server reports.

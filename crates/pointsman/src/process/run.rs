@@ -111,7 +111,8 @@ impl RunningProcess {
             tokio::select! {
                 (name, asked) = self.signals.next() => match asked {
                     SignalRequest::Stop(request) => {
-                        info!(signal = name, phase = self.drain.phase().name(), "received {name}");
+                        let phase = self.plane.drain.phase().name();
+                        info!(signal = name, phase, "received {name}");
                         self.stop(if self.is_left_alone(name) {
                             StopRequest::DrainAtOnce
                         } else {
@@ -122,9 +123,9 @@ impl RunningProcess {
                 },
                 Some(why) = self.changed.recv() => self.reload(why),
                 read = self.reader.next() => self.reloaded(read).await,
-                (id, summary) = self.services.next_closed() => {
-                    self.services.closed(id, &summary, &mut self.workers);
-                    self.reloader.forget_ended(&self.services);
+                (id, summary) = self.plane.services.next_closed() => {
+                    self.plane.services.closed(id, &summary, &mut self.plane.workers);
+                    self.reloader.forget_ended(&self.plane.services);
                 }
                 Some(done) = handed_over(&mut self.takeover_server) => {
                     self.leave_to_another().await;
@@ -132,31 +133,32 @@ impl RunningProcess {
                     let _waits = done.try_send(());
                 }
                 _ = timer.tick() => {
-                    if self.services.has_unused() {
-                        self.services.collect(&mut self.workers);
-                        self.reloader.forget_ended(&self.services);
+                    if self.plane.services.has_unused() {
+                        self.plane.services.collect(&mut self.plane.workers);
+                        self.reloader.forget_ended(&self.plane.services);
                     }
                     let line = self.report.summary();
-                    self.service_manager.tick(self.report.alive().ok, self.drain.phase(), line);
+                    let (alive, phase) = (self.report.alive().ok, self.plane.drain.phase());
+                    self.service_manager.tick(alive, phase, line);
                 }
-                summary = &mut self.controller => {
+                summary = &mut self.plane.controller => {
                     break summary.map_err(|_| RunError::Lost("the drain controller"))?;
                 }
-                _ = &mut self.discovery => return Err(RunError::Lost("discovery")),
+                _ = &mut self.plane.discovery => return Err(RunError::Lost("discovery")),
                 _ = &mut self.memory => return Err(RunError::Lost("the memory watch")),
                 _ = &mut self.watch => {
                     return Err(RunError::Lost("the watch of the configuration file"));
                 }
                 // Ends without an error only once the drain is over, which the controller is about
                 // to report.
-                ended = self.workers.ended(), if !workers_ended => {
+                ended = self.plane.workers.ended(), if !workers_ended => {
                     ended?;
                     workers_ended = true;
                 }
             }
         };
         if !workers_ended {
-            self.workers.ended().await?;
+            self.plane.workers.ended().await?;
         }
         // Before the admin server ends: an operator's command reports its result by it.
         self.undo_operations().await;
@@ -187,7 +189,7 @@ impl RunningProcess {
     /// has to learn that the process is leaving.
     fn is_left_alone(&self, signal: &str) -> bool {
         signal == "SIGINT"
-            && self.drain.session_counts().open == 0
+            && self.plane.drain.session_counts().open == 0
             && std::io::stdin().is_terminal()
     }
 
@@ -195,7 +197,7 @@ impl RunningProcess {
         for service in self.report.services.list() {
             service.discovery.stop_operations();
         }
-        if self.drain.phase() == Phase::Serving {
+        if self.plane.drain.phase() == Phase::Serving {
             self.service_manager.stopping();
         }
         self.offered_sockets.release();
@@ -204,7 +206,7 @@ impl RunningProcess {
             // One that has our sockets already still takes over.
             closer.close();
         }
-        self.drain.request_stop(request);
+        self.plane.drain.request_stop(request);
     }
 
     /// Starts a reload. Its result is reported later.
@@ -212,7 +214,7 @@ impl RunningProcess {
         if self.reader.source().is_stdin() {
             let fault = "the configuration was read from standard input and cannot be read again";
             self.reloader.refuse(why, vec![fault.to_owned()]);
-        } else if self.reader.request(why) && self.drain.phase() == Phase::Serving {
+        } else if self.reader.request(why) && self.plane.drain.phase() == Phase::Serving {
             self.service_manager.reloading();
         }
     }
@@ -222,14 +224,14 @@ impl RunningProcess {
         match read {
             ConfigRead::Done(why, loaded) => {
                 self.secret_watch.watch(loaded.secret_files());
-                let (services, workers) = (&mut self.services, &mut self.workers);
-                self.reloader.take(why, &loaded, &self.drain, services, workers).await;
+                let (services, workers) = (&mut self.plane.services, &mut self.plane.workers);
+                self.reloader.take(why, &loaded, &self.plane.drain, services, workers).await;
             }
             ConfigRead::Overdue(why, fault) | ConfigRead::Failed(why, fault) => {
                 self.reloader.refuse(why, vec![fault]);
             }
         }
-        if self.drain.phase() == Phase::Serving {
+        if self.plane.drain.phase() == Phase::Serving {
             // A process that stops is not ready.
             self.service_manager.ready();
         }
@@ -246,7 +248,7 @@ impl RunningProcess {
             probe.stop().await;
         }
         self.stop(StopRequest::DrainAtOnce);
-        self.drain.reached(Phase::Draining).await;
+        self.plane.drain.reached(Phase::Draining).await;
     }
 }
 
