@@ -17,11 +17,12 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::sync::watch;
 use tokio_util::either::Either;
+use tracing::warn;
 
 use crate::connection::{self, ServerState};
 use crate::connection_clock::ConnectionClock;
 use crate::listener::{AdminListener, Stream};
-use crate::registry::count;
+use crate::log_limit::LogLimit;
 
 /// The first and the longest pause after a failed accept: short enough to answer a probe within its
 /// second.
@@ -61,25 +62,7 @@ impl Reserve {
 /// Backoff and log rate limit of a listener.
 struct AcceptErrors {
     pause: Duration,
-    logged: Option<Instant>,
-    unlogged: u64,
-}
-
-impl AcceptErrors {
-    fn log(&mut self, error: &io::Error) {
-        let now = Instant::now();
-        if self.logged.is_some_and(|logged| now.saturating_duration_since(logged) < LOG_EVERY) {
-            self.unlogged += 1;
-            return;
-        }
-        tracing::warn!(
-            %error,
-            repeated = self.unlogged,
-            "admin listener failed to accept a connection"
-        );
-        self.logged = Some(now);
-        self.unlogged = 0;
-    }
+    log: LogLimit,
 }
 
 /// Accepts connections until `stop` is set.
@@ -90,7 +73,7 @@ pub(crate) async fn run(
 ) {
     let stopped = stop.clone();
     let mut reserve = Reserve(Vec::new());
-    let mut errors = AcceptErrors { pause: BACKOFF.0, logged: None, unlogged: 0 };
+    let mut errors = AcceptErrors { pause: BACKOFF.0, log: LogLimit::default() };
     loop {
         reserve.refill();
         let freed = shared.registry.freed.notified();
@@ -113,8 +96,10 @@ pub(crate) async fn run(
                 () = tokio::time::sleep(RECHECK) => {}
             },
             Err(error) => {
-                count(&shared.registry.stats.counters.accept_errors);
-                errors.log(&error);
+                shared.registry.stats.count(|it| &mut it.accept_errors);
+                if let Some(repeated) = errors.log.admit(LOG_EVERY) {
+                    warn!(%error, repeated, "admin listener failed to accept a connection");
+                }
                 rescue(&shared, &listener, &mut reserve, &mut errors, &stopped).await;
             }
         }
@@ -178,9 +163,8 @@ async fn admit(
     stop: &watch::Receiver<bool>,
 ) {
     let registry = &shared.registry;
-    count(&registry.stats.counters.accepted);
     if !listener.is_allowed(&stream) {
-        count(&registry.stats.counters.refused);
+        registry.stats.count(|it| &mut it.refused);
         return;
     }
     if registry.is_full() && registry.evict() {
@@ -201,7 +185,7 @@ async fn admit(
         Either::Right(_) => None,
     };
     let Some(slot) = registry.admit(Arc::clone(&clock), peer) else {
-        count(&registry.stats.counters.refused);
+        registry.stats.count(|it| &mut it.refused);
         return;
     };
     // Responses are small and written at once, so waiting for more would only delay them. This may

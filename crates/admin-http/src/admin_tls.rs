@@ -18,9 +18,7 @@
 //! [`connection_clock`]: crate::connection_clock
 
 use std::io;
-use std::net::IpAddr;
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use tls::ServerTls;
@@ -32,14 +30,10 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::either::Either;
 
 use crate::listener::Stream;
-use crate::registry::lock;
 use crate::routes::{PROBES, Reply};
 
 /// The content type of the record that begins a handshake.
 const HANDSHAKE: u8 = 22;
-
-/// The minimum interval between two log lines.
-const LOG_EVERY: Duration = Duration::from_secs(10);
 
 /// A stream of requests, over TLS or not.
 pub(crate) type Channel = Either<Box<TlsStream<TcpStream>>, Stream>;
@@ -141,23 +135,5 @@ impl Refusal {
                  has issued and which has not expired\n",
             ),
         }
-    }
-}
-
-/// Logs failed handshakes, at most one in a while.
-#[derive(Debug, Default)]
-pub(crate) struct HandshakeLog(Mutex<(Option<Instant>, u64)>);
-
-impl HandshakeLog {
-    pub(crate) fn failed(&self, peer: Option<IpAddr>, error: &io::Error) {
-        let (now, mut state) = (Instant::now(), lock(&self.0));
-        let (logged, repeated) = &mut *state;
-        if logged.is_some_and(|logged| now.saturating_duration_since(logged) < LOG_EVERY) {
-            *repeated += 1;
-            return;
-        }
-        let peer = peer.map(tracing::field::display);
-        tracing::warn!(peer, %error, repeated, "TLS handshake with an admin client failed");
-        (*logged, *repeated) = (Some(now), 0);
     }
 }

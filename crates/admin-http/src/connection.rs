@@ -9,9 +9,9 @@ use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::IpAddr;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Limited};
@@ -23,22 +23,24 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Response, StatusCode};
 use hyper_util::rt::TokioIo;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::{Sleep, sleep_until};
 use tokio_util::either::Either;
+use tracing::warn;
 
-use crate::admin_tls::{AdminTls, Channel, HandshakeLog, Refusal, Session};
+use crate::admin_tls::{AdminTls, Channel, Refusal, Session};
 use crate::listener::Stream;
-use crate::registry::{ConnectionSlot, Registry, SharedClock, count, lock};
+use crate::log_limit::LogLimit;
+use crate::registry::{ConnectionSlot, Registry, SharedClock, lock};
 use crate::report::Reporter;
-use crate::routes::{Body, Origin, Reply, Routes, Streams};
+use crate::routes::{Body, Origin, Reply, Routes};
 use crate::settings::ServerSettings;
 
 /// The smallest buffer that hyper accepts.
 const SMALLEST_BUFFER: usize = 8192;
 
-/// The authentication scheme that browsers know.
-const BASIC: &str = "Basic realm=\"pointsman\", charset=\"UTF-8\"";
+/// The minimum interval between two log lines about failed handshakes.
+const HANDSHAKE_LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// More header lines than any probe, scraper or browser sends.
 const MAX_HEADERS: usize = 64;
@@ -49,10 +51,11 @@ pub(crate) struct ServerState {
     pub(crate) routes: Routes,
     pub(crate) reporter: Arc<dyn Reporter>,
     pub(crate) registry: Registry,
-    pub(crate) streams: Streams,
+    /// The endless responses that may begin.
+    pub(crate) streams: Arc<Semaphore>,
     /// TLS of the network addresses, if they have it.
     pub(crate) tls: Option<AdminTls>,
-    pub(crate) handshake_log: HandshakeLog,
+    pub(crate) handshake_log: Mutex<LogLimit>,
     /// Keys for nonces, taken from the system's random source once.
     pub(crate) keys: [RandomState; 2],
 }
@@ -98,7 +101,7 @@ pub(crate) async fn serve(
             // The result says how the connection ended, which does not matter here.
             _ = connection.as_mut() => break,
             () = deadline.as_mut() => {
-                count(&shared.registry.stats.counters.timed_out);
+                shared.registry.stats.count(|it| &mut it.timed_out);
                 break;
             }
             _ = stop.wait_for(|stop| *stop), if !stopping => {
@@ -124,13 +127,13 @@ async fn open(
     let (Some(tls), Either::Left(_)) = (&shared.tls, &stream) else {
         return Some((Either::Right(stream), None));
     };
-    let counters = &shared.registry.stats.counters;
+    let stats = &shared.registry.stats;
     let opened = tokio::select! {
         biased;
         opened = tls.open(stream) => opened,
         () = (DeadlineTimer { clock, settings: &shared.settings, sleep: None }) => {
-            count(&counters.timed_out);
-            count(&counters.failed_handshakes);
+            stats.count(|it| &mut it.timed_out);
+            stats.count(|it| &mut it.failed_handshakes);
             return None;
         }
         _ = stop.wait_for(|stop| *stop) => return None,
@@ -140,15 +143,18 @@ async fn open(
             // A client without TLS counts as one in the handshake until its request.
             if opened.1.is_some() {
                 lock(clock).secured();
-                count(&counters.handshakes);
+                stats.count(|it| &mut it.handshakes);
             }
             Some(opened)
         }
         // It was closed without a byte, as by checks that only connect.
         Err(error) if error.kind() == io::ErrorKind::NotConnected => None,
         Err(error) => {
-            count(&counters.failed_handshakes);
-            shared.handshake_log.failed(peer, &error);
+            stats.count(|it| &mut it.failed_handshakes);
+            if let Some(repeated) = lock(&shared.handshake_log).admit(HANDSHAKE_LOG_INTERVAL) {
+                let peer = peer.map(tracing::field::display);
+                warn!(peer, %error, repeated, "TLS handshake with an admin client failed");
+            }
             None
         }
     }
@@ -173,15 +179,15 @@ async fn respond(
         Some(refusal) => refusal.reply(),
         None => decide(shared, &parts, origin),
     };
-    let counters = &shared.registry.stats.counters;
-    count(&counters.requests);
+    let stats = &shared.registry.stats;
+    stats.count(|it| &mut it.requests);
     match refused {
-        Some(Refusal::Plaintext) => count(&counters.plaintext),
-        Some(Refusal::Uncertified) => count(&counters.uncertified),
+        Some(Refusal::Plaintext) => stats.count(|it| &mut it.plaintext),
+        Some(Refusal::Uncertified) => stats.count(|it| &mut it.uncertified),
         None => {}
     }
     if reply.status == StatusCode::MISDIRECTED_REQUEST.as_u16() {
-        count(&counters.foreign_hosts);
+        stats.count(|it| &mut it.foreign_hosts);
     }
     // A client that reconnects gets the certificate that is in use now, and may show its own.
     let is_outdated = tls.zip(session).is_some_and(|(tls, session)| !tls.is_current(session));
@@ -229,16 +235,9 @@ fn build_response(reply: Reply, clock: &SharedClock, last: bool) -> Response<Res
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
     let closed = HeaderValue::from_static("default-src 'none'; frame-ancestors 'none'");
-    let policy = reply.policy.and_then(|policy| HeaderValue::from_str(&policy).ok());
-    headers.insert(header::CONTENT_SECURITY_POLICY, policy.unwrap_or(closed));
-    if let Some(allow) = reply.allow {
-        headers.insert(header::ALLOW, HeaderValue::from_static(allow));
-    }
-    if let Some(seconds) = reply.retry_after {
-        headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
-    }
-    if reply.asks_for_password {
-        headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static(BASIC));
+    headers.insert(header::CONTENT_SECURITY_POLICY, closed);
+    for (name, value) in reply.headers {
+        headers.insert(name, value);
     }
     if last {
         headers.insert(header::CONNECTION, HeaderValue::from_static("close"));

@@ -44,6 +44,7 @@ mod connection;
 mod connection_clock;
 mod hosts;
 mod listener;
+mod log_limit;
 mod negotiate;
 mod registry;
 mod report;

@@ -4,6 +4,7 @@
 //! The mode of its file restricts the use of a Unix socket. In addition, the kernel is asked for
 //! the user of each peer, since a mode can be changed and a socket can be passed on.
 
+use std::future::poll_fn;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::task::{Context, Poll};
@@ -25,14 +26,7 @@ pub(crate) enum AdminListener {
 
 impl AdminListener {
     pub(crate) async fn accept(&self) -> io::Result<Stream> {
-        match self {
-            Self::Network(listener, _) => {
-                listener.accept().await.map(|(stream, _)| Either::Left(stream))
-            }
-            Self::Owner(listener, _) => {
-                listener.accept().await.map(|(stream, _)| Either::Right(stream))
-            }
-        }
+        poll_fn(|cx| self.poll_accept(cx)).await
     }
 
     pub(crate) fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<Stream>> {

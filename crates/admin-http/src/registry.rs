@@ -5,7 +5,6 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -19,8 +18,6 @@ use crate::connection_clock::ConnectionClock;
 pub struct ServerCounts {
     /// Connections open now.
     pub open: u64,
-    /// Connections accepted.
-    pub accepted: u64,
     /// Connections closed in favour of a new one.
     pub evicted: u64,
     /// Connections closed immediately because none could be evicted for them.
@@ -43,53 +40,25 @@ pub struct ServerCounts {
     pub accept_errors: u64,
 }
 
-#[derive(Debug, Default)]
-pub(crate) struct AtomicCounters {
-    pub(crate) accepted: AtomicU64,
-    pub(crate) evicted: AtomicU64,
-    pub(crate) refused: AtomicU64,
-    pub(crate) timed_out: AtomicU64,
-    pub(crate) requests: AtomicU64,
-    pub(crate) foreign_hosts: AtomicU64,
-    pub(crate) plaintext: AtomicU64,
-    pub(crate) uncertified: AtomicU64,
-    pub(crate) handshakes: AtomicU64,
-    pub(crate) failed_handshakes: AtomicU64,
-    pub(crate) accept_errors: AtomicU64,
-    open: AtomicU64,
-}
-
 /// The server's own statistics, for a report. Cheap to clone; available before the server runs.
 #[derive(Debug, Clone, Default)]
-pub struct ServerStats {
-    pub(crate) counters: Arc<AtomicCounters>,
-}
+pub struct ServerStats(Arc<Mutex<ServerCounts>>);
 
 impl ServerStats {
     /// The current counts.
     #[must_use]
     pub fn counts(&self) -> ServerCounts {
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        ServerCounts {
-            open: read(&self.counters.open),
-            accepted: read(&self.counters.accepted),
-            evicted: read(&self.counters.evicted),
-            refused: read(&self.counters.refused),
-            timed_out: read(&self.counters.timed_out),
-            requests: read(&self.counters.requests),
-            foreign_hosts: read(&self.counters.foreign_hosts),
-            plaintext: read(&self.counters.plaintext),
-            uncertified: read(&self.counters.uncertified),
-            handshakes: read(&self.counters.handshakes),
-            failed_handshakes: read(&self.counters.failed_handshakes),
-            accept_errors: read(&self.counters.accept_errors),
-        }
+        *lock(&self.0)
     }
-}
 
-/// Adds one.
-pub(crate) fn count(counter: &AtomicU64) {
-    counter.fetch_add(1, Ordering::Relaxed);
+    /// Adds one to a count.
+    pub(crate) fn count(&self, of: fn(&mut ServerCounts) -> &mut u64) {
+        *of(&mut lock(&self.0)) += 1;
+    }
+
+    fn set_open(&self, open: usize) {
+        lock(&self.0).open = open as u64;
+    }
 }
 
 /// A connection's clock, shared by the connection's parts.
@@ -154,7 +123,7 @@ impl Registry {
         inner
             .entries
             .insert(number, ConnectionEntry { clock, source: peer.map(source_of), abort: None });
-        self.stats.counters.open.store(inner.entries.len() as u64, Ordering::Relaxed);
+        self.stats.set_open(inner.entries.len());
         drop(inner);
         Some(ConnectionSlot { registry: self.clone(), number })
     }
@@ -199,7 +168,7 @@ impl Registry {
         if let Some(abort) = inner.entries.remove(&number).and_then(|entry| entry.abort) {
             abort.abort();
         }
-        count(&self.stats.counters.evicted);
+        self.stats.count(|it| &mut it.evicted);
         true
     }
 }
@@ -238,7 +207,7 @@ impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         let mut inner = lock(&self.registry.inner);
         inner.entries.remove(&self.number);
-        self.registry.stats.counters.open.store(inner.entries.len() as u64, Ordering::Relaxed);
+        self.registry.stats.set_open(inner.entries.len());
         drop(inner);
         self.registry.freed.notify_waiters();
     }

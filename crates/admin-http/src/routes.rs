@@ -11,11 +11,11 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
+use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::http::request::Parts;
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use crate::hosts::HostNames;
 use crate::negotiate::metrics_format;
@@ -25,6 +25,9 @@ use crate::report::{Reporter, Verdict};
 /// `<style>`. Each response gets a fresh value in its place, and the same value in its
 /// `Content-Security-Policy`.
 pub const NONCE: &str = "PAGE-NONCE";
+
+/// The authentication scheme that browsers know.
+const BASIC: &str = "Basic realm=\"pointsman\", charset=\"UTF-8\"";
 
 /// A method that a handler supports. HEAD is answered wherever GET is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -42,7 +45,7 @@ pub struct Request<'a> {
     pub method: Method,
     parts: &'a Parts,
     origin: Origin,
-    streams: &'a Streams,
+    streams: &'a Arc<Semaphore>,
 }
 
 /// Where a request came from.
@@ -76,7 +79,7 @@ impl Request<'_> {
     /// be answered is not executed either.
     #[must_use]
     pub fn reserve_stream(&self) -> Option<StreamPermit> {
-        self.streams.reserve()
+        Arc::clone(self.streams).try_acquire_owned().ok()
     }
 
     /// The path, percent-encoded.
@@ -117,15 +120,8 @@ pub struct Reply {
     pub status: u16,
     /// The `Content-Type` header.
     pub content_type: Cow<'static, str>,
-    /// The `Content-Security-Policy` header; if missing, a policy that allows nothing is sent.
-    pub policy: Option<String>,
-    /// The `Allow` header, for status 405.
-    pub allow: Option<&'static str>,
-    /// The `Retry-After` header, in seconds.
-    pub retry_after: Option<u32>,
-    /// Whether browsers ask their user for a password, for status 401: the header
-    /// `WWW-Authenticate` offers Basic authentication.
-    pub asks_for_password: bool,
+    /// More headers. A policy that allows nothing is sent unless they have another one.
+    pub(crate) headers: Vec<(HeaderName, HeaderValue)>,
     /// The content.
     pub body: Body,
 }
@@ -140,10 +136,7 @@ impl Reply {
         Self {
             status,
             content_type: content_type.into(),
-            policy: None,
-            allow: None,
-            retry_after: None,
-            asks_for_password: false,
+            headers: Vec::new(),
             body: Body::Whole(content.into()),
         }
     }
@@ -165,28 +158,23 @@ impl Reply {
         permit: StreamPermit,
     ) -> Self {
         let body = Body::Stream(content, permit);
-        Self {
-            status: 200,
-            content_type: content_type.into(),
-            policy: None,
-            allow: None,
-            retry_after: None,
-            asks_for_password: false,
-            body,
-        }
+        Self { body, ..Self::whole(200, content_type, Bytes::new()) }
     }
 
     /// Adds the time after which a client may try again.
     #[must_use]
-    pub fn retry_after(mut self, seconds: u32) -> Self {
-        self.retry_after = Some(seconds);
-        self
+    pub fn retry_after(self, seconds: u32) -> Self {
+        self.header(header::RETRY_AFTER, HeaderValue::from(seconds))
     }
 
-    /// Makes browsers ask their user for a password.
+    /// Makes browsers ask their user for a password: offers Basic authentication.
     #[must_use]
-    pub fn ask_for_password(mut self) -> Self {
-        self.asks_for_password = true;
+    pub fn ask_for_password(self) -> Self {
+        self.header(header::WWW_AUTHENTICATE, HeaderValue::from_static(BASIC))
+    }
+
+    fn header(mut self, name: HeaderName, value: HeaderValue) -> Self {
+        self.headers.push((name, value));
         self
     }
 
@@ -204,8 +192,9 @@ impl Reply {
              connect-src 'self'; img-src 'self' data:; \
              base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
         );
+        let policy = HeaderValue::from_str(&policy).ok();
         let mut reply = Self::whole(200, "text/html; charset=utf-8", html.replace(NONCE, nonce));
-        reply.policy = Some(policy);
+        reply.headers.extend(policy.map(|policy| (header::CONTENT_SECURITY_POLICY, policy)));
         reply
     }
 
@@ -255,35 +244,8 @@ pub(crate) const PROBES: [&str; 6] =
 /// The path of the metrics. A scraper names its target in any way, and no browser acts on metrics.
 const METRICS: &str = "/metrics";
 
-/// The permitted number of concurrent endless responses. Cheap to clone; all clones share one
-/// count.
-#[derive(Debug, Clone)]
-pub(crate) struct Streams {
-    open: Arc<AtomicUsize>,
-    max: usize,
-}
-
-impl Streams {
-    pub(crate) fn new(max: usize) -> Self {
-        Self { open: Arc::default(), max }
-    }
-
-    fn reserve(&self) -> Option<StreamPermit> {
-        let more = |open: usize| (open < self.max).then_some(open + 1);
-        let reserved = self.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok();
-        reserved.then(|| StreamPermit(Arc::clone(&self.open)))
-    }
-}
-
 /// A permit for an endless response, released when it is dropped, together with the response.
-#[derive(Debug)]
-pub struct StreamPermit(Arc<AtomicUsize>);
-
-impl Drop for StreamPermit {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
+pub type StreamPermit = OwnedSemaphorePermit;
 
 /// Every path and its handler.
 #[derive(Clone, Default)]
@@ -303,7 +265,7 @@ impl Routes {
         &self,
         parts: &Parts,
         origin: Origin,
-        streams: &Streams,
+        streams: &Arc<Semaphore>,
         reporter: &dyn Reporter,
         nonce: impl FnOnce() -> String,
     ) -> Reply {
@@ -389,7 +351,6 @@ fn not_allowed(methods: &[Method]) -> Reply {
         (false, true) => "POST",
         _ => "GET, HEAD",
     };
-    let mut reply = Reply::text(405, format!("method not allowed; use {allow}\n"));
-    reply.allow = Some(allow);
-    reply
+    let reply = Reply::text(405, format!("method not allowed; use {allow}\n"));
+    reply.header(header::ALLOW, HeaderValue::from_static(allow))
 }

@@ -7,21 +7,21 @@ use std::hash::RandomState;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, Type};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::JoinSet;
 
 use crate::accept;
-use crate::admin_tls::{AdminTls, HandshakeLog};
+use crate::admin_tls::AdminTls;
 use crate::connection::ServerState;
 use crate::hosts::HostNames;
 use crate::listener::AdminListener;
 use crate::registry::{Registry, ServerStats};
 use crate::report::Reporter;
-use crate::routes::{Guard, Handler, Routes, Streams};
+use crate::routes::{Guard, Handler, Routes};
 use crate::settings::ServerSettings;
 
 /// The accept queue; the system may limit it further.
@@ -30,45 +30,9 @@ const BACKLOG: i32 = 1024;
 /// An address could not be bound.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    /// Another socket listens there.
-    #[error(
-        "admin address {address} is already in use by another process; \
-         stop that process or listen on another address"
-    )]
-    InUse {
-        /// The configured address.
-        address: SocketAddr,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// It is not an address of this machine.
-    #[error(
-        "admin address {address} does not belong to this machine; \
-         use one that does, or 0.0.0.0 or [::] for all"
-    )]
-    NotHere {
-        /// The configured address.
-        address: SocketAddr,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// The system does not permit it.
-    #[error(
-        "admin address {address} is not permitted to this user; \
-         use a port above 1023 or grant CAP_NET_BIND_SERVICE"
-    )]
-    Forbidden {
-        /// The configured address.
-        address: SocketAddr,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// Anything else.
-    #[error(
-        "cannot listen on admin address {address}; \
-         check the system's error or choose another address"
-    )]
-    Other {
+    /// The system refused an address.
+    #[error("{}", advise(*address, source))]
+    Address {
         /// The configured address.
         address: SocketAddr,
         /// The system's error.
@@ -80,14 +44,32 @@ pub enum BindError {
 }
 
 impl BindError {
-    fn new(address: SocketAddr, source: io::Error) -> Self {
-        match source.kind() {
-            io::ErrorKind::AddrInUse => Self::InUse { address, source },
-            io::ErrorKind::AddrNotAvailable => Self::NotHere { address, source },
-            io::ErrorKind::PermissionDenied => Self::Forbidden { address, source },
-            _ => Self::Other { address, source },
-        }
+    /// Whether another socket listens there.
+    #[must_use]
+    pub fn is_in_use(&self) -> bool {
+        matches!(self, Self::Address { source, .. } if source.kind() == io::ErrorKind::AddrInUse)
     }
+}
+
+fn advise(address: SocketAddr, error: &io::Error) -> String {
+    let advice = match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            "is already in use by another process; stop that process or listen on another address"
+        }
+        io::ErrorKind::AddrNotAvailable => {
+            "does not belong to this machine; use one that does, or 0.0.0.0 or [::] for all"
+        }
+        io::ErrorKind::PermissionDenied => {
+            "is not permitted to this user; use a port above 1023 or grant CAP_NET_BIND_SERVICE"
+        }
+        _ => {
+            return format!(
+                "cannot listen on admin address {address}; check the system's error or choose \
+                 another address"
+            );
+        }
+    };
+    format!("admin address {address} {advice}")
 }
 
 /// The server's thread could not be started.
@@ -145,8 +127,8 @@ impl Server {
             let beside_v4 = address.is_ipv6()
                 && (settings.ipv4_ports.contains(&address.port())
                     || v4_ports.any(|port| port == address.port()));
-            let listener =
-                listen(*address, beside_v4).map_err(|source| BindError::new(*address, source))?;
+            let refused = |source| BindError::Address { address: *address, source };
+            let listener = listen(*address, beside_v4).map_err(refused)?;
             listeners.push(listener);
         }
         Self::from_listeners(listeners, settings)
@@ -263,11 +245,11 @@ impl Server {
         let grace = self.settings.stop_grace;
         let registry = Registry::new(self.stats.clone(), self.settings.max_connections);
         let shared = Arc::new(ServerState {
-            streams: Streams::new(self.settings.max_streams),
+            streams: Arc::new(Semaphore::new(self.settings.max_streams)),
             settings: self.settings,
             routes: self.routes,
             tls: self.tls,
-            handshake_log: HandshakeLog::default(),
+            handshake_log: Mutex::default(),
             reporter,
             registry,
             keys: [RandomState::new(), RandomState::new()],

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::testing::{
     TEST_TIMEOUT, ask, connect, fake_reporter, get, loopback, receive, serve, until_closed,
 };
-use crate::{BindError, Handler, Method, Reply, Request, Server, ServerSettings};
+use crate::{Handler, Method, Reply, Request, Server, ServerSettings};
 
 #[test]
 fn answers_every_path_with_security_headers() {
@@ -178,17 +178,17 @@ fn reports_address_in_use_with_advice() {
     let Err(error) = Server::bind(&[address], ServerSettings::default()) else {
         panic!("bound twice")
     };
-    assert!(matches!(error, BindError::InUse { .. }));
+    assert!(error.is_in_use());
     assert!(
         error.to_string().starts_with(&format!("admin address {address} is already in use")),
         "{error}"
     );
     assert!(std::error::Error::source(&error).is_some());
     let elsewhere = "192.0.2.1:0".parse().unwrap();
-    assert!(matches!(
-        Server::bind(&[elsewhere], ServerSettings::default()),
-        Err(BindError::NotHere { .. })
-    ));
+    let Err(error) = Server::bind(&[elsewhere], ServerSettings::default()) else {
+        panic!("bound elsewhere")
+    };
+    assert!(error.to_string().contains("does not belong to this machine"), "{error}");
 }
 
 #[test]

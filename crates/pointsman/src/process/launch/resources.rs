@@ -254,14 +254,14 @@ fn unix_sockets(
 
 /// Whether another process has the address, or the socket on which it would hand it over.
 fn is_in_use(error: &RunError) -> bool {
-    matches!(
-        error,
-        RunError::Admin(admin_http::BindError::InUse { .. })
-            | RunError::Listen(proxy::BindError::InUse { .. })
-            | RunError::Takeover(TakeoverError::Occupied(_))
-            | RunError::ControlSocket(ControlSocketError::Occupied(_))
-            | RunError::Unix(UnixSocketError::InUse(_))
-    )
+    match error {
+        RunError::Admin(error) => error.is_in_use(),
+        RunError::Listen(proxy::BindError::InUse { .. })
+        | RunError::Takeover(TakeoverError::Occupied(_))
+        | RunError::ControlSocket(ControlSocketError::Occupied(_))
+        | RunError::Unix(UnixSocketError::InUse(_)) => true,
+        _ => false,
+    }
 }
 
 /// Runs blocking work on a thread of its own. Returns `None` if a signal to stop arrived first.
