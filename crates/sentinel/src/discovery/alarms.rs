@@ -105,34 +105,7 @@ impl Alarm {
 }
 
 /// What is true at one moment: the servers, by address or ID, to which each condition applies.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Conditions {
-    /// Connected sentinels that do not know the name. Empty if those that know it are a majority.
-    pub(crate) name_unknown: BTreeSet<String>,
-    /// Configured sentinels that answer and that no other one lists.
-    pub(crate) unlisted: BTreeSet<String>,
-    /// Listed sentinels that are gone.
-    pub(crate) ghosts: BTreeSet<String>,
-    /// Announced addresses that `nodes` does not permit.
-    pub(crate) outside_nodes: BTreeSet<String>,
-    /// Listed replicas that are listeners of this process.
-    pub(crate) followed_by_replica: BTreeSet<String>,
-    /// The promoted node, and how much it lacks.
-    pub(crate) lacks_confirmed: BTreeSet<String>,
-}
-
-impl Conditions {
-    fn of(&self, alarm: Alarm) -> &BTreeSet<String> {
-        match alarm {
-            Alarm::NameUnknown => &self.name_unknown,
-            Alarm::Unlisted => &self.unlisted,
-            Alarm::Ghosts => &self.ghosts,
-            Alarm::OutsideNodes => &self.outside_nodes,
-            Alarm::FollowedByReplica => &self.followed_by_replica,
-            Alarm::LacksConfirmed => &self.lacks_confirmed,
-        }
-    }
-}
+pub(crate) type Conditions = BTreeMap<Alarm, BTreeSet<String>>;
 
 /// An alarm that is on, or was.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -159,10 +132,12 @@ pub(crate) struct Alarms {
 impl Alarms {
     /// Takes the conditions at `now`. Returns the alarms that began or ended.
     pub(crate) fn update(&mut self, now: Instant, conditions: &Conditions) -> Vec<AlarmRecord> {
-        self.pending.retain(|(alarm, subject), _| conditions.of(*alarm).contains(subject));
+        self.pending.retain(|(alarm, subject), _| {
+            conditions.get(alarm).is_some_and(|subjects| subjects.contains(subject))
+        });
         let mut changes = Vec::new();
         for alarm in Alarm::ALL {
-            for subject in conditions.of(alarm).iter().take(MAX_SUBJECTS) {
+            for subject in conditions.get(&alarm).into_iter().flatten().take(MAX_SUBJECTS) {
                 self.pending.entry((alarm, subject.clone())).or_insert(now);
             }
             let pending = self.pending.iter().filter(|((kind, _), _)| *kind == alarm);
@@ -216,7 +191,7 @@ mod tests {
     fn begins_after_the_delay_and_ends_at_once() {
         let (start, mut alarms) = (Instant::now(), Alarms::default());
         let at = |seconds: u64| start + Duration::from_secs(seconds);
-        let unlisted = Conditions { unlisted: names(&["a"]), ..Conditions::default() };
+        let unlisted = Conditions::from([(Alarm::Unlisted, names(&["a"]))]);
         assert_eq!(alarms.update(at(0), &unlisted), []);
         assert_eq!(alarms.update(at(9), &unlisted), [], "a sentinel that has just started");
         let began = alarms.update(at(10), &unlisted);
@@ -236,7 +211,7 @@ mod tests {
     fn interruption_restarts_the_delay() {
         let (start, mut alarms) = (Instant::now(), Alarms::default());
         let at = |seconds: u64| start + Duration::from_secs(seconds);
-        let unknown = Conditions { name_unknown: names(&["a", "b"]), ..Conditions::default() };
+        let unknown = Conditions::from([(Alarm::NameUnknown, names(&["a", "b"]))]);
         alarms.update(at(0), &unknown);
         alarms.update(at(4), &Conditions::default());
         assert_eq!(alarms.update(at(5), &unknown), []);
@@ -251,14 +226,14 @@ mod tests {
         let (start, mut alarms) = (Instant::now(), Alarms::default());
         let at = |seconds: u64| start + Duration::from_secs(seconds);
         let many = (0..500).map(|number| format!("{number:03}")).collect();
-        let all = Conditions {
-            name_unknown: names(&["a"]),
-            unlisted: names(&["b"]),
-            ghosts: many,
-            outside_nodes: names(&["c"]),
-            followed_by_replica: names(&["d"]),
-            lacks_confirmed: names(&["e"]),
-        };
+        let all = Conditions::from([
+            (Alarm::NameUnknown, names(&["a"])),
+            (Alarm::Unlisted, names(&["b"])),
+            (Alarm::Ghosts, many),
+            (Alarm::OutsideNodes, names(&["c"])),
+            (Alarm::FollowedByReplica, names(&["d"])),
+            (Alarm::LacksConfirmed, names(&["e"])),
+        ]);
         let at_once: Vec<Alarm> = alarms.update(at(0), &all).iter().map(|it| it.alarm).collect();
         assert_eq!(at_once, [Alarm::OutsideNodes, Alarm::FollowedByReplica, Alarm::LacksConfirmed]);
         let began: Vec<Alarm> = alarms.update(at(30), &all).iter().map(|it| it.alarm).collect();

@@ -21,9 +21,9 @@ use tokio::sync::mpsc;
 use tracing::{info, warn};
 
 use self::change::absence_limit;
-use self::watch_sentinels::SentinelAlarms;
 use crate::clock;
 use crate::discovery::absence_limit::AbsenceLimit;
+use crate::discovery::alarms::Alarms;
 use crate::discovery::config::DiscoveryConfig;
 use crate::discovery::credential_log::CredentialLog;
 use crate::discovery::failover_history::FailoverHistory;
@@ -73,7 +73,9 @@ pub(crate) struct ServiceRuntime {
     failover_history: FailoverHistory,
     no_master: NoMaster,
     overrides: OverrideReport,
-    alarms: SentinelAlarms,
+    alarms: Alarms,
+    /// Connected sentinels whose last answer was that they do not know the master's name.
+    name_unknown_at: BTreeSet<MyId>,
     counts: DiscoveryCounts,
     snapshot: Arc<ArcSwap<DiscoverySnapshot>>,
 }
@@ -116,7 +118,8 @@ impl ServiceRuntime {
             failover_history: FailoverHistory::default(),
             no_master: NoMaster::default(),
             overrides: OverrideReport::default(),
-            alarms: SentinelAlarms::default(),
+            alarms: Alarms::default(),
+            name_unknown_at: BTreeSet::new(),
             counts: DiscoveryCounts::default(),
             snapshot: Arc::new(ArcSwap::from_pointee(first)),
         }
@@ -164,8 +167,8 @@ impl ServiceRuntime {
         let wanted: BTreeSet<&NodeAddr> = self.machine.nodes().map(|(addr, _)| addr).collect();
         self.probers.retain(&wanted);
         if before != self.machine.state().label() {
-            let (service, after) = (Arc::clone(&self.name), self.machine.state().label());
-            self.log_limiter.log(clock::now(), move |suppressed| {
+            let after = self.machine.state().label();
+            self.log(move |service, suppressed| {
                 info!(%service, suppressed, from = before, to = after, "discovery state changed");
             });
             self.publish(links);
@@ -227,8 +230,8 @@ impl ServiceRuntime {
         links: &Links,
     ) {
         if let Some(problem) = self.probers.record(&node, &probe, problem, tls) {
-            let (service, node) = (Arc::clone(&self.name), node.clone());
-            self.log_limiter.log(clock::now(), move |suppressed| {
+            let node = node.clone();
+            self.log(move |service, suppressed| {
                 if let ProbeProblem::Refuses(_) = problem {
                     warn!(%service, %node, suppressed, "redis node refuses requests: {problem}");
                 } else {
@@ -310,6 +313,12 @@ impl ServiceRuntime {
         what(&mut self.counts);
     }
 
+    /// Logs a line with the name of the service, now or as soon as the limit allows.
+    fn log(&mut self, line: impl FnOnce(&str, u64) + Send + 'static) {
+        let service = Arc::clone(&self.name);
+        self.log_limiter.log(clock::now(), move |suppressed| line(&service, suppressed));
+    }
+
     fn perform(&mut self, action: MachineAction, links: &Links) {
         match action {
             MachineAction::Ask => links.ask(self.number),
@@ -323,17 +332,15 @@ impl ServiceRuntime {
                 self.stopped_since.get_or_insert(now);
                 self.held_since.get_or_insert(now);
                 self.counts.holds += 1;
-                let (service, state) = (Arc::clone(&self.name), self.machine.state().label());
-                self.log_limiter.log(
-                    now,
-                    move |suppressed| info!(%service, suppressed, state, "gate closed, holding traffic"),
-                );
+                let state = self.machine.state().label();
+                self.log(move |service, suppressed| {
+                    info!(%service, suppressed, state, "gate closed, holding traffic");
+                });
             }
             MachineAction::Release => {
                 self.target_writer.release();
                 self.end_outage(clock::now());
-                let service = Arc::clone(&self.name);
-                self.log_limiter.log(clock::now(), move |suppressed| {
+                self.log(|service, suppressed| {
                     info!(%service, suppressed, "gate opened, same master");
                 });
             }
@@ -344,11 +351,10 @@ impl ServiceRuntime {
                 if let Some(master) = &mut self.master {
                     (master.addr, master.dialled) = (addr.clone(), dialled);
                 }
-                let service = Arc::clone(&self.name);
-                self.log_limiter.log(clock::now(), move |suppressed| {
+                self.log(move |service, suppressed| {
                     info!(
-                    %service, suppressed, %addr, %dialled,
-                    "master moved to another address, same process"
+                        %service, suppressed, %addr, %dialled,
+                        "master moved to another address, same process"
                     );
                 });
             }
@@ -359,11 +365,10 @@ impl ServiceRuntime {
                 self.stopped_since.get_or_insert_with(clock::now);
                 (self.master, self.held_since) = (None, None);
                 self.counts.clears += 1;
-                let service = Arc::clone(&self.name);
-                self.log_limiter.log(clock::now(), move |suppressed| {
+                self.log(move |service, suppressed| {
                     warn!(
-                    %service, suppressed, reason = reason.label(),
-                    "no master: closing its sessions, new ones wait"
+                        %service, suppressed, reason = reason.label(),
+                        "no master: closing its sessions, new ones wait"
                     );
                 });
             }
@@ -375,11 +380,10 @@ impl ServiceRuntime {
     fn set_replies(&mut self, replies: ReplyPolicy) {
         self.target_writer.set_reply_policy(replies);
         if replies == ReplyPolicy::Drop {
-            let service = Arc::clone(&self.name);
-            self.log_limiter.log(clock::now(), move |suppressed| {
+            self.log(|service, suppressed| {
                 info!(
-                %service, suppressed,
-                "replica is being promoted, dropping replies of the old master"
+                    %service, suppressed,
+                    "replica is being promoted, dropping replies of the old master"
                 );
             });
         }
@@ -408,10 +412,8 @@ impl ServiceRuntime {
         if warning == Warning::StaleView {
             return;
         }
-        let service = Arc::clone(&self.name);
-        self.log_limiter.log(
-            clock::now(),
-            move |suppressed| warn!(%service, suppressed, "{}", warning.message()),
-        );
+        self.log(move |service, suppressed| {
+            warn!(%service, suppressed, "{}", warning.message());
+        });
     }
 }

@@ -1,78 +1,52 @@
 //! Observes the conditions of the alarms, and logs where they begin and end.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::time::Instant;
 
 use tracing::{info, warn};
 
 use super::ServiceRuntime;
-use crate::discovery::alarms::{AlarmRecord, Alarms, Conditions};
+use crate::discovery::alarms::{Alarm, Conditions};
 use crate::link::links::Links;
 use crate::machine::Lacking;
 use crate::{MyId, Probe, ProbeFailure, View};
-
-/// The alarms of one service, and what they need that no view says.
-#[derive(Debug, Default)]
-pub(super) struct SentinelAlarms {
-    alarms: Alarms,
-    /// Connected sentinels whose last answer was that they do not know the master's name.
-    name_unknown_at: BTreeSet<MyId>,
-}
-
-impl SentinelAlarms {
-    /// The process was suspended.
-    pub(super) fn restart_delays(&mut self) {
-        self.alarms.restart_delays();
-    }
-
-    /// For the snapshot.
-    pub(super) fn records(&self) -> Vec<AlarmRecord> {
-        self.alarms.records()
-    }
-}
 
 impl ServiceRuntime {
     /// A sentinel answered, and it does or does not know the master's name.
     pub(crate) fn note_name(&mut self, from: &MyId, known: bool) {
         if known {
-            self.alarms.name_unknown_at.remove(from);
+            self.name_unknown_at.remove(from);
         } else {
-            self.alarms.name_unknown_at.insert(from.clone());
+            self.name_unknown_at.insert(from.clone());
         }
     }
 
     /// Updates the alarms. The log says when one begins and when it ends.
     pub(super) fn update_alarms(&mut self, now: Instant, links: &Links) {
-        self.alarms.name_unknown_at.retain(|id| links.is_reached(self.number, id));
-        let conditions = Conditions {
-            name_unknown: self.without_name(links),
-            unlisted: self.unlisted(links),
-            ghosts: self.ghosts(links),
-            outside_nodes: self.outside_nodes(),
-            followed_by_replica: self.own_listeners(),
-            lacks_confirmed: self.lacking(),
-        };
-        for record in self.alarms.alarms.update(now, &conditions) {
-            let service = Arc::clone(&self.name);
+        self.name_unknown_at.retain(|id| links.is_reached(self.number, id));
+        let conditions = Conditions::from([
+            (Alarm::NameUnknown, self.without_name(links)),
+            (Alarm::Unlisted, self.unlisted(links)),
+            (Alarm::Ghosts, self.ghosts(links)),
+            (Alarm::OutsideNodes, self.outside_nodes()),
+            (Alarm::FollowedByReplica, self.own_listeners()),
+            (Alarm::LacksConfirmed, self.lacking()),
+        ]);
+        for record in self.alarms.update(now, &conditions) {
             let (alarm, sentinels) = (record.alarm, record.sentinels.join(", "));
-            match record.ended_at {
-                None => self.log_limiter.log(now, move |suppressed| {
-                    warn!(
-                        %service, suppressed, alarm = alarm.label(), %sentinels,
-                        "{}", alarm.message()
-                    );
-                }),
+            self.log(move |service, suppressed| match record.ended_at {
+                None => warn!(
+                    %service, suppressed, alarm = alarm.label(), %sentinels,
+                    "{}", alarm.message()
+                ),
                 Some(at) => {
-                    let lasted = at.saturating_duration_since(record.since).as_secs();
-                    self.log_limiter.log(now, move |suppressed| {
-                        info!(
-                            %service, suppressed, alarm = alarm.label(), %sentinels,
-                            lasted_s = lasted, "alarm ended"
-                        );
-                    });
+                    let lasted_s = at.saturating_duration_since(record.since).as_secs();
+                    info!(
+                        %service, suppressed, alarm = alarm.label(), %sentinels, lasted_s,
+                        "alarm ended"
+                    );
                 }
-            }
+            });
         }
     }
 
@@ -97,8 +71,8 @@ impl ServiceRuntime {
         if knowing > all / 2 {
             return BTreeSet::new();
         }
-        let links =
-            self.alarms.name_unknown_at.iter().filter_map(|id| links.voting_link(self.number, id));
+        let unknown = self.name_unknown_at.iter();
+        let links = unknown.filter_map(|id| links.voting_link(self.number, id));
         links.map(|link| link.addr.to_string()).collect()
     }
 
