@@ -221,7 +221,7 @@ enum Condition {
 
 /// The condition of a rule, from its word `at` on; `None` if it is about anything else.
 fn condition(own: &[Directive], rule: &Directive, at: usize) -> Option<Condition> {
-    let words: Vec<String> = rule.words.iter().skip(at).map(ToString::to_string).collect();
+    let words = rule.rest(at);
     let mut words: &[String] = &words;
     let [first, rest @ ..] = words else { return Some(Condition::Always) };
     let mut is_outside = match first.as_str() {
@@ -257,8 +257,7 @@ fn named_networks(own: &[Directive], name: &str) -> Option<Vec<String>> {
         if acl.word(2) != "src" {
             return None;
         }
-        let words: Vec<String> = acl.words.iter().skip(3).map(ToString::to_string).collect();
-        found.extend(networks(&words)?);
+        found.extend(networks(&acl.rest(3))?);
     }
     match name {
         "LOCALHOST" if found.is_empty() => Some(LOCALHOST.map(str::to_owned).to_vec()),

@@ -72,6 +72,11 @@ impl Directive {
         self.words.get(at).map(ToString::to_string).unwrap_or_default()
     }
 
+    /// The words from `at` on.
+    pub(super) fn rest(&self, at: usize) -> Vec<String> {
+        self.words.iter().skip(at).map(ToString::to_string).collect()
+    }
+
     /// Whether it begins with these words.
     pub(super) fn begins(&self, with: &[&str]) -> bool {
         with.iter().zip(0..).all(|(text, at)| self.has_at(at, text))
@@ -224,8 +229,8 @@ pub(super) struct ConfigFile {
     by_position: BTreeMap<Position, (usize, usize)>,
 }
 
-/// The longest chain of defaults that is followed; the files may contain a cycle.
-const MAX_DEFAULTS: usize = 16;
+/// The longest chain of defaults that is followed: a bound on the work.
+const MAX_DEFAULTS: usize = 64;
 
 impl ConfigFile {
     pub(super) fn new(sections: Vec<Section>) -> Self {
@@ -254,20 +259,22 @@ impl ConfigFile {
         self.by_name.get(name)?.first().copied()
     }
 
+    /// A section and its defaults.
+    pub(super) fn chain(&self, section: usize) -> impl Iterator<Item = &Section> {
+        let section = self.sections.get(section);
+        let defaults = |it: &&Section| it.defaults.and_then(|at| self.sections.get(at));
+        std::iter::successors(section, defaults).take(MAX_DEFAULTS)
+    }
+
     /// The directives that apply to a section: its own, then those of its defaults.
     pub(super) fn effective(&self, section: usize) -> impl Iterator<Item = &Directive> {
-        let chain = std::iter::successors(Some(section), |at| self.sections.get(*at)?.defaults);
-        chain
-            .take(MAX_DEFAULTS)
-            .filter_map(|at| self.sections.get(at))
-            .flat_map(|section| &section.directives)
+        self.chain(section).flat_map(|section| &section.directives)
     }
 
     /// The directive with these first words that applies to a section: the last of its own, else of
     /// its defaults.
     pub(super) fn setting(&self, section: usize, words: &[&str]) -> Option<&Directive> {
-        let chain = std::iter::successors(Some(section), |at| self.sections.get(*at)?.defaults);
-        chain.take(MAX_DEFAULTS).filter_map(|at| self.sections.get(at)).find_map(|section| {
+        self.chain(section).find_map(|section| {
             section.directives.iter().rev().find(|directive| directive.begins(words))
         })
     }

@@ -352,7 +352,7 @@ fn is_dynamic(config: &ConfigFile, rule: &Directive) -> bool {
 /// Whether every term of a condition is about backends' health. `own` has the section's ACLs.
 pub(super) fn is_about_health(own: &[Directive], directive: &Directive) -> bool {
     let is_health = |words: &[String]| words.iter().any(|word| !backends_in(word).is_empty());
-    let words: Vec<String> = directive.words.iter().skip(2).map(ToString::to_string).collect();
+    let words = directive.rest(2);
     let mut terms = words.iter();
     while let Some(term) = terms.next() {
         let healthy = match term.trim_start_matches('!') {

@@ -81,8 +81,7 @@ impl<'a> Planner<'a> {
 
     /// Whether a rule applies exactly while all replicas are down.
     fn is_for_no_replica(&self, rule: &Directive) -> bool {
-        let words: Vec<String> = rule.words.iter().skip(2).map(ToString::to_string).collect();
-        let text = words.join(" ");
+        let text = rule.rest(2).join(" ");
         let test = text.strip_prefix("if { nbsrv(").and_then(|it| it.split_once(") "));
         test.is_some_and(|(backend, test)| {
             let is_none = ["lt 1 }", "eq 0 }"].contains(&test);

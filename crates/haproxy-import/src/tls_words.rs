@@ -4,7 +4,7 @@
 //! `unsupported`: the caller refuses them. Options that only lose a restriction of no importance to
 //! Redis, or that make Pointsman stricter, are kept as `dropped`.
 
-use crate::config_file::{ConfigFile, Directive, SectionKind};
+use crate::config_file::{ConfigFile, Directive, Section, SectionKind};
 
 /// A version of TLS as haproxy names it, ordered by age; 0 is older than TLS 1.0.
 type Version = u8;
@@ -33,7 +33,7 @@ const DROPPED: &str = "ca-ignore-err client-sigalgs crt-ignore-err curves ecdhe 
                        no-tls-tickets ocsp-update sigalgs strict-sni tls-ticket-keys";
 
 /// The options of one line, with those that it inherits.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct TlsWords {
     /// `ssl`: connections are encrypted.
     pub(super) is_on: bool,
@@ -78,7 +78,7 @@ impl TlsDefaults {
         for line in global.flat_map(|it| &it.directives) {
             let (first, value) = (line.word(0), line.word(1));
             if first == options {
-                defaults.options = line.words.iter().skip(1).map(ToString::to_string).collect();
+                defaults.options = line.rest(1);
             } else if first == ciphers {
                 defaults.ciphers = Some(value);
             } else if first == suites {
@@ -96,7 +96,7 @@ impl TlsDefaults {
 
     /// The options of a `bind`.
     pub(super) fn of_bind(&self, bind: &Directive) -> TlsWords {
-        self.of(bind.words.iter().skip(2).map(ToString::to_string).collect())
+        self.of(bind.rest(2))
     }
 
     /// The options of a `server`, after those of the `default-server` lines that apply to it.
@@ -106,37 +106,20 @@ impl TlsDefaults {
         section: usize,
         server: &Directive,
     ) -> TlsWords {
-        let mut sections = vec![section];
-        while let Some(next) =
-            sections.last().and_then(|at| config.sections.get(*at)).and_then(|it| it.defaults)
-            && !sections.contains(&next)
-        {
-            sections.push(next);
-        }
-        let own = sections.iter().rev().filter_map(|at| config.sections.get(*at));
-        let defaults = own
-            .flat_map(|it| &it.directives)
-            .filter(|it| it.begins(&["default-server"]))
-            .flat_map(|it| it.words.iter().skip(1));
-        let words = defaults.chain(server.words.iter().skip(3));
-        self.of(words.map(ToString::to_string).collect())
+        let chain: Vec<&Section> = config.chain(section).collect();
+        let lines = chain.iter().rev().flat_map(|it| &it.directives);
+        let defaults = lines.filter(|it| it.begins(&["default-server"])).flat_map(|it| it.rest(1));
+        self.of(defaults.chain(server.rest(3)).collect())
     }
 
     fn of(&self, words: Vec<String>) -> TlsWords {
         let mut read = TlsWords {
-            is_on: false,
-            is_on_in_checks: false,
-            certificates: Vec::new(),
-            ca_file: None,
             verify: self.verify.clone(),
-            name: None,
-            computed_name: None,
             min: SPOKEN.0,
             max: SPOKEN.1,
             ciphers: self.ciphers.clone(),
             suites: self.suites.clone(),
-            unsupported: Vec::new(),
-            dropped: Vec::new(),
+            ..TlsWords::default()
         };
         let mut words = self.options.iter().cloned().chain(words);
         while let Some(word) = words.next() {
