@@ -28,6 +28,7 @@ use crate::discovery::config::{DiscoveryConfig, DiscoverySettings, prober_factor
 use crate::discovery::handle::{ConnectionSettings, DiscoveryHandle};
 use crate::discovery::seeds::Seed;
 use crate::discovery::service_runtime::ServiceRuntime;
+use crate::link::links::Links;
 use crate::link::login::Login;
 use crate::link::messages::{DriverMessage, Timeouts};
 use crate::link::renewal::RenewalPermit;
@@ -35,34 +36,34 @@ use crate::net::own_addresses::OwnAddresses;
 use crate::net::resolve::Resolver;
 use crate::{MachineEvent, NodeAddr, ReplicaRules, Replicas};
 
-/// A change of the services.
-pub(super) enum Change {
-    Add(Box<NewService>),
-    Remove(usize),
-    Settings(usize, Box<DiscoverySettings>),
-    ReplicaRules(usize, ReplicaRules, EmptyPool),
-    Sentinels(usize, Vec<NodeAddr>),
-    Replicas(usize, Option<Replicas>),
-    SentinelPool(usize, Option<PoolWriter>),
-    Timeouts(Timeouts),
+/// A part of a change, executed by the loop.
+type Step = Box<dyn FnOnce(&mut Discovery) + Send>;
+
+/// A change of one service.
+fn on(number: usize, change: impl FnOnce(&mut ServiceRuntime, &Links) + Send + 'static) -> Step {
+    Box::new(move |discovery| {
+        if let Some(service) = discovery.services.get_mut(&number) {
+            change(&mut service.runtime, &discovery.links);
+        }
+    })
 }
 
-/// A service that the loop has yet to begin.
-pub(super) struct NewService {
-    number: usize,
-    master_name: Arc<str>,
-    sentinels: Vec<NodeAddr>,
-    settings: DiscoverySettings,
-    handle: DiscoveryHandle,
-    runtime: ServiceRuntime,
+/// The changes of one reload.
+#[derive(Default)]
+pub(super) struct Changes {
+    /// What comes before the settings.
+    first: Vec<Step>,
+    settings: BTreeMap<usize, DiscoverySettings>,
+    /// What comes after them.
+    then: Vec<Step>,
 }
 
 /// Changes the services of a running [`Discovery`].
 pub struct DiscoveryControl {
     next: usize,
     /// Changes that [`Self::apply`] sends.
-    collected: Vec<Change>,
-    changes: mpsc::UnboundedSender<Vec<Change>>,
+    collected: Changes,
+    changes: mpsc::UnboundedSender<Changes>,
     out: mpsc::Sender<DriverMessage>,
     own: OwnAddresses,
     resolver: Resolver,
@@ -78,35 +79,32 @@ impl fmt::Debug for DiscoveryControl {
 
 impl DiscoveryControl {
     pub(super) fn new(
-        changes: mpsc::UnboundedSender<Vec<Change>>,
+        changes: mpsc::UnboundedSender<Changes>,
         out: mpsc::Sender<DriverMessage>,
         own: OwnAddresses,
         resolver: Resolver,
         permit: RenewalPermit,
         wake: Arc<Notify>,
     ) -> Self {
-        let (next, collected) = (0, Vec::new());
+        let (next, collected) = (0, Changes::default());
         Self { next, collected, changes, out, own, resolver, permit, wake }
     }
 
     /// Applies all changes that were made since the last call, in one iteration of discovery.
     pub fn apply(&mut self) {
-        if !self.collected.is_empty() {
-            // The loop is gone only when the process ends.
-            let _gone = self.changes.send(std::mem::take(&mut self.collected));
-        }
+        let changes = self.take();
+        // The loop is gone only when the process ends.
+        let _gone = self.changes.send(changes);
+    }
+
+    /// The changes that were made since the last call.
+    pub(super) fn take(&mut self) -> Changes {
+        std::mem::take(&mut self.collected)
     }
 
     /// Begins the discovery of a service, and returns its number and handle. Numbers count from 0,
     /// those given to [`Discovery::new`] included.
     pub fn add(&mut self, config: DiscoveryConfig) -> (usize, DiscoveryHandle) {
-        let service = self.prepare(config);
-        let (number, handle) = (service.number, service.handle.clone());
-        self.collected.push(Change::Add(Box::new(service)));
-        (number, handle)
-    }
-
-    pub(super) fn prepare(&mut self, config: DiscoveryConfig) -> NewService {
         let number = self.next;
         self.next += 1;
         let prober_factory = prober_factory(&config, &self.own, &self.resolver, &self.permit);
@@ -121,47 +119,52 @@ impl DiscoveryControl {
             )),
             resolver: self.resolver.clone(),
         };
-        let (master_name, sentinels) = (Arc::clone(&config.master_name), config.sentinels.clone());
-        let settings = config.settings.clone();
+        let (sentinels, settings) = (config.sentinels.clone(), config.settings.clone());
         let runtime = ServiceRuntime::new(number, config, prober_factory, self.out.clone());
         let handle = DiscoveryHandle::new(runtime.snapshot(), connections, Arc::clone(&self.wake));
-        NewService { number, master_name, sentinels, settings, handle, runtime }
+        let its = handle.clone();
+        let begin = move |it: &mut Discovery| it.begin(runtime, its, &sentinels, &settings);
+        self.collected.then.push(Box::new(begin));
+        (number, handle)
     }
 
     /// Ends the discovery of a service: its target is not renewed any more, and its connections
     /// are closed.
     pub fn remove(&mut self, number: usize) {
-        self.collected.push(Change::Remove(number));
+        self.collected.first.push(Box::new(move |it| it.end(number)));
     }
 
     /// Replaces the configured sentinels of a service.
     pub fn set_sentinels(&mut self, number: usize, sentinels: Vec<NodeAddr>) {
-        self.collected.push(Change::Sentinels(number, sentinels));
+        self.collected.then.push(Box::new(move |it| it.change_sentinels(number, sentinels)));
     }
 
     /// Changes the settings of a service.
     pub fn change(&mut self, number: usize, settings: DiscoverySettings) {
-        self.collected.push(Change::Settings(number, Box::new(settings)));
+        self.collected.settings.insert(number, settings);
     }
 
     /// Changes which replicas are eligible, and what readers get without one.
     pub fn set_replica_rules(&mut self, number: usize, rules: ReplicaRules, empty: EmptyPool) {
-        self.collected.push(Change::ReplicaRules(number, rules, empty));
+        self.collected.first.push(on(number, move |it, _| it.set_replica_rules(rules, empty)));
     }
 
     /// Begins or ends to publish the replicas for readers.
     pub fn set_replicas(&mut self, number: usize, replicas: Option<Replicas>) {
-        self.collected.push(Change::Replicas(number, replicas));
+        self.collected.then.push(on(number, move |it, links| it.set_replicas(replicas, links)));
     }
 
     /// Begins or ends to publish the live sentinels.
     pub fn set_sentinel_pool(&mut self, number: usize, pool: Option<PoolWriter>) {
-        self.collected.push(Change::SentinelPool(number, pool));
+        self.collected.then.push(on(number, move |it, links| it.set_sentinel_pool(pool, links)));
     }
 
     /// Sets the timeouts of the connections to sentinels, which all services share.
     pub fn set_timeouts(&mut self, timeouts: Timeouts) {
-        self.collected.push(Change::Timeouts(timeouts));
+        self.collected.first.push(Box::new(move |discovery| {
+            discovery.links.set_timeouts(timeouts);
+            discovery.stale_after = stale_after(timeouts);
+        }));
     }
 
     /// Sets this process's listeners, to which no connection may lead back. Applies at once.
@@ -171,17 +174,19 @@ impl DiscoveryControl {
 }
 
 impl Discovery {
-    /// Begins a service.
-    pub(super) fn begin(&mut self, service: NewService) {
-        let NewService { number, master_name, sentinels, settings, handle, runtime } = service;
-        let auth = self.links.number(settings.sentinel_access());
-        self.links.set_name(number, Some(master_name));
+    fn begin(
+        &mut self,
+        runtime: ServiceRuntime,
+        handle: DiscoveryHandle,
+        sentinels: &[NodeAddr],
+        settings: &DiscoverySettings,
+    ) {
+        let (number, auth) = (runtime.number, self.links.number(settings.sentinel_access()));
+        self.links.set_name(number, Some(Arc::clone(&runtime.master_name)));
         handle.connection_settings().sentinel_auth.store(Arc::new(self.links.login(auth)));
         self.services
             .insert(number, ServiceEntry { runtime, handle, learns: settings.learn, auth });
-        for sentinel in sentinels {
-            self.add_seed(number, auth, &sentinel);
-        }
+        sentinels.iter().for_each(|sentinel| self.add_seed(number, auth, sentinel));
     }
 
     fn add_seed(&mut self, service: usize, auth: usize, name: &NodeAddr) {
@@ -192,46 +197,16 @@ impl Discovery {
         self.seeds.insert(number, seed);
     }
 
+    /// Applies changes, without the connections that they need.
+    pub(super) fn execute(&mut self, changes: Changes) {
+        changes.first.into_iter().for_each(|step| step(self));
+        self.change_settings(changes.settings);
+        changes.then.into_iter().for_each(|step| step(self));
+    }
+
     /// Applies the changes of one reload.
-    pub(super) fn apply_changes(&mut self, changes: Vec<Change>) {
-        let (mut settings, mut others) = (BTreeMap::new(), Vec::new());
-        for change in changes {
-            match change {
-                Change::Remove(number) => self.end(number),
-                Change::Settings(number, change) => drop(settings.insert(number, *change)),
-                Change::ReplicaRules(number, rules, empty) => {
-                    if let Some(service) = self.services.get_mut(&number) {
-                        service.runtime.set_replica_rules(rules, empty);
-                    }
-                }
-                Change::Timeouts(timeouts) => {
-                    self.links.set_timeouts(timeouts);
-                    self.stale_after = stale_after(timeouts);
-                }
-                other => others.push(other),
-            }
-        }
-        self.change_settings(settings);
-        for change in others {
-            match change {
-                Change::Add(service) => self.begin(*service),
-                Change::Sentinels(number, sentinels) => self.change_sentinels(number, sentinels),
-                Change::Replicas(number, replicas) => {
-                    if let Some(service) = self.services.get_mut(&number) {
-                        service.runtime.set_replicas(replicas, &self.links);
-                    }
-                }
-                Change::SentinelPool(number, pool) => {
-                    if let Some(service) = self.services.get_mut(&number) {
-                        service.runtime.set_sentinel_pool(pool, &self.links);
-                    }
-                }
-                Change::Remove(_)
-                | Change::Settings(..)
-                | Change::ReplicaRules(..)
-                | Change::Timeouts(_) => {}
-            }
-        }
+    pub(super) fn apply_changes(&mut self, changes: Changes) {
+        self.execute(changes);
         // Closes and opens the connections.
         self.reconcile(clock::now());
         let used: BTreeSet<usize> = self.services.values().map(|it| it.auth).collect();

@@ -39,7 +39,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Notify, mpsc};
 
 use crate::clock;
-use crate::discovery::changes::{Change, DiscoveryControl};
+use crate::discovery::changes::{Changes, DiscoveryControl};
 use crate::discovery::clock_watch::ClockWatch;
 use crate::discovery::config::DiscoveryConfig;
 use crate::discovery::handle::{DiscoveryHandle, Heartbeat};
@@ -111,7 +111,7 @@ pub struct Discovery {
     voters: usize,
     incoming: mpsc::Receiver<DriverMessage>,
     out: mpsc::Sender<DriverMessage>,
-    changes: mpsc::UnboundedReceiver<Vec<Change>>,
+    changes: mpsc::UnboundedReceiver<Changes>,
     clocks: ClockWatch,
 }
 
@@ -160,9 +160,9 @@ impl Discovery {
             clocks: ClockWatch::new(resolver.host()),
         };
         for watch in watches {
-            let service = control.prepare(watch);
-            discovery.begin(service);
+            control.add(watch);
         }
+        discovery.execute(control.take());
         let handles = discovery.services.values().map(|it| it.handle.clone()).collect();
         (discovery, control, handles)
     }

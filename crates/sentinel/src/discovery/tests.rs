@@ -33,16 +33,12 @@ fn secret(password: &str) -> Option<Credentials> {
     Some(Credentials::new(None, password))
 }
 
-fn settings(service: usize, password: &str) -> Change {
-    Change::Settings(service, Box::new(settings_with(secret(password))))
-}
-
 #[tokio::test]
 async fn keeps_links_of_services_that_change_credentials() {
     let resolver = Resolver::new(|_, _| Err(io::Error::other("NXDOMAIN")));
     let ((one, _reader), (two, _reader_of_two)) = (TargetWriter::new(), TargetWriter::new());
     let watches = vec![watch("one", 2, one), watch("two", 1, two)];
-    let (mut discovery, _control, handles) =
+    let (mut discovery, mut control, handles) =
         Discovery::with_resolver(watches, TIMEOUTS, &[], &resolver);
     // The first seed of each service leads to the same sentinel.
     let addr = |host: u8| vec![SocketAddr::from(([127, 0, 0, host], 1))];
@@ -56,10 +52,13 @@ async fn keeps_links_of_services_that_change_credentials() {
     let before = (links(&discovery, 0), links(&discovery, 1));
     assert_eq!((before.0.len(), before.1.len()), (2, 1), "one link is shared");
     // Both services: all links stay.
-    discovery.apply_changes(vec![settings(0, "new"), settings(1, "new")]);
+    control.change(0, settings_with(secret("new")));
+    control.change(1, settings_with(secret("new")));
+    discovery.apply_changes(control.take());
     assert_eq!((links(&discovery, 0), links(&discovery, 1)), before);
     // Only the first one: its own link stays, and it leaves the shared one.
-    discovery.apply_changes(vec![settings(0, "newer")]);
+    control.change(0, settings_with(secret("newer")));
+    discovery.apply_changes(control.take());
     let after = links(&discovery, 0);
     assert_eq!(after.len(), 2);
     assert!(after.contains(&before.0[1]), "{after:?} {before:?}");
