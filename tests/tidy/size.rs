@@ -22,15 +22,15 @@ const LONGEST_TEST_NAME: usize = 60;
 /// The code lines that each crate may have, without comments, blank lines and tests, and those that
 /// are planned.
 const CRATES: &[(&str, usize, usize)] = &[
-    ("admin-http", 1_750, 1_400),
+    ("admin-http", 1_620, 1_400),
     ("bench", 11_000, 5_000),
     ("doctor", 3_200, 2_000),
     ("drain", 850, 850),
-    ("haproxy-import", 4_200, 3_600),
-    ("pointsman", 16_320, 14_300),
+    ("haproxy-import", 4_190, 3_600),
+    ("pointsman", 15_710, 14_300),
     ("proxy", 14_000, 12_900),
     ("resp", 6_600, 5_100),
-    ("sentinel", 13_860, 10_900),
+    ("sentinel", 13_780, 10_900),
     ("setup", 540, 300),
     ("simulator", 6_070, 3_700),
     ("target", 1_100, 1_100),
