@@ -166,13 +166,8 @@ fn add(sections: &mut Vec<Section>, directive: Directive, refusals: &mut Vec<Ref
             let what = format!("the section \"{first}\" has no name");
             refusals.push(Refusal::new(directive.position.clone(), what, "give it a name"));
         }
-        sections.push(Section {
-            kind: *kind,
-            name,
-            head: directive,
-            directives: Vec::new(),
-            defaults: None,
-        });
+        let (kind, directives) = (*kind, Vec::new());
+        sections.push(Section { kind, name, head: directive, directives, defaults: None });
     } else if let Some(section) = sections.last_mut() {
         section.directives.push(directive);
     } else if !first.starts_with('.') {
@@ -192,20 +187,20 @@ fn inherit(sections: &mut [Section], refusals: &mut Vec<Refusal>) {
             (Some(name), _) => {
                 let found = named.get(name).copied();
                 let shown = tokenizer::safe_word(name);
-                let refusal = match found {
-                    None => Some((
+                let mut refuse = |what: String, remedy| {
+                    refusals.push(Refusal::new(section.head.position.clone(), what, remedy));
+                };
+                match found {
+                    None => refuse(
                         format!("there is no section \"defaults {shown}\" above this line"),
                         "name one that is defined above",
-                    )),
-                    Some(None) => Some((
+                    ),
+                    Some(None) => refuse(
                         format!("several sections above are \"defaults {shown}\""),
                         "give each its own name, as haproxy demands",
-                    )),
-                    Some(Some(_)) => None,
-                };
-                refusals.extend(refusal.map(|(what, remedy)| {
-                    Refusal::new(section.head.position.clone(), what, remedy)
-                }));
+                    ),
+                    Some(Some(_)) => {}
+                }
                 found.flatten()
             }
             (None, kind) => last.filter(|_| kind.is_proxy()),

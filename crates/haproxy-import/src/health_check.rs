@@ -239,10 +239,8 @@ fn interpret(mut exchange: Exchange, variables: &Variables<'_>, check: &mut Heal
     let mut query = None;
     for (position, command) in commands(std::mem::take(&mut exchange.sent)) {
         let word = |at: usize| {
-            command
-                .get(at)
-                .map(|argument| display(argument).to_ascii_uppercase())
-                .unwrap_or_default()
+            let text = command.get(at).map(|it| display(it));
+            text.unwrap_or_default().to_ascii_uppercase()
         };
         match word(0).as_str() {
             "PING" | "INFO" | "ROLE" => check.is_redis = true,
@@ -303,11 +301,8 @@ fn read_login(
         },
         _ => Password::Computed,
     };
-    Some(CheckLogin {
-        position: position.clone(),
-        user: user.filter(|user| user != "default"),
-        password,
-    })
+    let (position, user) = (position.clone(), user.filter(|user| user != "default"));
+    Some(CheckLogin { position, user, password })
 }
 
 fn display(argument: &[Fragment]) -> String {

@@ -84,20 +84,17 @@ impl Planner<'_> {
         };
         let mut taken: BTreeSet<String> =
             named.iter().filter(|it| !is_shared(it)).map(|it| it.master.clone()).collect();
-        let mut names = Vec::with_capacity(named.len());
-        for it in named {
+        let name_of = |it: &NamedListener<'_>| {
             if !is_shared(it) {
-                names.push(it.master.clone());
-                continue;
+                return it.master.clone();
             }
             let is_free = |c: char| c.is_ascii_alphanumeric() || ".-_".contains(c);
             let own = it.listener.name.replace(|c| !is_free(c), "-");
             let numbered = (2..).map(|number: usize| format!("{own}-{number}"));
-            let mut names_of_it = std::iter::once(own.clone()).chain(numbered);
-            let name = names_of_it.find(|name| taken.insert(name.clone())).unwrap_or(own);
-            names.push(name);
-        }
-        names
+            let mut all = std::iter::once(own.clone()).chain(numbered);
+            all.find(|name| taken.insert(name.clone())).unwrap_or(own)
+        };
+        named.iter().map(name_of).collect()
     }
 
     /// Refuses a name that Sentinel would refuse, such as one with an unset variable.
@@ -113,12 +110,8 @@ impl Planner<'_> {
             return false;
         }
         let message = format!("{:?} cannot be the name of a master", safe_word(name));
-        let option = format!("--name {}=NAME", safe_word(&listener.name));
-        let remedy = if name.contains("${") {
-            format!("set the variable, or give the name: {option}")
-        } else {
-            format!("give the name: {option}")
-        };
+        let first = if name.contains("${") { "set the variable, or " } else { "" };
+        let remedy = format!("{first}give the name: --name {}=NAME", safe_word(&listener.name));
         match source {
             NameSource::Query(at) => self.refusals.push(Refusal::new(at.clone(), message, remedy)),
             _ => self.refuse(listener.section, message, remedy),

@@ -101,12 +101,10 @@ impl<'a> Planner<'a> {
                     || READER_ENDINGS.iter().any(|ending| word.ends_with(ending))
             })
         };
-        let (masters, replicas): (Vec<_>, Vec<_>) =
-            listeners.iter().partition(|it| match it.role {
-                Some(role) => role == Role::Master,
-                None => !has_master || it.is_active_replica || !is_reader(it),
-            });
-        (masters, replicas)
+        listeners.iter().partition(|it| match it.role {
+            Some(role) => role == Role::Master,
+            None => !has_master || it.is_active_replica || !is_reader(it),
+        })
     }
 
     fn add_master(&mut self, named: &NamedListener<'_>, name: String, plan: &mut Plan) {
