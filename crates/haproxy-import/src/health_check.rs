@@ -140,8 +140,8 @@ pub(super) fn read<'a>(
             let opened_at = Some(directive.position.clone());
             exchanges.push(Exchange { port, addr, tls, opened_at, sent: Vec::new() });
         } else if directive.begins(&["tcp-check", "expect"]) {
-            let pattern = expected(&directive.words);
-            check.role = check.role.or_else(|| role(&pattern, &directive.words));
+            let (pattern, negated) = expected(&directive.words);
+            check.role = check.role.or_else(|| role(&pattern, negated));
             check.is_active_replica |= pattern.contains(ACTIVE_REPLICA);
             check.is_cluster |= CLUSTER_STATE.iter().any(|it| pattern.contains(it));
         } else if let Some(exchange) = exchanges.last_mut()
@@ -156,17 +156,29 @@ pub(super) fn read<'a>(
     check
 }
 
-/// The pattern of a `tcp-check expect`, in lower case.
-fn expected(words: &[Word]) -> String {
-    let pattern = words.last().map(ToString::to_string).unwrap_or_default();
-    if words.iter().any(|word| word.is("binary") || word.is("rbinary")) {
-        return hexadecimal(&pattern).to_ascii_lowercase();
+/// The pattern of a `tcp-check expect`, in lower case, and whether the match is negated. Each
+/// option before or after the pattern has one argument, which may read like a pattern.
+fn expected(words: &[Word]) -> (String, bool) {
+    let mut negated = false;
+    let mut words = words.iter().skip(2).map(ToString::to_string);
+    while let Some(word) = words.next() {
+        let keyword = word.trim_start_matches('!');
+        negated ^= (word.len() - keyword.len()) % 2 == 1;
+        if keyword.is_empty() {
+            continue;
+        }
+        let pattern = words.next().unwrap_or_default();
+        let text = match keyword {
+            "string" | "rstring" | "string-lf" => pattern,
+            "binary" | "rbinary" | "binary-lf" => hexadecimal(&pattern),
+            _ => continue,
+        };
+        return (text.to_ascii_lowercase(), negated);
     }
-    pattern.to_ascii_lowercase()
+    Default::default()
 }
 
-fn role(pattern: &str, words: &[Word]) -> Option<Role> {
-    let negated = words.iter().any(|word| word.is("!"));
+fn role(pattern: &str, negated: bool) -> Option<Role> {
     // Such a node accepts writes, so it is no replica in the sense of Sentinel.
     let pattern = pattern.replace(ACTIVE_REPLICA, "");
     // Whole words: a master speaks of `connected_slaves`, and a replica of its `master_host`.

@@ -79,14 +79,28 @@ fn tells_role_by_expected_reply() {
     for expect in [
         "string role:slave",
         "! string role:master",
+        "!string role:master",
+        "!! string role:slave",
         "rstring ^role:(slave|replica)",
         "binary 736c617665",
+        "string role:slave comment \"never the master\"",
+        "string role:slave error-status L7RSP on-success \"no master\"",
+        "comment string min-recv 4 string role:slave",
+        "binary 736c617665 comment master",
     ] {
         assert!(replica(expect), "{expect}");
     }
-    for expect in
-        ["string role:master", "! string role:slave", "binary 6d6173746572", "string +PONG"]
-    {
+    for expect in [
+        "string role:master",
+        "! string role:slave",
+        "binary 6d6173746572",
+        "string +PONG",
+        "string role:master comment \"a slave is refused\"",
+        "string role:master comment !",
+        "string role:master on-error \"this is a slave\"",
+        "min-recv 4 comment binary ! string role:slave comment slave",
+        "comment role:slave",
+    ] {
         assert!(!replica(expect), "{expect}");
     }
 }
