@@ -253,7 +253,7 @@ fn condition(own: &[Directive], rule: &Directive, at: usize) -> Option<Condition
 /// The networks of the section's ACL called `name`.
 fn named_networks(own: &[Directive], name: &str) -> Option<Vec<String>> {
     let mut found = Vec::new();
-    for acl in own.iter().filter(|it| it.begins(&["acl", name])) {
+    for acl in own.iter().filter(|it| it.is_acl(name)) {
         if acl.word(2) != "src" {
             return None;
         }

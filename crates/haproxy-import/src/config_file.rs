@@ -87,6 +87,11 @@ impl Directive {
         text.split(' ').zip(0..).all(|(word, at)| self.has_at(at, word))
     }
 
+    /// Whether it defines the ACL of this name, which is case-sensitive.
+    pub(super) fn is_acl(&self, name: &str) -> bool {
+        self.has_at(0, "acl") && self.word(1) == name
+    }
+
     /// Whether a word after the first is this one.
     pub(super) fn has(&self, text: &str) -> bool {
         self.words.iter().skip(1).any(|word| word.is(text))

@@ -335,7 +335,8 @@ fn is_selected(config: &ConfigFile, checks: &[HealthCheck], section: usize, at: 
         !is_less(directive) && named.any(|name| config.backend(&name).is_some_and(queries))
     };
     let by_rule = |rule: &Directive| {
-        let mut named = lines(config, section, "acl").filter(|acl| rule.has(&acl.word(1)));
+        let terms = rule.rest(2);
+        let mut named = lines(config, section, "acl").filter(|acl| terms.contains(&acl.word(1)));
         !is_less(rule) && (votes(rule) || named.any(votes))
     };
     let is_rule = |it: &&Directive| config.backend(&it.word(1)) == Some(at);
@@ -360,7 +361,7 @@ pub(super) fn is_about_health(own: &[Directive], directive: &Directive) -> bool 
             "{" => {
                 is_health(&terms.by_ref().take_while(|it| *it != "}").cloned().collect::<Vec<_>>())
             }
-            name => own.iter().filter(|it| it.begins(&["acl", name])).any(names_backends),
+            name => own.iter().filter(|it| it.is_acl(name)).any(names_backends),
         };
         if !healthy {
             return false;

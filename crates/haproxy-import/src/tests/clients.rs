@@ -42,6 +42,21 @@ fn converts_rules_that_permit_networks() {
     }
 }
 
+/// Names of ACLs are case-sensitive.
+#[test]
+fn tells_acls_apart_by_case() {
+    let imported = one(
+        "",
+        &[
+            "acl INTERNAL src 127.0.0.2",
+            "acl internal src 127.0.0.0/8",
+            "tcp-request connection reject if !INTERNAL",
+        ],
+    );
+    assert_eq!(value(&imported, "allow").as_deref(), Some("[\"127.0.0.2/32\"]"));
+    assert_eq!(line(&imported, 6).outcome, LineOutcome::Unmatched, "{:?}", line(&imported, 6));
+}
+
 /// An `accept` ends its own stage only: the client still has to pass the rules of later stages.
 #[test]
 fn admits_no_more_than_each_stage() {

@@ -168,6 +168,7 @@ fn refuses_roles_by_client_or_traffic() {
         " bind :2\n use_backend s if { dst_port 2 }\n default_backend m\n",
         " bind :2\n use_backend m if { dst_port 1 }\n default_backend s\n",
         " use_backend m if { src 10.0.0.0/8 }\n default_backend s\n",
+        " acl up nbsrv(m) ge 1\n acl UP src 10.0.0.0/8\n use_backend m if UP\n default_backend s\n",
     ] {
         let shown = refused_with(&split(rules), &["f=m", "old=m"]);
         assert!(shown.contains("f selects the master or replicas by client or traffic"), "{shown}");
