@@ -266,9 +266,17 @@ impl ConfigFile {
         std::iter::successors(section, defaults).take(MAX_DEFAULTS)
     }
 
-    /// The directives that apply to a section: its own, then those of its defaults.
-    pub(super) fn effective(&self, section: usize) -> impl Iterator<Item = &Directive> {
-        self.chain(section).flat_map(|section| &section.directives)
+    /// The `tcp-check` rules of a section. Its own replace all those of its defaults.
+    pub(super) fn tcp_checks(&self, section: usize) -> impl Iterator<Item = &Directive> {
+        let all = self.chain(section).map(|it| &it.directives);
+        let mut rules = all.map(|it| it.iter().filter(|it| it.has_at(0, "tcp-check")).peekable());
+        rules.find_map(|mut it| it.peek().is_some().then_some(it)).into_iter().flatten()
+    }
+
+    /// The `default-server` lines that apply to a section: its own, then those of its defaults.
+    pub(super) fn default_servers(&self, section: usize) -> impl Iterator<Item = &Directive> {
+        let all = self.chain(section).flat_map(|section| &section.directives);
+        all.filter(|it| it.has_at(0, "default-server"))
     }
 
     /// The directive with these first words that applies to a section: the last of its own, else of

@@ -60,7 +60,7 @@ impl<'a> Planner<'a> {
             lines.extend(binds.map(|it| (&it.position, (it, side))));
         }
         for section in proxies.serving() {
-            let defaults = config.effective(section).filter(|it| it.begins(&["default-server"]));
+            let defaults = config.default_servers(section);
             let servers = proxies::servers(config, section).map(|it| it.directive);
             lines.extend(servers.chain(defaults).map(|it| (&it.position, (it, Side::Servers))));
         }

@@ -113,8 +113,11 @@ fn listens(config: &ConfigFile, section: usize) -> bool {
 /// Sorts the sections.
 pub(super) fn sort(config: &ConfigFile, variables: &Variables<'_>) -> Proxies {
     let count = config.sections.len();
-    let checks: Vec<HealthCheck> =
-        (0..count).map(|at| health_check::read(config.effective(at), variables)).collect();
+    let check = |at| {
+        let option = config.setting(at, &["option", "redis-check"]);
+        health_check::read(config.tcp_checks(at).chain(option), variables)
+    };
+    let checks: Vec<HealthCheck> = (0..count).map(check).collect();
     let mut proxies = Proxies { checks, ..Proxies::default() };
     for (at, section) in config.sections.iter().enumerate() {
         if !matches!(section.kind, SectionKind::Listen | SectionKind::Frontend) {
@@ -227,8 +230,7 @@ fn leads_to_sentinels(
     let mut any = false;
     for at in backends {
         let Some(check) = checks.get(*at) else { continue };
-        let mut defaults = config.effective(*at).filter(|it| it.begins(&["default-server"]));
-        let default = defaults.any(has_port);
+        let default = config.default_servers(*at).any(has_port);
         for server in servers(config, *at) {
             any = true;
             let own = server.id(port).1;

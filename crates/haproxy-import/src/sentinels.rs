@@ -80,7 +80,7 @@ impl<'a> Planner<'a> {
         let mut group = SentinelGroup::default();
         let Some(query) = self.proxies.query(section) else { return group };
         let config = self.config;
-        let defaults = || config.effective(section).filter(|it| it.begins(&["default-server"]));
+        let defaults = || config.default_servers(section);
         for server in proxies::servers(config, section) {
             let option = |of_check: &Option<String>, key: &str| {
                 let mut lines = std::iter::once(server.directive).chain(defaults());

@@ -39,16 +39,13 @@ impl Planner<'_> {
     fn tls_to_servers(&self, section: usize) -> Vec<Position> {
         let mut found: Vec<Position> =
             self.proxies.checks.get(section).map(|check| check.tls.clone()).unwrap_or_default();
-        let defaults: Vec<&Directive> = self
-            .config
-            .effective(section)
-            .filter(|it| it.begins(&["default-server"]) && (it.has("ssl") || it.has("check-ssl")))
-            .collect();
+        let has_tls = |it: &Directive| it.has("ssl") || it.has("check-ssl");
+        let defaults = || self.config.default_servers(section).filter(|it| has_tls(it));
         for server in proxies::servers(self.config, section) {
-            if server.directive.has("ssl") || server.directive.has("check-ssl") {
+            if has_tls(server.directive) {
                 found.push(server.directive.position.clone());
             } else if !server.directive.has("no-ssl") {
-                found.extend(defaults.iter().map(|it| it.position.clone()));
+                found.extend(defaults().map(|it| it.position.clone()));
             }
         }
         found

@@ -160,6 +160,25 @@ fn inherits_defaults_as_haproxy_does() {
     assert!(lost.contains("h.cfg:7:1: there is no section \"defaults four\""), "{lost}");
 }
 
+/// Otherwise a listener whose own check is for any node would have the role of the defaults.
+#[test]
+fn replaces_tcp_checks_of_defaults() {
+    let text = |own: &str| {
+        format!(
+            "defaults\n option tcp-check\n tcp-check send AUTH\\ secret\\r\\n\n \
+             tcp-check expect string role:slave\nlisten w\n bind :1\n server a h:6379\n\
+             tcp-check send PING\\r\\n\n tcp-check expect string role:master\n\
+             listen other\n bind :2\n server a h:6379\n{own}"
+        )
+    };
+    let own = import(&text(" tcp-check send PING\\r\\n\n tcp-check expect string +PONG\n"));
+    assert!(!service(&own).contains_key("replica_listen"), "{}", own.toml);
+    assert!(line(&own, 10).note.contains("no check asks for the role"), "{:?}", line(&own, 10));
+    assert!(!own.toml.contains("secret"), "no check of a listener authenticates");
+    let inherited = import(&text(""));
+    assert!(service(&inherited).contains_key("replica_listen"), "{}", inherited.toml);
+}
+
 #[test]
 fn maps_limits_and_timeouts() {
     let global = "global\n maxconn 5000\n nbthread 3\n hard-stop-after 2s\n grace 20s\n";
