@@ -61,10 +61,11 @@ pub(super) enum BindError {
 }
 
 /// The addresses of a `bind`, which may be a list. `:port` and `*:port` mean every IPv4 address;
-/// `[::]` means IPv6 and, without `v6only`, IPv4 as well.
+/// `[::]`, or the same after `ipv6@`, means IPv6 and, without `v6only`, IPv4 as well.
 pub(super) fn bind_addresses(list: &str, only_v6: bool) -> Result<Vec<BindAddress>, BindError> {
     let mut all = Vec::new();
     for text in list.split(',').map(str::trim).filter(|text| !text.is_empty()) {
+        let is_v6 = ["ipv6@", "tcp6@"].iter().any(|it| text.starts_with(it));
         let text = without_family(text);
         let path = text.strip_prefix("unix@").unwrap_or(text);
         if path.starts_with('/') {
@@ -76,6 +77,8 @@ pub(super) fn bind_addresses(list: &str, only_v6: bool) -> Result<Vec<BindAddres
         }
         let (host, ports) = text.rsplit_once(':').ok_or(BindError::Unreadable)?;
         let ip: IpAddr = match host.trim_start_matches('[').trim_end_matches(']') {
+            "" | "*" if is_v6 => Ipv6Addr::UNSPECIFIED.into(),
+            "localhost" if is_v6 => Ipv6Addr::LOCALHOST.into(),
             "" if host.is_empty() => Ipv4Addr::UNSPECIFIED.into(),
             "*" => Ipv4Addr::UNSPECIFIED.into(),
             "localhost" => Ipv4Addr::LOCALHOST.into(),
@@ -157,11 +160,16 @@ mod tests {
             ("[::]:6379", &["0.0.0.0:6379", "[::]:6379"]),
             (":::6379", &["0.0.0.0:6379", "[::]:6379"]),
             ("10.0.0.1:6379,ipv6@[fd00::1]:7", &["10.0.0.1:6379", "[fd00::1]:7"]),
+            ("ipv6@:6379", &["0.0.0.0:6379", "[::]:6379"]),
+            ("tcp6@*:6379", &["0.0.0.0:6379", "[::]:6379"]),
+            ("tcp4@*:6379,ipv6@localhost:7", &["0.0.0.0:6379", "[::1]:7"]),
             ("127.0.0.1:6379-6381", &["127.0.0.1:6379", "127.0.0.1:6380", "127.0.0.1:6381"]),
         ] {
             assert_eq!(listens(text, false).unwrap(), addrs, "{text}");
         }
-        assert_eq!(listens("[::]:6379", true).unwrap(), ["[::]:6379"]);
+        for text in ["[::]:6379", "ipv6@:6379", "tcp6@*:6379"] {
+            assert_eq!(listens(text, true).unwrap(), ["[::]:6379"], "{text}");
+        }
         for text in ["/run/redis.sock", "unix@/run/redis.sock"] {
             assert_eq!(listens(text, false).unwrap(), ["unix:/run/redis.sock"], "{text}");
         }
