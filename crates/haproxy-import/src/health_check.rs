@@ -25,7 +25,7 @@ pub(super) enum Password {
     Literal(String),
     /// In an environment variable.
     Variable(String),
-    /// Computed by haproxy; has to be configured by hand.
+    /// Computed by haproxy, or not read here; has to be configured by hand.
     Computed,
 }
 
@@ -105,9 +105,6 @@ struct Exchange {
     opened_at: Option<Position>,
     sent: Vec<(Position, Fragment)>,
 }
-
-/// An argument of a command.
-type Argument = Vec<Fragment>;
 
 /// The name of a variable that stands for something computed. No environment variable has it.
 const COMPUTED: &str = "%";
@@ -240,20 +237,19 @@ fn log_format(fragment: &Fragment, computed: &dyn Fn() -> Fragment) -> Vec<Fragm
 fn hexadecimal(text: &str) -> String {
     let digits: Vec<u32> = text.chars().filter_map(|c| c.to_digit(16)).collect();
     let byte = |pair: &[u32]| match pair {
-        [high, low] => char::from_u32(high * 16 + low),
+        [high, low] => u8::try_from(high * 16 + low).ok(),
         _ => None,
     };
-    digits.chunks(2).filter_map(byte).collect()
+    let bytes: Vec<u8> = digits.chunks(2).filter_map(byte).collect();
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 fn interpret(mut exchange: Exchange, variables: &Variables<'_>, check: &mut HealthCheck) {
     let mut login = None;
     let mut query = None;
     for (position, command) in commands(std::mem::take(&mut exchange.sent)) {
-        let word = |at: usize| {
-            let text = command.get(at).map(|it| display(it));
-            text.unwrap_or_default().to_ascii_uppercase()
-        };
+        let word =
+            |at: usize| command.get(at).map(display).unwrap_or_default().to_ascii_uppercase();
         match word(0).as_str() {
             "PING" | "INFO" | "ROLE" => check.is_redis = true,
             "AUTH" => login = login.or_else(|| read_login(&position, command.get(1..), variables)),
@@ -269,9 +265,7 @@ fn interpret(mut exchange: Exchange, variables: &Variables<'_>, check: &mut Heal
                     check.role = check.role.or(Some(Role::Replica));
                 }
                 if let Some(master) = command.get(2) {
-                    let master = Word { fragments: master.clone(), column: 0 };
-                    let name =
-                        variables.expand(&master).unwrap_or_else(|_| display(&master.fragments));
+                    let name = variables.expand(master).unwrap_or_else(|_| display(master));
                     let finds =
                         ["GET-MASTER-ADDR-BY-NAME", "MASTER"].contains(&subcommand.as_str());
                     query = Some((position, name, finds));
@@ -296,7 +290,7 @@ fn interpret(mut exchange: Exchange, variables: &Variables<'_>, check: &mut Heal
 
 fn read_login(
     position: &Position,
-    arguments: Option<&[Argument]>,
+    arguments: Option<&[Word]>,
     variables: &Variables<'_>,
 ) -> Option<CheckLogin> {
     let (user, password) = match arguments? {
@@ -304,7 +298,9 @@ fn read_login(
         [user, password, ..] => (Some(display(user)), password),
         [] => return None,
     };
-    let password = match password.as_slice() {
+    let is_unreadable = |it: &Word| display(it).contains(char::REPLACEMENT_CHARACTER);
+    let password = match password.fragments.as_slice() {
+        _ if arguments?.iter().any(is_unreadable) => Password::Computed,
         [Fragment::Text(text)] => Password::Literal(text.clone()),
         [Fragment::Variable { name, .. }] if name == COMPUTED => Password::Computed,
         [Fragment::Variable { name, .. }] => match variables.in_file(name) {
@@ -317,44 +313,31 @@ fn read_login(
     Some(CheckLogin { position, user, password })
 }
 
-fn display(argument: &[Fragment]) -> String {
-    argument
-        .iter()
-        .map(|fragment| match fragment {
-            Fragment::Text(text) => text.clone(),
-            Fragment::Variable { name, .. } => format!("${{{name}}}"),
-        })
-        .collect()
+/// An argument with variables as `${NAME}`.
+fn display(argument: &Word) -> String {
+    argument.expand(&|name| Some(format!("${{{name}}}"))).unwrap_or_default()
 }
 
-/// Appends text; adjacent texts are one fragment.
-fn push_text(fragments: &mut Vec<Fragment>, text: &str) {
-    if let Some(Fragment::Text(last)) = fragments.last_mut() {
-        last.push_str(text);
-    } else {
-        fragments.push(Fragment::Text(text.to_owned()));
-    }
-}
-
-/// Splits what is sent at separators, and drops empty pieces.
+/// Splits what is sent into pieces. `read` gives what a character adds to its piece, if anything,
+/// or an error if it separates two. Empty pieces are dropped unless they are quoted.
 fn split(
     sent: impl IntoIterator<Item = (Position, Fragment)>,
-    separators: &[char],
-) -> Vec<(Position, Vec<Fragment>)> {
-    let mut pieces: Vec<(Position, Vec<Fragment>)> = Vec::new();
-    let mut open: Option<(Position, Vec<Fragment>)> = None;
+    mut read: impl FnMut(char) -> Result<Option<char>, ()>,
+) -> Vec<(Position, Word)> {
+    let mut pieces = Vec::new();
+    let mut open: Option<(Position, Word)> = None;
     for (position, fragment) in sent {
-        let mut piece = || (position.clone(), Vec::new());
-        match fragment {
-            Fragment::Variable { .. } => open.get_or_insert_with(piece).1.push(fragment),
-            Fragment::Text(text) => {
-                for (at, text) in text.split(separators).enumerate() {
-                    if at > 0 {
-                        pieces.extend(open.take());
-                    }
-                    if !text.is_empty() {
-                        push_text(&mut open.get_or_insert_with(&mut piece).1, text);
-                    }
+        let piece = || (position.clone(), Word::default());
+        let Fragment::Text(text) = fragment else {
+            open.get_or_insert_with(piece).1.fragments.push(fragment);
+            continue;
+        };
+        for c in text.chars() {
+            match read(c) {
+                Err(()) => pieces.extend(open.take()),
+                Ok(c) => {
+                    let word = &mut open.get_or_insert_with(piece).1;
+                    c.into_iter().for_each(|c| word.push(c));
                 }
             }
         }
@@ -363,18 +346,35 @@ fn split(
     pieces
 }
 
+/// Reads a character of an inline command by Redis' rules of quoting. `quotes` are the open quote
+/// and the backslash that precede it. Of escapes only those of quotes and backslashes are read.
+fn unquote(quotes: &mut String, c: char) -> Result<Option<char>, ()> {
+    match (quotes.as_str(), c) {
+        ("", ' ' | '\t') => return Err(()),
+        ("", '"' | '\'') | ("\"" | "'", '\\') => quotes.push(c),
+        ("\"", '"') | ("'", '\'') => quotes.clear(),
+        ("" | "\"" | "'", _) => return Ok(Some(c)),
+        (escape, _) => {
+            let is_read = escape.starts_with(c) || (escape.starts_with('"') && c == '\\');
+            quotes.pop();
+            return Ok(Some(if is_read { c } else { char::REPLACEMENT_CHARACTER }));
+        }
+    }
+    Ok(None)
+}
+
 /// Splits what is sent into commands: an inline command is one line, a RESP array several.
-fn commands(sent: Vec<(Position, Fragment)>) -> Vec<(Position, Vec<Argument>)> {
-    let mut commands: Vec<(Position, Vec<Argument>)> = Vec::new();
+fn commands(sent: Vec<(Position, Fragment)>) -> Vec<(Position, Vec<Word>)> {
+    let mut commands: Vec<(Position, Vec<Word>)> = Vec::new();
     let mut missing = 0_usize;
-    for (position, line) in split(sent, &['\r', '\n']) {
-        let first = if let Some(Fragment::Text(text)) = line.first() { text.as_str() } else { "" };
-        let is_length =
-            |text: &str| text.strip_prefix('$').is_some_and(|it| it.parse::<u32>().is_ok());
+    let end = |c| if c == '\r' || c == '\n' { Err(()) } else { Ok(Some(c)) };
+    for (position, line) in split(sent, end) {
+        let first = display(&line);
+        let is_length = first.strip_prefix('$').is_some_and(|it| it.parse::<u32>().is_ok());
         if let Some(count) = first.strip_prefix('*').and_then(|count| count.parse().ok()) {
             missing = count;
             commands.push((position, Vec::new()));
-        } else if missing > 0 && is_length(first) {
+        } else if missing > 0 && is_length {
             // The length of the next argument.
         } else if missing > 0 {
             missing -= 1;
@@ -382,9 +382,10 @@ fn commands(sent: Vec<(Position, Fragment)>) -> Vec<(Position, Vec<Argument>)> {
                 arguments.push(line);
             }
         } else {
-            let fragments = line.into_iter().map(|it| (position.clone(), it));
-            let arguments = split(fragments, &[' ', '\t']).into_iter().map(|(_, it)| it);
-            commands.push((position.clone(), arguments.collect()));
+            let fragments = line.fragments.into_iter().map(|it| (position.clone(), it));
+            let mut quotes = String::new();
+            let arguments = split(fragments, |c| unquote(&mut quotes, c)).into_iter();
+            commands.push((position.clone(), arguments.map(|(_, it)| it).collect()));
         }
     }
     commands

@@ -6,7 +6,7 @@
 
 use crate::config_file::Directive;
 use crate::keywords;
-use crate::tokenizer::{Fragment, Word, safe_word, shorten, without_credentials};
+use crate::tokenizer::{Word, safe_word, shorten, without_credentials};
 
 /// The longest line that is shown, in characters.
 const MAX_LINE: usize = 90;
@@ -55,11 +55,7 @@ pub(super) fn keyword_only(directive: &Directive) -> String {
 
 /// The command in upper case, if the text is exactly one: a second one could hide a password.
 fn single_command(data: &Word) -> Option<String> {
-    let text = data.fragments.iter().map(|fragment| match fragment {
-        Fragment::Text(text) => text.as_str(),
-        Fragment::Variable { .. } => "$",
-    });
-    let text: String = text.collect();
+    let text = data.expand(&|_| Some("$".to_owned())).ok()?;
     let mut lines = text.trim_end().lines();
     let command = lines.next()?.split(' ').next().unwrap_or_default().to_uppercase();
     lines.next().is_none().then_some(command)

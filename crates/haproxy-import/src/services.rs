@@ -347,7 +347,8 @@ impl<'a> Planner<'a> {
             Password::Literal(_) => format!("service.{table}.password"),
             Password::Variable(name) => format!("service.{table}.password_env = {name:?}"),
             Password::Computed => {
-                let note = format!("haproxy computes the password: add service.{table} by hand");
+                let note =
+                    format!("the password is computed or escaped: add service.{table} by hand");
                 return self.notes.add(directive, LineOutcome::Unmatched, &note);
             }
         };

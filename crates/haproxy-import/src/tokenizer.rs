@@ -60,7 +60,7 @@ impl Word {
         Ok(text)
     }
 
-    fn push(&mut self, c: char) {
+    pub(super) fn push(&mut self, c: char) {
         if let Some(Fragment::Text(text)) = self.fragments.last_mut() {
             text.push(c);
         } else {
@@ -142,18 +142,22 @@ fn escape(chars: &mut Peekable<CharIndices<'_>>, word: &mut Word, quoted: bool) 
     word.push(plain);
 }
 
-/// `\xHH`, one byte. Bytes above ASCII are read as Latin-1: no keyword contains any.
+/// A run of `\xHH`, each of which is one byte. Bytes that are not UTF-8 become U+FFFD.
 fn hexadecimal(chars: &mut Peekable<CharIndices<'_>>, word: &mut Word) {
-    let mut ahead = chars.clone();
-    ahead.next();
-    let digits: Option<Vec<u32>> = (0..2).map(|_| ahead.next()?.1.to_digit(16)).collect();
-    match digits.as_deref() {
-        Some([high, low]) => {
-            word.push(char::from_u32(high * 16 + low).unwrap_or('?'));
-            *chars = ahead;
+    let (mut bytes, mut ahead) = (Vec::new(), chars.clone());
+    while ahead.next().is_some_and(|(_, c)| c == 'x') {
+        let digits: Option<Vec<u32>> = (0..2).map(|_| ahead.next()?.1.to_digit(16)).collect();
+        let Some([high, low]) = digits.as_deref() else { break };
+        bytes.extend(u8::try_from(high * 16 + low));
+        *chars = ahead.clone();
+        if ahead.next().is_none_or(|(_, c)| c != '\\') {
+            break;
         }
-        _ => word.push('\\'),
     }
+    if bytes.is_empty() {
+        word.push('\\');
+    }
+    String::from_utf8_lossy(&bytes).chars().for_each(|c| word.push(c));
 }
 
 /// `$NAME`, `${NAME}`, `${NAME-default}` or `${NAME[*]}`, after the dollar sign.
@@ -240,6 +244,7 @@ mod tests {
             (r#"x "$A b" '$A "b"' $A"#, &["x", "<A> b", "$A \"b\"", "$A"]),
             (r#""" ''"#, &["", ""]),
             (r"\x41\x0d \q \x4", &["A\r", "\\q", "\\x4"]),
+            (r"\xc3\xa4\x4g \x41x42 \xe4\x41", &["ä\\x4g", "Ax42", "\u{fffd}A"]),
             (r#""\$A \" # no comment""#, &["$A \" # no comment"]),
         ] {
             assert_eq!(texts(line), words, "{line}");

@@ -17,6 +17,12 @@ fn finds_password_in_every_spelling() {
         ("tcp-check send-lf \"AUTH u %[env('PW')]\\r\\n\"", Some("u"), "password_env", "PW"),
         ("tcp-check send-lf AUTH\\ 1%%\\r\\n", None, "password", "1%"),
         (&format!("tcp-check send-binary {}", hex(resp)), Some("u"), "password", "pw"),
+        (r#"tcp-check send "AUTH \"horse battery\"\r\n""#, None, "password", "horse battery"),
+        (r#"tcp-check send 'AUTH "u 1" "a\"\\b"'\r\n"#, Some("u 1"), "password", "a\"\\b"),
+        (r#"tcp-check send "AUTH 'it\\'s' \r\n""#, None, "password", "it's"),
+        (r#"tcp-check send "AUTH \"${PW}\"\r\n""#, None, "password_env", "PW"),
+        (r"tcp-check send AUTH\ p\xc3\xa4ss\r\n", None, "password", "päss"),
+        ("tcp-check send-binary 4155544820c3a40d0a", None, "password", "ä"),
         ("tcp-check send *2\\r\\n$4\\r\\nAUTH\\r\\n$2\\r\\npw\\r\\n", None, "password", "pw"),
     ] {
         let imported = import(&listen(&format!(" option tcp-check\n {line}\n")));
@@ -34,10 +40,17 @@ fn reports_computed_passwords() {
         "send-lf \"AUTH %[env(A),b64dec]\\r\\n\"",
         "send-lf \"AUTH %[env(A)]x\\r\\n\"",
         "send-lf \"AUTH %ci\\r\\n\"",
+        r#"send 'AUTH "horse\x20battery"'\r\n"#,
+        r"send AUTH\ horse\xe4\r\n",
+        r"send AUTH\ horse\xe4\ pw\r\n",
+        "send-binary 4155544820e40d0a",
+        r#"send "AUTH horse \"\"\r\n""#,
         "send-binary-lf %[env(A),hex]",
     ] {
         let imported = import(&listen(&format!(" tcp-check {send}\n")));
         assert!(!service(&imported).contains_key("auth"), "{send}");
+        let report = imported.report.render(Detail::Everything);
+        assert!(!(report + &imported.toml).contains("horse"), "{send}");
         assert_eq!(line(&imported, 4).outcome, LineOutcome::Unmatched, "{send}");
     }
 }
