@@ -101,6 +101,16 @@ fn samples_have_their_expected_result() {
     assert!(wrong.is_empty(), "{wrong}\nUPDATE=1 cargo test --test import writes it");
 }
 
+#[test]
+fn names_the_line_that_is_not_utf8() {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::write(folder.path().join("h.cfg"), b"global\n\n# caf\xe9\n").expect("a file");
+    let output = run(&["import", "haproxy", "h.cfg"], folder.path());
+    let shown = String::from_utf8_lossy(&output.stderr);
+    let expected = "cannot read h.cfg: line 3 is not UTF-8 text; save the file as UTF-8";
+    assert!(!output.status.success() && shown.contains(expected), "{shown}");
+}
+
 /// Each line of every sample is reported once, and its keyword is known to the importer.
 #[test]
 fn reports_every_line_of_every_sample_once() {

@@ -72,8 +72,7 @@ fn options(args: &ImportArgs) -> Result<ImportOptions, ImportError> {
             message: problem.what,
             remedy: problem.remedy,
         };
-        let endpoint = Endpoint::parse(&text, SENTINEL_PORT).map_err(wrong)?;
-        Ok((listener, endpoint.to_string()))
+        Endpoint::parse(&text, SENTINEL_PORT).map(|it| (listener, it.to_string())).map_err(wrong)
     };
     let sentinels: Result<Vec<_>, ImportError> = args.sentinels.iter().map(endpoint).collect();
     Ok(ImportOptions {

@@ -181,23 +181,24 @@ fn is_regular(kind: FileType) -> io::Result<()> {
         it if it.is_block_device() || it.is_char_device() => "a device",
         _ => "not a regular file",
     };
-    Err(io::Error::new(
-        io::ErrorKind::InvalidInput,
-        format!("it is {what}; only regular files are read"),
-    ))
+    let what = format!("it is {what}; only regular files are read");
+    Err(io::Error::new(io::ErrorKind::InvalidInput, what))
 }
 
 fn read_bounded(from: impl Read, bound: u64) -> io::Result<String> {
     // Room for a usual secret: a text that grows leaves copies of it in memory.
-    let mut text = String::with_capacity(4096);
-    let length = from.take(bound.saturating_add(1)).read_to_string(&mut text)?;
+    let mut bytes = Vec::with_capacity(4096);
+    let length = from.take(bound.saturating_add(1)).read_to_end(&mut bytes)?;
     if length as u64 > bound {
-        return Err(io::Error::new(
-            io::ErrorKind::FileTooLarge,
-            format!("it is larger than {bound} bytes"),
-        ));
+        let what = format!("it is larger than {bound} bytes");
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, what));
     }
-    Ok(text)
+    String::from_utf8(bytes).map_err(|error| {
+        let before = error.as_bytes().iter().take(error.utf8_error().valid_up_to());
+        let line = before.filter(|byte| **byte == b'\n').count() + 1;
+        let what = format!("line {line} is not UTF-8 text; save the file as UTF-8");
+        io::Error::new(io::ErrorKind::InvalidData, what)
+    })
 }
 
 /// How a message names a file that cannot be read: by its path, unless that may be a secret in the
