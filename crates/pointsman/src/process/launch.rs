@@ -190,7 +190,8 @@ impl DataPlane {
 }
 
 /// Waits until there is a master to send clients to, or until no other process can serve them.
-/// Returns `false` if a signal to stop arrived first.
+/// Returns `false` if a signal to stop arrived first. A service that has a master also has a
+/// sentinel for `sentinel_listen`: discovery publishes it before its vote counts.
 async fn wait_for_masters(
     services: &ServiceRegistry,
     taken: &TakenSockets,

@@ -395,6 +395,8 @@ impl Discovery {
             link.set_poll_error(number, problem);
             configured = !link.is_learned();
         }
+        // Before the vote counts: a listener may serve as soon as there is a master.
+        service.update_sentinel_pool(&self.links);
         if !may_vote {
             return;
         }

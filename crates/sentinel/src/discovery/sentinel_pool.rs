@@ -35,10 +35,13 @@ impl SentinelPool {
         Self { writer, published: None }
     }
 
-    /// Publishes the sentinels that are connected now, if they have changed.
-    pub(crate) fn publish(&mut self, live: Vec<LiveSentinel>) {
+    /// Publishes the sentinels that are connected now, if they have changed. Before the first
+    /// publication clients wait instead of being refused, so an empty set is published first only
+    /// if `all_failed`: no sentinel is still being dialled.
+    pub(crate) fn publish(&mut self, live: Vec<LiveSentinel>, all_failed: bool) {
         let members = choose(live);
-        if self.published.as_ref() == Some(&members) {
+        let is_early = members.is_empty() && self.published.is_none() && !all_failed;
+        if is_early || self.published.as_ref() == Some(&members) {
             return;
         }
         let destinations = members.iter().map(|it| Destination {
@@ -90,14 +93,16 @@ mod tests {
         let (writer, pool) = PoolWriter::new(&reader, target::EmptyPool::Reject);
         let source = target::TargetSource::from(std::sync::Arc::clone(&pool));
         let mut sentinels = SentinelPool::new(writer);
-        sentinels.publish(vec![sentinel(1, true), sentinel(2, true)]);
+        sentinels.publish(Vec::new(), false);
+        assert!(pool.members().is_none(), "clients wait for the first sentinel");
+        sentinels.publish(vec![sentinel(1, true), sentinel(2, true)], false);
         sentinels.renew(ClockReading::now(), Duration::from_secs(5));
         let target = source.usable_target().expect("a live sentinel");
         let generation = target.generation();
-        sentinels.publish(vec![sentinel(1, true), sentinel(2, true)]);
+        sentinels.publish(vec![sentinel(1, true), sentinel(2, true)], false);
         assert_eq!(pool.members().map(|it| it.len()), Some(2));
         assert!(pool.members().iter().flatten().any(|it| it.generation() == generation));
-        sentinels.publish(Vec::new());
+        sentinels.publish(Vec::new(), false);
         assert!(target.is_draining() && source.usable_target().is_none());
     }
 }

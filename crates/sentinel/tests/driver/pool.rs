@@ -374,3 +374,44 @@ async fn holds_reader_requests_while_replicas_are_repointed() {
     pool_cluster.driver.wait_for_target(cluster.addr(1)).await;
     assert_eq!(pool_cluster.members().expect("members"), [cluster.addr(2)]);
 }
+
+/// A cluster whose sentinels clients can reach, its driver, and the pool of sentinels.
+async fn with_sentinel_pool(behavior: Behavior) -> (FakeCluster, Driver, Arc<Pool>) {
+    let cluster = FakeCluster::new(3, 1).await;
+    cluster.sentinels.iter().for_each(|it| it.behave(behavior.clone()));
+    let (mut watch, route) = cluster.watch();
+    let (writer, pool) = PoolWriter::new(&route, EmptyPool::Reject);
+    watch.sentinel_pool = Some(writer);
+    let driver = Driver::one((watch, route));
+    (cluster, driver, pool)
+}
+
+/// Clients wait before the first publication, and an empty one turns them away.
+#[tokio::test]
+async fn publishes_sentinels_before_master() {
+    let (cluster, driver, pool) = with_sentinel_pool(Behavior::Normal).await;
+    let first = async {
+        loop {
+            if let Some(members) = pool.members() {
+                return members.len();
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    let master = async {
+        driver.wait_for_target(cluster.addr(0)).await;
+        pool.members().map_or(0, |it| it.len())
+    };
+    let (first, with_master) = tokio::join!(first, master);
+    assert!(first > 0, "the first publication has no sentinel");
+    assert!(with_master > 0, "a successor would serve without a sentinel");
+}
+
+#[tokio::test]
+async fn turns_clients_away_once_all_sentinels_failed() {
+    let (cluster, _driver, pool) = with_sentinel_pool(Behavior::CloseAtOnce).await;
+    let members = || pool.members().map(|it| it.len());
+    until("an empty pool", || members() == Some(0)).await;
+    cluster.sentinels[0].behave(Behavior::Normal);
+    until("a sentinel", || members() == Some(1)).await;
+}

@@ -37,7 +37,7 @@ impl ServiceRuntime {
     }
 
     /// Updates the pool of sentinels from the connections to them.
-    pub(super) fn update_sentinel_pool(&mut self, links: &Links) {
+    pub(crate) fn update_sentinel_pool(&mut self, links: &Links) {
         let Some(pool) = &mut self.sentinel_pool else { return };
         let live = links.for_service(self.number).filter_map(|link| {
             let (id, dialled) = link.up.clone()?;
@@ -46,7 +46,9 @@ impl ServiceRuntime {
             let is_useful = !in_tilt && !link.poll_errors.contains_key(&self.number);
             Some(LiveSentinel { id, dialled, addr: link.addr.clone(), is_useful })
         });
-        pool.publish(live.collect());
+        let mut all = links.for_service(self.number).map(|link| link.problem.is_some()).peekable();
+        let all_failed = all.peek().is_some() && all.all(|failed| failed);
+        pool.publish(live.collect(), all_failed);
     }
 
     /// What the sentinels' views are compared with: the published master, or else the leading
