@@ -7,6 +7,9 @@ use serde_json::Value as Json;
 
 use super::screen::{by_word, number};
 
+/// What precedes every line.
+const INDENT: &str = "             ";
+
 /// Prints the part of the status document about shared connections; nothing if there is none.
 pub(super) fn shared(out: &mut String, it: Option<&Json>) {
     let Some(it) = it.filter(|it| it.is_object()) else { return };
@@ -18,7 +21,7 @@ pub(super) fn shared(out: &mut String, it: Option<&Json>) {
         (of("sessions"), of("connections"), of("sessions_dedicated"));
     let _ = write!(
         out,
-        "             {sessions:.0} {} {connections:.0} {}, {dedicated:.0} {} own",
+        "{INDENT}{sessions:.0} {} {connections:.0} {}, {dedicated:.0} {} own",
         plural(sessions, "session shares", "sessions share"),
         plural(connections, "connection", "connections"),
         plural(dedicated, "has its", "have their"),
@@ -30,26 +33,17 @@ pub(super) fn shared(out: &mut String, it: Option<&Json>) {
     by_word(out, "got a connection of their own:", it.get("promotions"));
     let blind = it.get("connections_by_table").map_or(0.0, |it| number(it, "built_in"));
     if blind > 0.0 {
-        let _ = writeln!(
-            out,
-            "             {blind:.0} {} not know the server's table of commands",
-            plural(blind, "connection does", "connections do"),
-        );
+        let lack = plural(blind, "connection does", "connections do");
+        let _ = writeln!(out, "{INDENT}{blind:.0} {lack} not know the server's table of commands");
     }
     let (desyncs, lost) = (of("desyncs"), of("sessions_lost"));
     if desyncs > 0.0 {
-        let _ = writeln!(
-            out,
-            "             DESYNC of {desyncs:.0} shared {}; see the log",
-            plural(desyncs, "connection", "connections")
-        );
+        let connections = plural(desyncs, "connection", "connections");
+        let _ = writeln!(out, "{INDENT}DESYNC of {desyncs:.0} shared {connections}; see the log");
     }
     if lost > 0.0 {
-        let _ = writeln!(
-            out,
-            "             {lost:.0} {} lost with a shared connection",
-            plural(lost, "session", "sessions")
-        );
+        let sessions = plural(lost, "session", "sessions");
+        let _ = writeln!(out, "{INDENT}{lost:.0} {sessions} lost with a shared connection");
     }
 }
 

@@ -205,11 +205,8 @@ async fn wait_for_masters(
         checks = checks.saturating_sub(1);
         if taken.is_abandoned() {
             let path = taken.path().to_owned();
-            match run_unless_stopped(signals, "the state folder", move || {
-                takeover::is_unused(&path)
-            })
-            .await?
-            {
+            let is_unused = move || takeover::is_unused(&path);
+            match run_unless_stopped(signals, "the state folder", is_unused).await? {
                 None => return Ok(false),
                 Some(true) => {
                     warn!("the old process has ended, serving without waiting for a master");

@@ -11,6 +11,9 @@ use super::{NodeStatus, ServiceStatus, Status};
 const NAMES: usize = 3;
 /// A certificate that expires within this many seconds is mentioned.
 const EXPIRES_SOON: i64 = 7 * 86_400;
+/// Why traffic is held in the state `unconfirmed`.
+const UNCONFIRMED: &str =
+    "the master may have been replaced, waiting for confirmation by the sentinels";
 
 /// How bad it is. The most severe one is the smallest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize)]
@@ -112,33 +115,21 @@ impl ServiceStatus {
         let time = self.held_s.map(|it| format!(" for {}", span(it))).unwrap_or_default();
         let candidate = self.candidate.as_deref().unwrap_or("a replica");
         let fault = self.unverified().unwrap_or_default();
-        let (severity, why) = match self.state {
-            "armed" => (
-                Severity::Warning,
-                format!("armed, the sentinels have begun a failover to {candidate}"),
+        let is_minority = self.minority && self.follow.is_none();
+        let is_switch = matches!(self.state, "armed" | "committing" | "unconfirmed");
+        let is_fault = self.state == "no_master" || (is_minority && !is_switch);
+        let why = match self.state {
+            "armed" => format!("armed, the sentinels have begun a failover to {candidate}"),
+            "committing" => format!(
+                "committing, the sentinels decided for {candidate}, which is verified now{fault}"
             ),
-            "committing" => (
-                Severity::Warning,
-                format!(
-                    "committing, the sentinels decided for {candidate}, which is verified \
-                     now{fault}"
-                ),
-            ),
-            "unconfirmed" => (
-                Severity::Warning,
-                "the master may have been replaced, waiting for confirmation by the sentinels"
-                    .to_owned(),
-            ),
-            "no_master" => {
-                (Severity::Fault, format!("no node can be verified as the master{fault}"))
-            }
-            _ if self.minority && self.follow.is_none() => {
-                (Severity::Fault, "only a minority of the sentinels is reachable".to_owned())
-            }
-            _ => (Severity::Warning, self.paused()),
+            "unconfirmed" => UNCONFIRMED.to_owned(),
+            "no_master" => format!("no node can be verified as the master{fault}"),
+            _ if is_minority => "only a minority of the sentinels is reachable".to_owned(),
+            _ => self.paused(),
         };
-        let waiting = self.waiting();
-        VerdictStatus { severity, text: format!("Traffic held{time}: {why}{waiting}.") }
+        let text = format!("Traffic held{time}: {why}{}.", self.waiting());
+        if is_fault { VerdictStatus::fault(text) } else { VerdictStatus::warning(text) }
     }
 
     /// Which command holds traffic, and for how long.
@@ -289,22 +280,18 @@ impl Status {
         };
         let (count, severity) = (self.services.len(), worst.verdict.severity);
         let ill = self.services.iter().filter(|it| it.verdict.severity != Severity::Ok).count();
-        let text = format!("{}: {}", worst.name, worst.verdict.text);
-        match (severity, ill) {
-            (Severity::Ok, _) if count > 1 => {
-                VerdictStatus::ok(format!("All {count} services have a master."))
+        let text = match ill {
+            0 if count > 1 => format!("All {count} services have a master."),
+            0 | 1 => format!("{}: {}", worst.name, worst.verdict.text),
+            _ if self.services.iter().all(|it| it.verdict == worst.verdict) => {
+                format!("All {ill} services: {}", worst.verdict.text)
             }
-            (_, 0 | 1) => VerdictStatus { severity, text },
-            (_, ill) if self.services.iter().all(|it| it.verdict == worst.verdict) => {
-                let text = format!("All {ill} services: {}", worst.verdict.text);
-                VerdictStatus { severity, text }
+            _ => {
+                let (name, text, more) = (&worst.name, &worst.verdict.text, ill - 1);
+                format!("{name}: {text} {more} more of {count} services have problems.")
             }
-            (_, ill) => {
-                let more = ill - 1;
-                let text = format!("{text} {more} more of {count} services have problems.");
-                VerdictStatus { severity, text }
-            }
-        }
+        };
+        VerdictStatus { severity, text }
     }
 
     fn shutdown(&self) -> Option<VerdictStatus> {
