@@ -148,10 +148,18 @@ impl ServiceStatus {
             Some("unresponsive") => "does not answer, and its clients wait",
             role => role.and_then(fault_of).unwrap_or("may have failed"),
         };
+        let why = self.master_problem().map(|it| format!(": {it}")).unwrap_or_default();
         let waiting = self.waiting();
         format!(
-            "The master {master} {how}; sessions stay on it until the sentinels decide{waiting}."
+            "The master {master} {how}{why}; sessions stay on it until the sentinels \
+             decide{waiting}."
         )
+    }
+
+    /// What is known to be wrong with the master in force.
+    fn master_problem(&self) -> Option<&str> {
+        let master = self.target.as_ref()?;
+        self.nodes.iter().find(|it| it.addr == master.name)?.problem.as_deref()
     }
 
     fn overridden(&self) -> Option<String> {
@@ -177,6 +185,9 @@ impl ServiceStatus {
                 "replica-priority is changed for a switchover and not restored yet: {}",
                 changes.collect::<Vec<_>>().join(", ")
             ));
+        }
+        if let (Some(problem), Some(master)) = (self.master_problem(), &self.target) {
+            return Some(format!("{}: {problem}", master.name));
         }
         if self.minority {
             return Some("only a minority of the sentinels is reachable".to_owned());

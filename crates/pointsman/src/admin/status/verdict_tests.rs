@@ -310,6 +310,17 @@ fn explains_suspicion() {
             &format!("The master a {how}; sessions stay on it until the sentinels decide."),
         );
     }
+    let disk = || Some("it answers -MISCONF and refuses writes".to_owned());
+    for (role, how) in [("master", " may have failed"), ("unreachable", " is unreachable")] {
+        expect(
+            |it| (it.state, it.nodes[0].role, it.nodes[0].problem) = ("suspect", role, disk()),
+            Severity::Warning,
+            &format!(
+                "The master a{how}: it answers -MISCONF and refuses writes; sessions stay on it \
+                 until the sentinels decide."
+            ),
+        );
+    }
 }
 
 #[test]
@@ -336,6 +347,13 @@ fn warns_of_concerns_while_traffic_flows() {
     let warns = |change: fn(&mut ServiceStatus), concern: &str| {
         expect(change, Severity::Warning, &format!("Master: a; {concern}."));
     };
+    warns(
+        |it| {
+            it.nodes[0].problem = Some("it answers -MISCONF and refuses writes".to_owned());
+            it.sentinels[0].up = false;
+        },
+        "a: it answers -MISCONF and refuses writes",
+    );
     warns(|it| it.minority = true, "only a minority of the sentinels is reachable");
     warns(|it| it.disagreement = true, "the sentinels disagree");
     warns(
