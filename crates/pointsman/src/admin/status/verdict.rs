@@ -200,10 +200,12 @@ impl ServiceStatus {
             return Some(format!("{} ({about}), for {age}", alarm.message));
         }
         let few = self.few_sentinels().or_else(|| self.few_nodes());
-        let over_tls = |it: &NodeStatus| {
-            Some(format!("{}: {}", it.addr, it.tls_fault.and(it.problem.as_ref())?))
+        let nodes = self.nodes.iter().map(|it| (&it.addr, it.tls_fault, &it.problem));
+        let sentinels = self.sentinels.iter().map(|it| (&it.addr, it.tls_fault, &it.problem));
+        let over_tls = |(addr, fault, problem): (_, Option<_>, &Option<String>)| {
+            Some(format!("{addr}: {}", fault.and(problem.as_ref())?))
         };
-        few.or_else(|| self.nodes.iter().find_map(over_tls))
+        few.or_else(|| nodes.chain(sentinels).find_map(over_tls))
     }
 
     fn few_sentinels(&self) -> Option<String> {

@@ -403,6 +403,15 @@ fn warns_of_what_new_tls_connections_meet() {
         Severity::Warning,
         "Master: a; a: its certificate expired 5 days ago.",
     );
+    expect(
+        |it| {
+            it.sentinels[1].tls_fault = Some("expired");
+            it.sentinels[1].problem =
+                Some("new connections fail, one from before works: its certificate expired".into());
+        },
+        Severity::Warning,
+        "Master: a; s2: new connections fail, one from before works: its certificate expired.",
+    );
 }
 
 #[test]
