@@ -55,6 +55,18 @@ async fn passes_every_reply_of_a_replica() {
     assert_eq!(master.reply_policy(), ReplyPolicy::Drop);
 }
 
+#[test]
+fn fails_from_failed_connect_to_answer() {
+    let (mut writer, _reader) = TargetWriter::new();
+    let target = writer.commit(to(1));
+    target.doubt();
+    assert!(!target.is_failing(), "a client can cause a doubt");
+    target.defer();
+    assert!(target.is_failing());
+    target.record_proof();
+    assert!(!target.is_failing());
+}
+
 #[tokio::test]
 async fn waits_before_publication_and_rejects_when_empty() {
     let (_points, mut writer, source) = pool(EmptyPool::Reject);

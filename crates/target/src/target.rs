@@ -17,6 +17,8 @@ use crate::lease::{ClockReading, CoarseDeadline};
 
 /// How long a target is passed over after a failed connect while there are alternatives.
 const DEFERRED_FOR: Duration = Duration::from_secs(1);
+/// How long a failed connect is news. Clients that wait for the target try it more often than that.
+const FAILING_FOR: Duration = Duration::from_secs(10);
 
 /// The flag of a target that says it was superseded. It is raised once and never lowered. While it
 /// is not raised, bytes may be sent to its target.
@@ -103,6 +105,7 @@ pub struct Target {
     gate: Arc<Gate>,
     draining: AtomicBool,
     deferred: CoarseDeadline,
+    failing: CoarseDeadline,
     unproved: AtomicBool,
     load: AtomicUsize,
     failed_connects: AtomicUsize,
@@ -124,6 +127,7 @@ impl Target {
             gate,
             draining: AtomicBool::new(false),
             deferred: CoarseDeadline::default(),
+            failing: CoarseDeadline::default(),
             unproved: AtomicBool::new(false),
             load: AtomicUsize::new(0),
             failed_connects: AtomicUsize::new(0),
@@ -343,6 +347,7 @@ impl Target {
     /// tried first if there are any.
     pub fn defer(&self) {
         self.deferred.set(DEFERRED_FOR);
+        self.failing.set(FAILING_FOR);
         self.doubt();
         self.failed_connects.fetch_add(1, Ordering::Relaxed);
     }
@@ -351,6 +356,13 @@ impl Target {
     #[must_use]
     pub fn failed_connects(&self) -> usize {
         self.failed_connects.load(Ordering::Relaxed)
+    }
+
+    /// Whether a connect failed within the last ten seconds, and no new session has had an answer
+    /// since.
+    #[must_use]
+    pub fn is_failing(&self) -> bool {
+        self.is_unproved() && self.failing.is_pending()
     }
 
     pub(crate) fn is_deferred(&self) -> bool {

@@ -111,6 +111,7 @@ pub fn service(
         addr: master.dialled.to_string(),
         epoch: master.epoch,
         run_id: master.run_id.as_deref().map(str::to_owned),
+        connects_fail: master.connects_fail,
         age_s: age(master.since),
     });
     let (voters, majority) = seen.quorum;

@@ -174,6 +174,7 @@ mod tests {
             run_id: None,
             since,
             sessions: 0,
+            connects_fail: false,
         }
     }
 

@@ -116,6 +116,8 @@ pub struct MasterSnapshot {
     pub since: Instant,
     /// Its current sessions.
     pub sessions: usize,
+    /// New connections of sessions to it fail; see [`target::Target::is_failing`].
+    pub connects_fail: bool,
 }
 
 /// One sentinel.

@@ -105,6 +105,7 @@ mod tests {
             run_id: None,
             since: at,
             sessions: 0,
+            connects_fail: false,
         }
     }
 

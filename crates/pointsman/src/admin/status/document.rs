@@ -228,6 +228,9 @@ pub struct TargetStatus {
     pub epoch: u64,
     /// Run id of its process, if known.
     pub run_id: Option<String>,
+    /// Whether new connections of sessions to it fail: one did within the last ten seconds, and no
+    /// new session has had an answer since.
+    pub connects_fail: bool,
     /// Seconds since the commit.
     pub age_s: f64,
 }

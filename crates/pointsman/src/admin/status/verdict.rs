@@ -14,6 +14,9 @@ const EXPIRES_SOON: i64 = 7 * 86_400;
 /// Why traffic is held in the state `unconfirmed`.
 const UNCONFIRMED: &str =
     "the master may have been replaced, waiting for confirmation by the sentinels";
+/// The problem of a master whose probe, on a connection from before, works.
+const CONNECTS_FAIL: &str = "new connections of clients to it fail; \
+                             check its maxclients, its tcp-backlog and the network";
 
 /// How bad it is. The most severe one is the smallest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize)]
@@ -156,10 +159,13 @@ impl ServiceStatus {
         )
     }
 
-    /// What is known to be wrong with the master in force.
+    /// What is known to be wrong with the master in force. Sessions cannot connect to one that is
+    /// unreachable either, so that explains nothing.
     fn master_problem(&self) -> Option<&str> {
         let master = self.target.as_ref()?;
-        self.nodes.iter().find(|it| it.addr == master.name)?.problem.as_deref()
+        let node = self.nodes.iter().find(|it| it.addr == master.name)?;
+        let refuses = master.connects_fail && node.role == "master";
+        node.problem.as_deref().or_else(|| refuses.then_some(CONNECTS_FAIL))
     }
 
     fn overridden(&self) -> Option<String> {

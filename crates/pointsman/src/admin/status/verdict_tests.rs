@@ -87,6 +87,7 @@ fn healthy(name: &str) -> ServiceStatus {
             addr: "a".to_owned(),
             epoch: 0,
             run_id: None,
+            connects_fail: false,
             age_s: 1.0,
         }),
         outage_s: None,
@@ -310,6 +311,21 @@ fn explains_suspicion() {
             &format!("The master a {how}; sessions stay on it until the sentinels decide."),
         );
     }
+    let fail = "new connections of clients to it fail; check its maxclients, its tcp-backlog and \
+                the network";
+    for (role, how) in [
+        ("master", format!(" may have failed: {fail}")),
+        ("unreachable", " is unreachable".to_owned()),
+    ] {
+        expect(
+            |it| {
+                (it.state, it.nodes[0].role) = ("suspect", role);
+                it.target.iter_mut().for_each(|master| master.connects_fail = true);
+            },
+            Severity::Warning,
+            &format!("The master a{how}; sessions stay on it until the sentinels decide."),
+        );
+    }
     let disk = || Some("it answers -MISCONF and refuses writes".to_owned());
     for (role, how) in [("master", " may have failed"), ("unreachable", " is unreachable")] {
         expect(
@@ -353,6 +369,14 @@ fn warns_of_concerns_while_traffic_flows() {
             it.sentinels[0].up = false;
         },
         "a: it answers -MISCONF and refuses writes",
+    );
+    let refuse = |it: &mut ServiceStatus| {
+        it.target.iter_mut().for_each(|master| master.connects_fail = true);
+    };
+    warns(
+        refuse,
+        "a: new connections of clients to it fail; check its maxclients, its tcp-backlog and the \
+         network",
     );
     warns(|it| it.minority = true, "only a minority of the sentinels is reachable");
     warns(|it| it.disagreement = true, "the sentinels disagree");

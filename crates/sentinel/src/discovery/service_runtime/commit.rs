@@ -56,6 +56,7 @@ impl ServiceRuntime {
             run_id,
             since: published_at,
             sessions: 0,
+            connects_fail: false,
         });
         self.publish(links);
     }

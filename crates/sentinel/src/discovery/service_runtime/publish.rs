@@ -141,6 +141,7 @@ impl ServiceRuntime {
             master: self.master.clone().map(|master| MasterSnapshot {
                 epoch: self.machine.committed().map_or(master.epoch, |it| it.epoch),
                 sessions: target.as_ref().map_or(0, |it| it.load()),
+                connects_fail: target.as_ref().is_some_and(|it| it.is_failing()),
                 ..master
             }),
             stopped_since: self.stopped_since,

@@ -47,6 +47,7 @@ fn discovery(holding: bool, port: u16, generation: u64, epoch: u64) -> Input {
         run_id: None,
         since: Instant::now(),
         sessions: 0,
+        connects_fail: false,
     };
     Input::Discovery(DiscoveryState { holding, master: Some(master) })
 }
