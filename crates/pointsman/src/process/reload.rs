@@ -154,6 +154,7 @@ impl Reloader {
         drain.configure(settings::drain(config));
         self.log.set(&config.log);
         let certificates = ServedCertificate::list(services.tls().certificates(), config);
+        ServedCertificate::warn_of_expired(&certificates);
         let settings = EffectiveSettings::of(config, plan.connections.total, files, certificates);
         self.effective.set(EffectiveSettings { unread_secrets: unread, pending, ..settings });
         Ok(())
