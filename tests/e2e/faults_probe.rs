@@ -13,7 +13,7 @@ use harness::{
 };
 use serde_json::Value as Json;
 
-use crate::{PROGRAM, builder, metric};
+use crate::{DEDICATED, PROGRAM, builder, metric};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -36,6 +36,30 @@ fn connected_clients(admin: &mut Client) -> u32 {
     let info = admin.cmd(&["INFO", "clients"]).expect("INFO").to_string();
     let count = info.lines().find_map(|line| line.strip_prefix("connected_clients:"));
     count.and_then(|it| it.trim().parse().ok()).expect("a number of clients")
+}
+
+/// The probe has a connection from before, so the master looks well from there.
+#[test]
+fn names_full_master_in_verdict() {
+    let cluster = Cluster::builder().replicas(0).sentinels(1).start();
+    let pointsman = builder(&cluster).service_line(DEDICATED).start();
+    assert!(pointsman.client().cmd(&["SET", "before", "1"]).expect("SET").is_ok());
+    let mut admin = cluster.nodes()[0].client();
+    let full = connected_clients(&mut admin).to_string();
+    assert!(admin.cmd(&["CONFIG", "SET", "maxclients", &full]).expect("CONFIG SET").is_ok());
+    let (fail, mut clients) = ("new connections of clients to it fail", Vec::new());
+    wait_until("the verdict", PATIENCE, || {
+        let mut client = pointsman.client();
+        client.send(&encode(&["GET", "before"])).expect("GET");
+        clients.push(client);
+        let status = status(&pointsman);
+        if status.contains(fail) { Ok(()) } else { Err(status) }
+    });
+    assert!(admin.cmd(&["CONFIG", "SET", "maxclients", "1000"]).expect("CONFIG SET").is_ok());
+    wait_until("a client to be served", PATIENCE, || {
+        pointsman.client().cmd(&["PING"]).is_ok_and(|it| it.text() == Some("PONG"))
+    });
+    wait_until("the end of the warning", PATIENCE, || !status(&pointsman).contains(fail));
 }
 
 #[test]

@@ -42,8 +42,8 @@ fn step(title: &'static str, args: &str) -> Step {
 
 /// All tests of all crates, unless the arguments name a package.
 ///
-/// The end-to-end tests take most of the time, and mostly wait for Sentinel: with two per core they
-/// take half as long. A number of threads in the environment or the arguments takes precedence.
+/// The end-to-end tests take most of the time, and mostly wait for Sentinel: three per core use
+/// half of the cores. A number of threads in the environment or the arguments takes precedence.
 pub(crate) fn test(given: &[OsString]) -> Step {
     let ours = given.split(|arg| arg == "--").next().unwrap_or_default();
     let names = |arg: &OsString| {
@@ -60,13 +60,13 @@ pub(crate) fn test(given: &[OsString]) -> Step {
     in_parallel(step)
 }
 
-/// With two tests per core, unless the environment has a number.
+/// With three tests per core, unless the environment has a number.
 fn in_parallel(step: Step) -> Step {
     if std::env::var_os(THREADS).is_some() {
         return step;
     }
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    step.with(THREADS, cores.saturating_mul(2).to_string())
+    step.with(THREADS, cores.saturating_mul(3).to_string())
 }
 
 /// What a developer runs between two changes: at most four minutes on two cores once it is built.

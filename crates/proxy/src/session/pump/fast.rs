@@ -109,6 +109,7 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
             target: &self.target,
             context: &self.context,
             heard: &mut self.has_received,
+            stopping: self.leaving.is_stopping(),
             leaving: &mut self.leaving,
             stopwatch: &mut self.stopwatch,
             measured: &mut self.measured,

@@ -21,7 +21,8 @@ pub(crate) struct RequestForwarding<'a> {
     pub(crate) context: &'a WorkerContext,
     /// Whether the client has sent anything yet.
     pub(crate) heard: &'a mut bool,
-    /// Whether it stops after the request in progress.
+    /// Whether only the request in progress is forwarded.
+    pub(crate) stopping: bool,
     pub(crate) leaving: &'a mut Leaving,
     pub(crate) stopwatch: &'a mut Stopwatch,
     /// While stopping: bytes that the ledger has recorded and that were not written yet.
@@ -36,7 +37,7 @@ pub(crate) struct RequestForwarding<'a> {
 impl RequestForwarding<'_> {
     #[inline]
     fn permission(&mut self, waiting: &[u8], begun: usize) -> WritePermission {
-        if self.leaving.is_stopping() || *self.measured > 0 {
+        if self.stopping || *self.measured > 0 {
             self.measure(waiting, begun)
         } else {
             WritePermission::Unlimited

@@ -24,6 +24,7 @@ fn requests(
         target,
         context,
         heard: &mut heard,
+        stopping: false,
         leaving: &mut Leaving::No,
         stopwatch: &mut stopwatch,
         measured: &mut measured,
