@@ -49,7 +49,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::runtime::run_queue::{RunQueue, Weight};
 use crate::runtime::tasks::groups::TaskGroup;
-use crate::runtime::tasks::visits::Registered;
+use crate::runtime::tasks::visits::{Registered, Visitor};
 use crate::runtime::wake_flag::WakeFlag;
 
 type TaskFuture = Pin<Box<dyn Future<Output = ()>>>;
@@ -342,6 +342,7 @@ pub(crate) struct Tasks {
     free: Vec<u32>,
     /// The ready tasks in the order of their polls.
     ready: RunQueue<TaskKey>,
+    visitor: Option<Box<dyn Visitor>>,
 }
 
 impl Tasks {
@@ -353,6 +354,7 @@ impl Tasks {
             slots: Vec::with_capacity(FIRST_SLOTS),
             free: Vec::new(),
             ready: RunQueue::default(),
+            visitor: None,
         }
     }
 
@@ -414,7 +416,7 @@ impl Tasks {
     /// Queues a task for the next round, once. To be called between rounds.
     #[inline]
     pub(crate) fn wake(&mut self, key: TaskKey) {
-        // Keys without a task are handled in `wake_group`.
+        // Keys without a task (visitor, groups) are handled in `poll_gone`.
         if let Some(TaskSlot { task: Some(task), generation }) =
             self.slots.get_mut(key.index() as usize)
             && *generation == key.generation()
@@ -510,7 +512,7 @@ impl Tasks {
             .get_mut(key.index() as usize)
             .filter(|slot| slot.generation == key.generation());
         let Some(TaskSlot { task: Some(task), .. }) = slot else {
-            self.wake_group(key);
+            self.poll_gone(key);
             return Ok(false);
         };
         if light && task.weight.is_heavy() {

@@ -23,7 +23,7 @@ use crate::session::dial;
 use crate::session::hold::CHECK_INTERVAL;
 use crate::session::idle::IdleFacts;
 use crate::session::leave::{self, LeaveFacts, Leaving};
-use crate::session::pump::{Left, Pump, Stop, Stopped};
+use crate::session::pump::{BEGUN, Left, Pump, Stop, Stopped};
 use crate::session::refusals::Refused;
 use crate::session::upstream::TargetStream;
 use crate::shared::{Member, Promotion};
@@ -39,8 +39,13 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
             && self.first_end != Some(Side::Client)
             && !self.requests.has_ended()
             && self.replies.is_clear()
-            && self.measured == 0
+            && self.nothing_measured()
             && self.ledger.can_be_carried()
+    }
+
+    /// Whether no bytes are recorded in the ledger that were not written.
+    fn nothing_measured(&self) -> bool {
+        matches!(self.measured, 0 | BEGUN)
     }
 
     /// Whether a client that has ended its direction has received everything that it will ever get.
@@ -48,7 +53,7 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
     /// it: the target would only close, too.
     pub(in crate::session) fn is_finished(&self) -> bool {
         self.first_end == Some(Side::Client)
-            && self.measured == 0
+            && self.nothing_measured()
             && self.ledger.session_state() == SessionState::Quiet
             && self.replies.is_clear()
             && !self.is_interleaving()
@@ -59,7 +64,7 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
     /// Whether the target has answered everything that it was sent, and has not ended the
     /// connection.
     fn is_answered(&self) -> bool {
-        self.measured == 0
+        self.nothing_measured()
             && self.first_end != Some(Side::Upstream)
             && matches!(
                 self.ledger.session_state(),
@@ -75,7 +80,7 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
             self.ledger.session_state(),
             SessionState::Quiet | SessionState::Pinned | SessionState::Transaction
         );
-        between && self.ledger.owed() == 0 && self.measured == 0 && self.replies.is_clear()
+        between && self.ledger.owed() == 0 && self.nothing_measured() && self.replies.is_clear()
     }
 
     /// Records which side ended first.
@@ -313,10 +318,10 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
             self.rare().patience.set(leave::PATIENCE, waker);
         }
         if self.leaving == Leaving::WhenQuiet && self.is_due(|rare| &mut rare.patience, waker) {
-            self.leaving = match self.has_begun_request() {
-                true => Leaving::Completing,
-                false => Leaving::AtBoundary,
-            };
+            self.leaving = Leaving::AtBoundary;
+            if self.measured == 0 && self.has_begun_request() {
+                self.measured = BEGUN;
+            }
         }
         None
     }
@@ -357,9 +362,12 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
     fn may_leave(&mut self, idle: bool) -> bool {
         // What has begun is taken along by a session that continues elsewhere.
         let ends = self.is_draining() || !self.can_be_carried();
-        let begun = ends && self.leaving != Leaving::AtBoundary && self.has_begun_request();
-        if self.leaving == Leaving::Completing && !begun && self.requests.is_clear() {
-            self.leaving = Leaving::AtBoundary;
+        let is_awaited = self.leaving != Leaving::AtBoundary || self.measured == BEGUN;
+        let begun = ends && is_awaited && self.has_begun_request();
+        // What was read of it is written now, unless the target takes no requests.
+        let is_passed = self.requests.is_clear() || self.target.accepts_requests();
+        if self.measured == BEGUN && !begun && is_passed {
+            self.measured = 0;
         }
         let waits = ends && self.upstream.member().is_some_and(Member::is_to_be_sent);
         let facts = LeaveFacts {

@@ -53,18 +53,8 @@ pub(crate) enum Leaving {
     AfterReply,
     /// Ends when it happens to be quiet.
     WhenQuiet,
-    /// A part of a request was read that the ledger has not seen: is forwarded to its end, and then
-    /// no further.
-    Completing,
     /// Is forwarded to the end of the request under way and no further.
     AtBoundary,
-}
-
-impl Leaving {
-    /// Whether only the request under way is forwarded.
-    pub(crate) fn is_stopping(self) -> bool {
-        matches!(self, Self::Completing | Self::AtBoundary)
-    }
 }
 
 /// The facts that the decision depends on.
@@ -90,7 +80,7 @@ pub(crate) fn may_leave(leaving: Leaving, facts: LeaveFacts) -> bool {
         return false;
     }
     match (leaving, facts.state) {
-        (Leaving::No | Leaving::Notified | Leaving::Completing, _) => false,
+        (Leaving::No | Leaving::Notified, _) => false,
         (Leaving::AfterReply, SessionState::Quiet | SessionState::Ended) => {
             facts.has_received && facts.requests_idle && facts.replied
         }

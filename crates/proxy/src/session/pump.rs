@@ -62,6 +62,7 @@ use crate::session::report::SessionBase;
 use crate::session::rest::RestClock;
 use crate::session::upstream::TargetStream;
 
+pub(in crate::session) use forwarding::BEGUN;
 pub(crate) use start::Start;
 pub(crate) use stopped::{Left, Stop, Stopped};
 

@@ -10,13 +10,12 @@
 //! A worker that hangs answers nothing: the caller decides how long to wait. A request whose caller
 //! has gone is dropped, so no session is ended after an error was reported.
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-use crate::runtime::tasks::visits::Visit;
+use crate::runtime::tasks::visits::{Visit, VisitRequests, Visitor};
 use crate::runtime::tasks::{Tasks, WorkerHandle};
 use crate::session_row::{self, SessionId, SessionRow};
 
@@ -42,31 +41,6 @@ enum Question {
     List { from: u32, most: usize, reply: oneshot::Sender<SessionBatch> },
     /// Ends the session; whether there was one.
     Kill { id: SessionId, reply: oneshot::Sender<bool> },
-}
-
-/// The questions that wait for a worker.
-#[derive(Debug)]
-struct Questions {
-    worker: Arc<WorkerHandle>,
-    waiting: Mutex<VecDeque<Question>>,
-}
-
-impl Questions {
-    /// Adds a question and wakes the worker, unless too many are waiting.
-    fn ask(&self, question: Question) -> bool {
-        let mut waiting = self.waiting();
-        let has_room = waiting.len() < MAX_WAITING;
-        if has_room {
-            waiting.push_back(question);
-            self.worker.wake();
-        }
-        has_room
-    }
-
-    fn waiting(&self) -> MutexGuard<'_, VecDeque<Question>> {
-        // No critical section can panic half-way.
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// Why a worker has not answered.
@@ -98,22 +72,21 @@ pub enum KillError {
 #[derive(Debug, Clone)]
 pub struct SessionVisits {
     process: u32,
-    workers: Arc<[Arc<Questions>]>,
+    workers: Arc<[Arc<VisitRequests<Question>>]>,
 }
 
 impl SessionVisits {
     pub(super) fn new<'a>(workers: impl Iterator<Item = &'a Arc<WorkerHandle>>) -> Self {
-        let questions = |worker: &Arc<WorkerHandle>| {
-            Arc::new(Questions { worker: Arc::clone(worker), waiting: Mutex::default() })
-        };
-        Self { process: fastrand::u32(..), workers: workers.map(questions).collect() }
+        let requests =
+            |worker: &Arc<WorkerHandle>| Arc::new(VisitRequests::new(Arc::clone(worker)));
+        Self { process: fastrand::u32(..), workers: workers.map(requests).collect() }
     }
 
     /// The visitor of a worker.
     pub(super) fn visitor(&self, number: usize) -> Option<SessionVisitor> {
-        let questions = Arc::clone(self.workers.get(number)?);
+        let requests = Arc::clone(self.workers.get(number)?);
         let worker = u32::try_from(number).ok()?;
-        Some(SessionVisitor { process: self.process, worker, questions, listing: None })
+        Some(SessionVisitor { process: self.process, worker, requests, listing: None })
     }
 
     /// The number of workers.
@@ -162,9 +135,9 @@ impl SessionVisits {
         worker: usize,
         question: impl FnOnce(oneshot::Sender<T>) -> Question,
     ) -> Result<T, NoAnswer> {
-        let questions = self.workers.get(worker).ok_or(NoAnswer::Ended)?;
+        let requests = self.workers.get(worker).ok_or(NoAnswer::Ended)?;
         let (reply, answer) = oneshot::channel();
-        if !questions.ask(question(reply)) {
+        if !requests.send(question(reply), MAX_WAITING) {
             return Err(NoAnswer::Busy);
         }
         answer.await.map_err(|_| NoAnswer::Ended)
@@ -185,35 +158,36 @@ struct Listing {
 pub(super) struct SessionVisitor {
     process: u32,
     worker: u32,
-    questions: Arc<Questions>,
+    requests: Arc<VisitRequests<Question>>,
     listing: Option<Listing>,
 }
 
-impl SessionVisitor {
-    /// Visits a few sessions. Returns whether there is more to do.
-    pub(super) fn turn(&mut self, tasks: &mut Tasks) -> bool {
-        if self.listing.is_none() {
-            let question = self.questions.waiting().pop_front();
-            match question {
+impl Visitor for SessionVisitor {
+    fn turn(&mut self, tasks: &mut Tasks) -> bool {
+        let listing = match self.listing.take() {
+            Some(listing) => listing,
+            None => match self.requests.next() {
                 None => return false,
-                // Withdrawn if nobody waits for the answer.
                 Some(Question::Kill { id, reply }) => {
+                    // Withdrawn if nobody waits for the answer.
                     if !reply.is_closed() {
                         let _ = reply.send(kill(tasks, id));
                     }
+                    return true;
                 }
                 Some(Question::List { from: next, most, reply }) => {
-                    let (most, rows) = (most.max(1), Vec::new());
-                    self.listing = Some(Listing { next, most, rows, reply });
+                    Listing { next, most: most.max(1), rows: Vec::new(), reply }
                 }
-            }
-        }
-        if let Some(listing) = self.listing.take().filter(|it| !it.reply.is_closed()) {
+            },
+        };
+        if !listing.reply.is_closed() {
             self.listing = self.advance(listing, tasks);
         }
         true
     }
+}
 
+impl SessionVisitor {
     /// Visits some sessions. Returns the listing unless it is complete.
     fn advance(&self, mut listing: Listing, tasks: &mut Tasks) -> Option<Listing> {
         let (slots, begin) = (tasks.slots(), Instant::now());

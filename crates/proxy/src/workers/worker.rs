@@ -64,7 +64,7 @@ impl Worker {
             inboxes,
             reactor,
             splice_disabled,
-            mut visitor,
+            visitor,
         } = self;
         // In this order: the tasks are dropped first and still find what they need.
         let _clock = clock.enter();
@@ -73,7 +73,9 @@ impl Worker {
             pipe::disable();
         }
         let mut tasks = Tasks::new(handle);
-        let mut is_visited = false;
+        if let Some(visitor) = visitor {
+            tasks.set_visitor(Box::new(visitor));
+        }
         let mut listeners = Listeners { by_id: BTreeMap::new(), worker, inboxes };
         let end = drain.clone();
         tasks::spawn_essential(async move { end.reached(Phase::Stopped).await });
@@ -84,7 +86,7 @@ impl Worker {
             heartbeat::stall_if_asked(worker);
             tasks.run_round().map_err(|Panicked| WorkerError::Panicked { worker })?;
             // Without a limit of its own: it ends in time for the next beat.
-            let wait = (tasks.is_busy() || is_visited).then_some(&reactor::NO_WAIT);
+            let wait = tasks.is_busy().then_some(&reactor::NO_WAIT);
             let turn = reactor::poll_events(&mut events, wait, |key| tasks.wake(key))
                 .map_err(|source| WorkerError::Loop { worker, source })?;
             // Not in every turn, which would read the clock for each event of a calm worker.
@@ -94,10 +96,6 @@ impl Worker {
             if turn.woken {
                 tasks.collect_remote_wakes();
                 listeners.receive();
-                is_visited = true;
-            }
-            if is_visited {
-                is_visited = visitor.as_mut().is_some_and(|visitor| visitor.turn(&mut tasks));
             }
         }
         Ok(())

@@ -41,10 +41,7 @@ pub(crate) fn wake(group: TaskGroup) {
 }
 
 impl Tasks {
-    /// Called for a key whose task is gone: wakes the tasks of its group, if it is the key of a
-    /// group.
-    #[cold]
-    #[inline(never)]
+    /// Wakes the tasks of the group that this key is of, if it is one of a group.
     pub(super) fn wake_group(&self, key: TaskKey) {
         let group = NonZeroU32::new(key.generation()).map(TaskGroup);
         if key.index() != GROUP || group.is_none() {

@@ -12,7 +12,9 @@ use crate::io::buffer;
 use crate::io::flow::{ForwardingPolicy, WritePermission};
 use crate::latency::Stopwatch;
 use crate::service::Hint;
-use crate::session::leave::Leaving;
+
+/// In the place of a number of bytes: a request has begun that the ledger has not seen.
+pub(crate) const BEGUN: u32 = u32::MAX;
 
 /// The policy from client to target.
 pub(crate) struct RequestForwarding<'a> {
@@ -21,11 +23,11 @@ pub(crate) struct RequestForwarding<'a> {
     pub(crate) context: &'a WorkerContext,
     /// Whether the client has sent anything yet.
     pub(crate) heard: &'a mut bool,
-    /// Whether only the request in progress is forwarded.
+    /// Whether to stop after the request in progress.
     pub(crate) stopping: bool,
-    pub(crate) leaving: &'a mut Leaving,
     pub(crate) stopwatch: &'a mut Stopwatch,
-    /// While stopping: bytes that the ledger has recorded and that were not written yet.
+    /// While stopping: bytes that the ledger has recorded and that were not written yet, or
+    /// [`BEGUN`].
     pub(crate) measured: &'a mut u32,
     /// The ledger records bytes when they leave on a shared connection, and not when they are
     /// written to it.
@@ -61,14 +63,13 @@ impl RequestForwarding<'_> {
     /// session may end.
     #[cold]
     fn measure(&mut self, waiting: &[u8], begun: usize) -> WritePermission {
-        if *self.measured > 0 {
-            return WritePermission::Limited(*self.measured as usize);
-        }
-        let completes = *self.leaving == Leaving::Completing;
-        if completes && (self.deferred || waiting.is_empty()) {
+        let has_begun = *self.measured == BEGUN;
+        if has_begun && (self.deferred || waiting.is_empty()) {
             return WritePermission::Unlimited;
         }
-        *self.leaving = Leaving::AtBoundary;
+        if *self.measured > 0 && !has_begun {
+            return WritePermission::Limited(*self.measured as usize);
+        }
         let may_end = match self.ledger.session_state() {
             SessionState::Opaque => return WritePermission::Unlimited,
             SessionState::Transaction | SessionState::Blocked | SessionState::Subscribed => false,
@@ -77,7 +78,7 @@ impl RequestForwarding<'_> {
             | SessionState::Pinned
             | SessionState::Quiet => self.ledger.at_boundary(Direction::Request),
         };
-        if may_end && !completes {
+        if may_end && !has_begun {
             return WritePermission::Blocked;
         }
         if begun > 0 {
@@ -87,8 +88,8 @@ impl RequestForwarding<'_> {
         }
         // These bytes came in one read, so there are far fewer than 4 GiB; the rest of a longer
         // request is measured when this has been written.
-        let waiting = waiting.get(..u32::MAX as usize).unwrap_or(waiting);
-        *self.measured = u32::try_from(self.ledger.request_one(waiting)).unwrap_or(u32::MAX);
+        let waiting = waiting.get(..BEGUN as usize - 1).unwrap_or(waiting);
+        *self.measured = u32::try_from(self.ledger.request_one(waiting)).unwrap_or(BEGUN - 1);
         WritePermission::Limited(*self.measured as usize)
     }
 }

@@ -8,7 +8,6 @@ use target::{ClockReading, ReplyPolicy, TargetWriter};
 use crate::context::WorkerContext;
 use crate::io::flow::{ForwardingPolicy, WritePermission};
 use crate::latency::Stopwatch;
-use crate::session::leave::Leaving;
 use crate::session::pump::forwarding::{ReplyForwarding, RequestForwarding};
 use crate::testing::{SOON, context, destination};
 
@@ -25,7 +24,6 @@ fn requests(
         context,
         heard: &mut heard,
         stopping: false,
-        leaving: &mut Leaving::No,
         stopwatch: &mut stopwatch,
         measured: &mut measured,
         deferred: false,

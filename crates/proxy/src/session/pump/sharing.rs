@@ -129,7 +129,7 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
             && self.target.reply_policy() == ReplyPolicy::Pass;
         let settled = (!is_owed || takes_replies) && !self.is_interleaving();
         let stays = match promotes {
-            true => self.leaving == Leaving::AtBoundary,
+            true => self.leaving == Leaving::AtBoundary && self.measured == 0,
             false => self.leaving != Leaving::No,
         };
         if !settled || stays || self.target.fence().is_raised() {
