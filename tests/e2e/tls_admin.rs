@@ -214,6 +214,28 @@ fn requires_certificate_for_orders_not_probes() {
     assert_eq!(http_get(admin, "/alive").expect("a response").0, 200);
 }
 
+/// A section that is taken away takes its demand for certificates along at the restart only.
+#[test]
+fn demands_certificates_until_a_restart() {
+    let cluster = small();
+    let clients = Authority::new("Clients CA");
+    let client_ca = clients.write(cluster.folder(), "clients.crt");
+    let rules = format!("client_certificates = \"required\"\nclient_ca_file = {client_ca:?}");
+    let scene = Scene::start(&cluster, &rules);
+    let known = clients.issue(&["operator"]);
+    let tls = Tls::with(&scene.authority, NAME, Some(&known), &[&harness::TLS13]);
+    let connect = || HttpsClient::connect(scene.pointsman.admin(), &tls).expect("a connection");
+    let file = std::fs::read_to_string(scene.config()).expect("the file");
+    write(&scene.config(), file.split("[admin.tls]").next().expect("a part"));
+    wait_until("the report", PATIENCE, || {
+        let (_, status) = connect().get("/status").expect("a response");
+        let status: serde_json::Value = serde_json::from_str(&status).expect("JSON");
+        let pending = status["config"]["pending_restart"].to_string();
+        if pending.contains("admin.tls") { Ok(()) } else { Err(pending) }
+    });
+    assert_eq!(scene.get("/metrics").0, 403, "without a certificate");
+}
+
 #[test]
 fn refuses_versions_of_admin_not_configured() {
     let cluster = small();

@@ -36,8 +36,9 @@ pub(crate) struct PreparedServers {
     changed: Vec<(String, ServerSettings, Change)>,
     /// The services that have certificates.
     kept: BTreeSet<String>,
-    /// Whether the admin server requires a client certificate.
-    certificate_required: bool,
+    /// Whether the admin server requires a client certificate. `None` without its section, which
+    /// changes nothing before a restart.
+    certificate_required: Option<bool>,
 }
 
 #[derive(Debug)]
@@ -93,10 +94,11 @@ impl TlsServers {
         let servers = self.lock();
         let services = config.services.iter().map(|it| (&*it.name, it.tls.server_settings()));
         let admin = self.admin.as_ref().map(|_| (ADMIN, config.admin.tls.server_settings()));
+        let required = config.admin.tls.requires_certificate();
         let mut prepared = PreparedServers {
             changed: Vec::new(),
             kept: BTreeSet::from([ADMIN.to_owned()]),
-            certificate_required: config.admin.tls.requires_certificate(),
+            certificate_required: config.admin.tls.server_settings().map(|_| required),
         };
         for (name, settings) in services.chain(admin) {
             let Some(settings) = settings else { continue };
@@ -132,8 +134,9 @@ impl TlsServers {
             }
         }
         servers.retain(|name, _| prepared.kept.contains(name));
-        if let (Some(admin), Some(made)) = (&self.admin, servers.get(ADMIN)) {
-            let certificate_required = prepared.certificate_required;
+        if let (Some(admin), Some(made), Some(certificate_required)) =
+            (&self.admin, servers.get(ADMIN), prepared.certificate_required)
+        {
             admin.set(TlsRules { server: made.server.clone(), certificate_required });
         }
     }
