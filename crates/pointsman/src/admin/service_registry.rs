@@ -1,8 +1,7 @@
 //! The services as reports and commands see them.
 //!
-//! The main loop replaces the list at each reload; the admin
-//! server reads it. A service that is being removed stays in the list until its last session has
-//! ended.
+//! The main loop replaces the list at each reload; the admin server reads it. A service that is
+//! being removed stays in the list until its last session has ended.
 
 use std::sync::Arc;
 
