@@ -24,9 +24,8 @@ use crate::connection_clock::ConnectionClock;
 use crate::listener::{AdminListener, Stream};
 use crate::log_limit::LogLimit;
 
-/// The first and the longest pause after a failed accept: short enough to answer a probe within its
-/// second.
-const BACKOFF: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(10));
+/// The pause after a failed accept: short enough to answer a probe within its second.
+const BACKOFF: Duration = Duration::from_millis(5);
 
 /// The pause after an attempt that failed for lack of descriptors while no connection was waiting.
 const RECHECK: Duration = Duration::from_millis(20);
@@ -59,12 +58,6 @@ impl Reserve {
     }
 }
 
-/// Backoff and log rate limit of a listener.
-struct AcceptErrors {
-    pause: Duration,
-    log: LogLimit,
-}
-
 /// Accepts connections until `stop` is set.
 pub(crate) async fn run(
     shared: Arc<ServerState>,
@@ -73,7 +66,7 @@ pub(crate) async fn run(
 ) {
     let stopped = stop.clone();
     let mut reserve = Reserve(Vec::new());
-    let mut errors = AcceptErrors { pause: BACKOFF.0, log: LogLimit::default() };
+    let mut log = LogLimit::default();
     loop {
         reserve.refill();
         let freed = shared.registry.freed.notified();
@@ -85,7 +78,6 @@ pub(crate) async fn run(
         };
         match accepted {
             Ok(stream) => {
-                errors.pause = BACKOFF.0;
                 admit(&shared, &listener, stream, reserve.0.len() < RESERVE, &stopped).await;
             }
             Err(error) if is_connection_error(&error) => {}
@@ -97,10 +89,10 @@ pub(crate) async fn run(
             },
             Err(error) => {
                 shared.registry.stats.count(|it| &mut it.accept_errors);
-                if let Some(repeated) = errors.log.admit(LOG_EVERY) {
+                if let Some(repeated) = log.admit(LOG_EVERY) {
                     warn!(%error, repeated, "admin listener failed to accept a connection");
                 }
-                rescue(&shared, &listener, &mut reserve, &mut errors, &stopped).await;
+                rescue(&shared, &listener, &mut reserve, &stopped).await;
             }
         }
     }
@@ -127,7 +119,6 @@ async fn rescue(
     shared: &Arc<ServerState>,
     listener: &AdminListener,
     reserve: &mut Reserve,
-    errors: &mut AcceptErrors,
     stop: &watch::Receiver<bool>,
 ) {
     let freed = reserve.release_one() || shared.registry.evict();
@@ -138,10 +129,7 @@ async fn rescue(
         // connection is there, none is kept waiting: the system reports a lack of descriptors
         // before it looks into the queue.
         match poll_fn(|cx| Poll::Ready(listener.poll_accept(cx))).await {
-            Poll::Ready(Ok(stream)) => {
-                errors.pause = BACKOFF.0;
-                return admit(shared, listener, stream, true, stop).await;
-            }
+            Poll::Ready(Ok(stream)) => return admit(shared, listener, stream, true, stop).await,
             Poll::Ready(Err(_)) => {}
             Poll::Pending => return,
         }
@@ -149,9 +137,8 @@ async fn rescue(
     let mut stop = stop.clone();
     tokio::select! {
         _ = stop.wait_for(|stop| *stop) => {}
-        () = tokio::time::sleep(errors.pause) => {}
+        () = tokio::time::sleep(BACKOFF) => {}
     }
-    errors.pause = (errors.pause * 2).min(BACKOFF.1);
 }
 
 /// Finds a slot for a connection and serves it, or drops it.

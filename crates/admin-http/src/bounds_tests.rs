@@ -2,6 +2,8 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -9,7 +11,7 @@ use bytes::Bytes;
 use tokio::sync::mpsc;
 
 use crate::testing::{
-    FakeReporter, TEST_TIMEOUT, ask, connect, fake_reporter, get, loopback, serve, stop,
+    FakeReporter, TEST_TIMEOUT, ask, connect, fake_reporter, get, loopback, receive, serve, stop,
     until_closed, wait_for,
 };
 use crate::{Handle, Handler, Reply, Request, Server, ServerSettings, Verdict};
@@ -154,7 +156,8 @@ fn answers_probe_despite_clients_that_do_not_read() {
 
 #[test]
 fn closes_only_one_connection_on_reporter_panic() {
-    let reporter = Arc::new(FakeReporter { verdict: Verdict::no("unhealthy"), metrics: 0 });
+    let verdict = Verdict::unless(vec!["unhealthy".to_owned()]);
+    let reporter = Arc::new(FakeReporter { verdict, metrics: 0 });
     let handle = serve(ServerSettings::default(), reporter);
     let mut stream = connect(&handle);
     stream.write_all(b"GET /status HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
@@ -277,4 +280,50 @@ fn stops_server_when_handle_is_dropped() {
     let address = handle.addresses()[0];
     drop(handle);
     wait_for("the listener to be closed", || TcpStream::connect(address).is_err());
+}
+
+/// Reports, of which the first takes until it is told to end, and how many there had been at each
+/// probe.
+struct Reports {
+    made: AtomicUsize,
+    begun: Mutex<std::sync::mpsc::Receiver<()>>,
+    at_probe: Mutex<Option<usize>>,
+}
+
+impl Handler for Reports {
+    fn answer(&self, request: &Request<'_>) -> Reply {
+        if request.path() == "/alive" {
+            *self.at_probe.lock().unwrap() = Some(self.made.load(Relaxed));
+        } else if self.made.fetch_add(1, Relaxed) == 0 {
+            let _ = self.begun.lock().unwrap().recv_timeout(TEST_TIMEOUT);
+        }
+        Reply::text(200, "ok\n")
+    }
+}
+
+#[test]
+fn answers_probes_before_reports_that_wait() {
+    let settings = ServerSettings { max_connections: 32, ..ServerSettings::default() };
+    let (end, begun) = std::sync::mpsc::channel();
+    let (made, at_probe) = (AtomicUsize::new(0), Mutex::default());
+    let reports = Arc::new(Reports { made, begun: Mutex::new(begun), at_probe });
+    let server = Server::bind(&loopback(), settings).unwrap();
+    let server = server.route("/alive", reports.clone()).route("/status", reports.clone());
+    let handle = server.serve(fake_reporter()).unwrap();
+    let asking: Vec<TcpStream> = (0..32)
+        .map(|_| {
+            let mut stream = connect(&handle);
+            stream.write_all(b"GET /status HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n").unwrap();
+            stream
+        })
+        .collect();
+    wait_for("the first report", || reports.made.load(Relaxed) == 1);
+    let mut probe = connect(&handle);
+    probe.write_all(b"GET /alive HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    end.send(()).unwrap();
+    assert_eq!(receive(&mut probe, false).status, 200);
+    let made = reports.at_probe.lock().unwrap().unwrap();
+    assert!(made <= 4, "{made} reports were made before a probe");
+    wait_for("the other reports", || reports.made.load(Relaxed) >= 31);
+    drop(asking);
 }

@@ -33,7 +33,7 @@ use crate::listener::Stream;
 use crate::log_limit::LogLimit;
 use crate::registry::{ConnectionSlot, Registry, SharedClock, lock};
 use crate::report::Reporter;
-use crate::routes::{Body, Origin, Reply, Routes};
+use crate::routes::{Body, Origin, PROBES, Reply, Routes};
 use crate::settings::ServerSettings;
 
 /// The smallest buffer that hyper accepts.
@@ -51,6 +51,8 @@ pub(crate) struct ServerState {
     pub(crate) routes: Routes,
     pub(crate) reporter: Arc<dyn Reporter>,
     pub(crate) registry: Registry,
+    /// Held by the request that is next to be answered, unless it is a probe.
+    pub(crate) turn: tokio::sync::Mutex<()>,
     /// The endless responses that may begin.
     pub(crate) streams: Arc<Semaphore>,
     /// TLS of the network addresses, if they have it.
@@ -177,7 +179,10 @@ async fn respond(
     let reply = match &refused {
         _ if !is_small => Reply::text(413, "request body too large; send no body\n"),
         Some(refusal) => refusal.reply(),
-        None => decide(shared, &parts, origin),
+        None => {
+            take_turn(shared, &parts, clock).await;
+            decide(shared, &parts, origin)
+        }
     };
     let stats = &shared.registry.stats;
     stats.count(|it| &mut it.requests);
@@ -193,6 +198,19 @@ async fn respond(
     let is_outdated = tls.zip(session).is_some_and(|(tls, session)| !tls.is_current(session));
     let last = once || !is_small || refused.is_some() || is_outdated;
     build_response(reply, clock, last)
+}
+
+/// Lets a request that is no probe wait.
+///
+/// A report takes milliseconds, and many clients may ask for one. Before each, all connections are
+/// looked at, so that a probe waits for a few reports only, and not for all that were asked before.
+async fn take_turn(shared: &ServerState, parts: &Parts, clock: &SharedClock) {
+    if !PROBES.contains(&parts.uri.path()) {
+        lock(clock).queued(Instant::now());
+        let _turn = shared.turn.lock().await;
+        tokio::task::yield_now().await;
+        lock(clock).requested(Instant::now());
+    }
 }
 
 fn decide(shared: &ServerState, parts: &Parts, origin: Origin) -> Reply {

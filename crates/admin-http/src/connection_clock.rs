@@ -2,7 +2,7 @@
 //!
 //! At any time either the server owes the client something, or the client keeps the server waiting;
 //! in the second case a deadline applies. The same state tells which connection to evict when there
-//! are too many: the one that has kept the server waiting longest.
+//! are too many: the one that has kept the server waiting, or has waited for its turn, longest.
 
 use std::time::Instant;
 
@@ -15,7 +15,8 @@ enum RequestState {
     Handshaking,
     /// No byte of the next request has arrived.
     Waiting,
-    /// Part of the next request's header has arrived.
+    /// Part of the next request's header has arrived, or the request waits for its turn. Then it
+    /// may be evicted, too, so that many of them take no slot from a probe.
     Reading,
     /// The header is complete, and the response has not been handed over in full.
     Answering,
@@ -68,7 +69,12 @@ impl ConnectionClock {
         }
     }
 
-    /// A request header is complete.
+    /// The request has to wait for its turn.
+    pub(crate) fn queued(&mut self, now: Instant) {
+        self.enter(RequestState::Reading, now);
+    }
+
+    /// A request header is complete, or a request that waited has its turn.
     pub(crate) fn requested(&mut self, now: Instant) {
         self.enter(RequestState::Answering, now);
     }
@@ -97,7 +103,8 @@ impl ConnectionClock {
         self.state == RequestState::Streaming
     }
 
-    /// Since when the client has kept the server waiting; `None` while the server owes a response.
+    /// Since when the client has kept the server waiting, or waits for its turn; `None` while the
+    /// server owes a response.
     pub(crate) fn waiting_since(&self) -> Option<Instant> {
         match self.state {
             RequestState::Handshaking | RequestState::Waiting | RequestState::Reading => {

@@ -36,6 +36,11 @@ fn has_one_deadline_per_state() {
     clock.requested(start + 5 * SECOND);
     assert_eq!(clock.deadline(&settings), Some(start + 15 * SECOND));
     assert_eq!(clock.waiting_since(), None);
+    // While it waits for its turn it may be evicted.
+    clock.queued(start + 5 * SECOND);
+    assert_eq!(clock.deadline(&settings), Some(start + 10 * SECOND));
+    assert_eq!(clock.waiting_since(), Some(start + 5 * SECOND));
+    clock.requested(start + 5 * SECOND);
     clock.answered(start + 6 * SECOND);
     assert_eq!(clock.deadline(&settings), Some(start + 81 * SECOND));
     assert_eq!(clock.waiting_since(), Some(start + 6 * SECOND));

@@ -22,11 +22,6 @@ impl Verdict {
         Self { ok: true, reasons: Vec::new() }
     }
 
-    /// No, for this reason.
-    pub fn no(reason: impl Into<String>) -> Self {
-        Self { ok: false, reasons: vec![reason.into()] }
-    }
-
     /// Yes if `reasons` is empty.
     #[must_use]
     pub fn unless(reasons: Vec<String>) -> Self {

@@ -250,6 +250,7 @@ impl Server {
             routes: self.routes,
             tls: self.tls,
             handshake_log: Mutex::default(),
+            turn: tokio::sync::Mutex::default(),
             reporter,
             registry,
             keys: [RandomState::new(), RandomState::new()],
