@@ -41,6 +41,10 @@ const RESERVE: usize = 4;
 /// handshake, or without TLS and a request.
 const MOST_HANDSHAKES: usize = 2;
 
+/// After so many evictions the sockets of the evicted are closed, before they pile up. Not after
+/// each: a report may be made meanwhile, and a probe waits behind all others to be accepted.
+const EVICTIONS: u64 = 16;
+
 /// Descriptors that are held only to be released.
 struct Reserve(Vec<File>);
 
@@ -154,15 +158,13 @@ async fn admit(
         registry.stats.count(|it| &mut it.refused);
         return;
     }
-    if registry.is_full() && registry.evict() {
-        // So that sockets of evicted connections do not pile up while many new ones arrive.
-        tokio::task::yield_now().await;
-    }
+    let mut evicted = registry.is_full() && registry.evict();
     let clock = ConnectionClock::new(Instant::now());
     let is_secure = shared.tls.is_some() && matches!(stream, Either::Left(_));
     let clock = if is_secure { clock.handshaking() } else { clock };
     let most = shared.settings.max_connections / MOST_HANDSHAKES;
-    if is_secure && registry.evict_handshake(most) {
+    evicted |= is_secure && registry.evict_handshake(most);
+    if evicted && registry.stats.counts().evicted.is_multiple_of(EVICTIONS) {
         tokio::task::yield_now().await;
     }
     let clock = Arc::new(Mutex::new(clock));
