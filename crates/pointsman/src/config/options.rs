@@ -26,37 +26,33 @@ section! {
     ServiceConfig {
         /// Name of the service in logs, metrics, commands and the status.
         ///
-        /// Letters, digits, '.', '_' and '-'. Each service has its own name. It is also the name of
+        /// Letters, digits, '.', '_' and '-', different for each service. It is also the name of
         /// the master, unless master says otherwise.
         name: String = ValueKind::MasterName, Some("mymaster"), Live;
         /// Name of the master, as in the sentinels' "sentinel monitor" line; by default the name of
         /// the service.
         ///
-        /// Set it where two groups of sentinels use one name, such as mymaster: each service then
-        /// has its own name, its own sentinels and this master.
+        /// Set it where two groups of sentinels use one name, such as mymaster.
         master: Option<String> = ValueKind::MasterName, None, Restart;
         /// Addresses where clients of this master connect.
         ///
-        /// IP addresses with a port, IPv6 in brackets, and Unix sockets as "unix:/path". Two
-        /// services, or a service and the admin server, cannot share an address. `[::]:6379`
-        /// accepts IPv4 clients as well, unless net.ipv6.bindv6only is set or an IPv4 address with
-        /// the same port is configured. The file of a Unix socket has the mode unix_socket_mode. It
-        /// replaces a file left by a dead process and is removed on exit. With port 0 the kernel
-        /// chooses a port, which is useful in tests.
+        /// IP addresses with a port, IPv6 in brackets, and Unix sockets as "unix:/path". Each
+        /// address belongs to one service or the admin server. `[::]:6379` accepts IPv4 clients as
+        /// well, unless net.ipv6.bindv6only is set or an IPv4 address with the same port is
+        /// configured. The file of a Unix socket replaces one left by a dead process and is removed
+        /// on exit. With port 0 the kernel chooses a port.
         listen: Vec<ListenAddr> = ValueKind::Listen, Some("0.0.0.0:6379"), Live;
         /// Addresses where clients that only read connect; they are spread over the replicas. None
         /// by default.
         ///
-        /// The section replicas defines which replicas are eligible. A client stays on one
-        /// replica: the one with the fewest clients of this process when it connected. Requires
-        /// verify = "role".
+        /// The section replicas defines which replicas are eligible. A client stays on the replica
+        /// that had the fewest clients of this process when it connected. Requires verify = "role".
         replica_listen: Vec<ListenAddr> = ValueKind::Listen, Some(""), Live;
         /// Addresses on which clients reach any live sentinel; none by default.
         ///
-        /// For clients that support Sentinel where a Service exposes the sentinel port beside
-        /// Redis. A client stays on one sentinel; if that fails, the connection is closed. The
-        /// sentinels answer with the addresses of Redis itself, so these clients bypass Pointsman
-        /// for their data.
+        /// For clients that support Sentinel. A client stays on one sentinel; if that fails, the
+        /// connection is closed. The sentinels answer with the addresses of Redis itself, so these
+        /// clients bypass Pointsman for their data.
         sentinel_listen: Vec<ListenAddr> = ValueKind::Listen, Some(""), Live;
         /// Addresses where clients of this master connect with TLS, beside listen; none by default.
         ///
@@ -70,69 +66,64 @@ section! {
         /// octal.
         ///
         /// A client needs write permission to connect. The group of the file is that of the
-        /// process. Limits per source do not apply to these clients, because they have no address.
+        /// process. Limits per source do not apply to these clients.
         unix_socket_mode: String = ValueKind::Mode, Some("0660"), Restart;
         /// Sentinels to query, as host:port; required.
         ///
         /// DNS names are resolved repeatedly and may have several addresses. IPv6 addresses need
         /// brackets if a port follows. The default port is 26379. One reachable sentinel is enough
-        /// to find all sentinels of the master; list several, so that a start does not depend on
-        /// one of them.
+        /// to find all others; list several, so that a start does not depend on one of them.
         sentinels: Vec<Endpoint> = ValueKind::Endpoints, None, Live;
         /// Whether to use further sentinels that the configured ones report.
         ///
-        /// Turn it off if the reported addresses cannot be reached from here and address_map does
-        /// not solve that.
+        /// Turn it off if their addresses cannot be reached from here and address_map does not
+        /// help.
         learn_sentinels: bool = ValueKind::Bool, Some("true"), Live;
         /// Networks and names in which Redis nodes and learned sentinels may be; anywhere if it is
         /// empty.
         ///
         /// An entry is a network ("10.0.0.0/8"), an IP address, a name ("redis-0.example.com"), or
         /// all names below one ("*.redis-headless.cache.svc.cluster.local"). It is compared with
-        /// the address that the sentinels announce; where they announce names, list names.
-        /// Addresses outside are never connected to, whatever sentinels say, and raise
-        /// pointsman_alarm{alarm="outside_nodes"}: a failover to such a node stops traffic. The
-        /// configured sentinels, and what address_map names, need no entry. Set it wherever you
+        /// the address that the sentinels announce. Addresses outside are never connected to and
+        /// raise pointsman_alarm{alarm="outside_nodes"}: a failover to such a node stops traffic.
+        /// The configured sentinels, and what address_map names, need no entry. Set it wherever you
         /// know the answer.
         nodes: Vec<String> = ValueKind::Nodes, Some(""), Live;
         /// Timeout of one attempt to connect to the master.
         ///
-        /// A failed attempt is repeated until hold_timeout, because a master that does not answer
-        /// is likely to be replaced or to return.
+        /// A failed attempt is repeated until hold_timeout.
         connect_timeout: Duration = ValueKind::Duration, Some("1s"), Live;
         /// How long a client waits while there is no master.
         ///
-        /// The default covers an ordinary failover, so that clients see a pause and not an error.
-        /// Keep it below the timeout of your clients. When it expires, a request that was certainly
-        /// not forwarded is answered with an error on which clients retry (LOADING), and the
-        /// connection is closed.
-        /// See also admin.ready_without_master.
+        /// The default covers an ordinary failover. Keep it below the timeout of your clients. When
+        /// it expires, a request that was certainly not forwarded is answered with an error on
+        /// which clients retry (LOADING), and the connection is closed. See also
+        /// admin.ready_without_master.
         hold_timeout: Duration = ValueKind::Duration, Some("10s"), Live;
         /// What happens to sessions when the master is replaced: carry or close.
         ///
         /// "carry" connects every idle session to the new master and replays its state there
         /// (credentials, database, names), so that its client notices nothing. Sessions with a
-        /// request in flight, in a transaction, blocked or subscribed are closed, because only
-        /// their clients can decide what to do. "close" closes all sessions, and keeps no
-        /// credentials of clients in memory.
+        /// request in flight, in a transaction, blocked or subscribed are closed: only their
+        /// clients can decide what to do. "close" closes all sessions, and keeps no credentials of
+        /// clients in memory.
         sessions: Sessions = ValueKind::Choice(Sessions::NAMES), Some("carry"), Live;
         /// What happens to subscribed sessions when the master is replaced: close or replay.
         ///
         /// "close" closes them, so that their clients subscribe again and know that they may have
-        /// missed messages. "replay" subscribes again on the new master without the client
-        /// noticing: messages published in between are lost, because Pub/Sub stores none, and the
-        /// client is not informed. A session is closed if its names exceed 512 KiB, or if the names
-        /// of all sessions exceed 32 MiB. A change applies to sessions that begin after it.
+        /// missed messages. "replay" subscribes again on the new master, and the client does not
+        /// learn that messages in between are lost. A session is closed if its names exceed 512
+        /// KiB, or if the names of all sessions exceed 32 MiB. A change applies to sessions that
+        /// begin after it.
         subscriptions: Subscriptions = ValueKind::Choice(Subscriptions::NAMES), Some("close"), Live;
         /// Whether clients share connections to Redis: dedicated or shared.
         ///
         /// "shared" lets clients with the same user, database and protocol share few connections,
         /// which costs Redis and this process far less for many small requests. A client that needs
-        /// a connection of its own gets one, and gives it up again: transactions, subscriptions,
-        /// blocking commands, credentials to be checked, and commands that are not known. What
-        /// differs is listed in docs/shared-upstreams.md: WAIT after writes ends the session.
-        /// Requires sessions = "carry". Does not apply to sentinel_listen. A change applies to
-        /// sessions that begin after it.
+        /// a connection of its own (transactions, subscriptions, blocking or unknown commands,
+        /// credentials to be checked) gets one for a while. docs/shared-upstreams.md lists what
+        /// differs: WAIT after writes ends the session. Requires sessions = "carry". Does not apply
+        /// to sentinel_listen. A change applies to sessions that begin after it.
         upstream: Upstream = ValueKind::Choice(Upstream::NAMES), Some("dedicated"), Live;
         /// With upstream = "shared": connections per worker and group of clients.
         ///
@@ -141,57 +132,56 @@ section! {
         /// Commands that leave no state on their connection, in addition to the known commands;
         /// none by default.
         ///
-        /// A session that sent a command unknown to Pointsman is closed when the master is
-        /// replaced, because the command may have left any state on the connection: it may belong
-        /// to a module, or be renamed by rename-command. Commands of a newer server that the server
-        /// itself shows to be harmless are known. Name commands here that leave no state, in
-        /// any case, as "NAME" or "CONTAINER|SUBCOMMAND"; at most 1024. docs/commands.md lists the
-        /// known ones. pointsman_sessions_by_state{state="unknown_command"} counts the sessions
-        /// concerned, and the log names the command when such a session is closed. A change applies
-        /// to sessions that begin after it.
+        /// A session that sent an unknown command, of a module or renamed by rename-command, is
+        /// closed when the master is replaced: the command may have left any state on the
+        /// connection. Commands of a newer server that the server itself shows to be harmless are
+        /// known. Name the others that leave no state, in any case, as "NAME" or
+        /// "CONTAINER|SUBCOMMAND"; at most 1024. docs/commands.md lists the known ones.
+        /// pointsman_sessions_by_state{state="unknown_command"} counts the sessions concerned, and
+        /// the log names the command when such a session is closed. A change applies to sessions
+        /// that begin after it.
         stateless_commands: Vec<String> = ValueKind::Commands, Some(""), Live;
         /// Commands that clients may not send; [] for none. The default protects discovery.
         ///
         /// An entry is a command ("FLUSHALL"), a subcommand ("CONFIG|SET"), publishing to a channel
         /// or to all that begin so ("PUBLISH news:*", for SPUBLISH as well), or "@deployment": the
-        /// default, and all that changes which server has which role (docs/security.md lists it). A
-        /// client that may publish to __sentinel__:hello can announce sentinels of its own, so keep
-        /// the default entries when you add commands of your own. A refused request is answered
-        /// with -NOPERM, aborts its transaction, and is counted by
-        /// pointsman_refused_commands_total. In scripts and functions commands are not seen: set
-        /// the ACL of Redis as well. Unless this is [], bytes that are no request of Redis end the
-        /// connection. A change applies to sessions that begin after it.
+        /// default, and all that changes which server has which role. Keep the default entries when
+        /// you add your own: a client that may publish to __sentinel__:hello can announce
+        /// sentinels. A refused request is answered with -NOPERM, aborts its transaction, and is
+        /// counted by pointsman_refused_commands_total. Commands in scripts and functions are not
+        /// seen: set the ACL of Redis as well (docs/security.md). Unless this is [], bytes that are
+        /// no request of Redis end the connection. A change applies to sessions that begin after
+        /// it.
         refuse: Vec<String> = ValueKind::Refusals, Some(proxy::DEFAULT_REFUSALS), Live;
         /// Whether to announce failovers and drains to clients that request it with CLIENT
         /// MAINT_NOTIFICATIONS.
         ///
-        /// Recent client libraries request it automatically with RESP3 ("smart client handoffs").
-        /// They are notified when a failover begins, so that they extend their timeouts, and when
-        /// it is over. In a drain they are asked to move to another connection, and close the old
-        /// one between two commands. The master does not need to support the command: its refusal
-        /// is replaced by an OK.
+        /// Recent client libraries request it with RESP3 ("smart client handoffs"). They are
+        /// notified when a failover begins and when it is over, so that they extend their timeouts.
+        /// In a drain they are asked to move to another connection, and close the old one between
+        /// two commands. The master does not need to support the command: its refusal is replaced
+        /// by an OK.
         maintenance_push: bool = ValueKind::Bool, Some("true"), Live;
         /// Address to which clients are asked to move in a drain, as host:port: the address of this
         /// service as clients know it.
         ///
-        /// Only for clients that request an address; client libraries do, unless they are
-        /// configured with "none". Without this key such clients are not asked to move, and are
-        /// closed at a command boundary like any other. Use the name of the Kubernetes Service or
-        /// of the virtual address, never that of a single process. The port is required.
+        /// Use the name of the Kubernetes Service or of the virtual address, never that of a single
+        /// process. The port is required. Client libraries request an address unless they are
+        /// configured with "none"; without this key they are not asked to move, and are closed at a
+        /// command boundary like any other client.
         moving_to: Option<String> = ValueKind::Endpoint, None, Live;
         /// Time without any byte from a client after which its connection is closed; "0s" for
         /// never.
         ///
         /// Off by default, because Redis clients keep idle connections in pools, and blocked or
         /// subscribed clients send nothing. A client that stops in the middle of a request counts
-        /// as idle; one whose large value arrives slowly does not.
+        /// as idle.
         client_idle_timeout: Duration = ValueKind::DurationOrOff, Some("0s"), Live;
         /// Time from connecting to the first byte after which a client is closed; "0s" for never.
         ///
-        /// Set it where clients are not trusted, against connections that are opened and never
-        /// used. Until the first request is complete, the timeout applies to each further byte as
-        /// well. Keep it off or long for pools that connect in advance. Time spent waiting for a
-        /// master does not count.
+        /// Set it where clients are not trusted. Until the first request is complete, it applies to
+        /// each further byte as well. Keep it off or long for pools that connect in advance. Time
+        /// spent waiting for a master does not count.
         first_byte_timeout: Duration = ValueKind::DurationOrOff, Some("0s"), Live;
         /// How long the second direction may stay open after one side has closed; below 60s.
         ///
@@ -201,10 +191,9 @@ section! {
         /// How long a client waits for a replica that was ejected because it does not answer; "0s"
         /// for no limit.
         ///
-        /// Counts from the ejection (replicas.unanswered). An idle client is moved to another
-        /// replica at that moment; any other is closed at the end of this time, unless the replica
-        /// answers again. Keep it above the duration of the longest command of your readers.
-        /// Clients of a hung master are closed when another master is confirmed.
+        /// Counts from the ejection (replicas.unanswered), when idle clients move to another
+        /// replica. Keep it above the duration of the longest command of your readers. Clients of a
+        /// hung master are closed when another master is confirmed.
         silent_timeout: Duration = ValueKind::DurationOrOff, Some("10s"), Live;
         /// Idle time before TCP keepalive probes are sent, to clients and to Redis; "0s" turns them
         /// off.
@@ -212,13 +201,12 @@ section! {
         /// How long sent bytes may stay unacknowledged before a connection is closed; "0s" for the
         /// kernel's default.
         ///
-        /// Detects a peer without power or network within this time, instead of about 15 minutes by
-        /// the kernel's default.
+        /// Detects a peer without power or network within this time, instead of about 15 minutes.
         tcp_user_timeout: Duration = ValueKind::DurationOrOff, Some("30s"), Live;
         /// Whether values above 512 KiB are moved between sockets inside the kernel: on or off.
         ///
-        /// Saves a quarter to a half of the CPU time for such values. If the system does not allow
-        /// splice, they are copied. A change applies to connections opened after it.
+        /// Saves a quarter to a half of the CPU time for such values. They are copied where the
+        /// system does not allow splice. A change applies to connections opened after it.
         splice: Splice = ValueKind::Choice(Splice::NAMES), Some("on"), Live;
         /// Maximum number of client connections of this service; 0 for an equal share of the
         /// process's limit.
@@ -229,18 +217,17 @@ section! {
         max_connections: usize = ValueKind::Count(0, MAX_CONNECTIONS), Some("0"), Live;
         /// Maximum number of client connections from one source; 0 for no limit.
         ///
-        /// A source is an IPv4 address, or the first 64 bits of an IPv6 address. Many clients share
-        /// a source when a load balancer or NAT is in front. A client beyond the limit is answered
-        /// as with max_connections. If a change introduces the limit, clients that are connected by
-        /// then do not count.
+        /// A source is an IPv4 address, or the first 64 bits of an IPv6 address; many clients share
+        /// one behind a load balancer or NAT. A client beyond the limit is answered as with
+        /// max_connections. If a change introduces the limit, clients that are connected by then do
+        /// not count.
         max_connections_per_source: usize = ValueKind::Count(0, MAX_CONNECTIONS), Some("0"), Live;
         /// Networks whose clients may connect; everyone if it is empty.
         ///
-        /// Addresses and networks, for example "10.0.0.0/8" or "2001:db8::/32". It applies to all
-        /// addresses of the service. Behind a load balancer with the PROXY protocol, the address
-        /// that it reports counts. Clients of Unix sockets are not checked: the mode of the file
-        /// says who may connect. Another client receives "-DENIED ..." and is closed. A change
-        /// applies to new clients; `pointsman sessions --source` lists those that are connected.
+        /// For example "10.0.0.0/8" or "2001:db8::/32". It applies to all addresses of the service,
+        /// and to the address that a PROXY protocol header reports. Clients of Unix sockets are not
+        /// checked. Another client receives "-DENIED ..." and is closed. A change applies to new
+        /// clients; `pointsman sessions --source` lists those that are connected.
         allow: Vec<Network> = ValueKind::Networks, Some(""), Live;
         /// Networks whose clients may connect to replica_listen, in place of allow; the same as
         /// allow if it is empty.
@@ -251,34 +238,32 @@ section! {
         /// Networks of load balancers that send a PROXY protocol header, version 1 or 2; none by
         /// default.
         ///
-        /// Every TCP connection from these networks must begin with a header; one without is
-        /// refused. The address in the header then counts as the client's, for limits, allow, logs
-        /// and `pointsman sessions`. List the load balancers only: any host that may send a header
-        /// may claim any address. Connections from elsewhere are served as they are.
+        /// Every TCP connection from these networks must begin with a header. The address in it
+        /// then counts as the client's, for limits, allow, logs and `pointsman sessions`. List the
+        /// load balancers only: any host that may send a header may claim any address. Connections
+        /// from elsewhere are served as they are.
         proxy_protocol_from: Vec<Network> = ValueKind::Networks, Some(""), Live;
         /// How long a connection may take to send its PROXY protocol header.
         proxy_protocol_timeout: Duration = ValueKind::Duration, Some("3s"), Live;
         /// What a candidate must prove before traffic is sent to it: role, ping or tcp.
         ///
         /// "role" requires that ROLE reports a master and that PING is answered. "ping" requires
-        /// only the latter, for a user without the permission to run ROLE. "tcp" requires only that
-        /// a connection opens, and relies on the sentinels for everything else.
+        /// only the latter, for a user who may not run ROLE. "tcp" requires only that a connection
+        /// opens, and relies on the sentinels for everything else.
         verify: Verify = ValueKind::Choice(Verify::NAMES), Some("role"), Live;
         /// What to do while only a minority of the sentinels can be reached: keep, hold or cut.
         ///
         /// "keep" continues with the verified master, "hold" lets requests wait, and "cut" closes
         /// the sessions as well. The latter two protect against writes to a master that is being
-        /// replaced on the other side of a network partition, at the price of an outage. With
-        /// "hold" and "cut", three seconds without an answer from a majority count as a minority,
-        /// and only a majority ends it. A change takes effect at once, also in the middle of a
-        /// minority: "hold" then stops the traffic, and "keep" resumes it. After "cut", a master is
-        /// used again as soon as a reachable sentinel confirms it.
+        /// replaced on the other side of a network partition, at the price of an outage: three
+        /// seconds without an answer from a majority count as a minority, and only a majority ends
+        /// it. A change takes effect at once, also in the middle of a minority: with "keep" traffic
+        /// resumes, after "cut" as soon as a reachable sentinel confirms the master.
         minority: Minority = ValueKind::Choice(Minority::NAMES), Some("keep"), Live;
         /// Announced addresses and the addresses to connect to instead, for NAT and port mapping.
         ///
-        /// A table of "host:port" = "host:port". The left address is compared with the addresses
-        /// that sentinels announce, for masters, replicas and further sentinels. The default port
-        /// is 6379.
+        /// A table of "host:port" = "host:port". The left address is one that sentinels announce,
+        /// for masters, replicas and further sentinels. The default port is 6379.
         address_map: BTreeMap<Endpoint, Endpoint> = ValueKind::AddressMap, Some(""), Live;
     }
     with {
@@ -315,18 +300,18 @@ section! {
     DurabilityConfig {
         /// How many replicas must have a write before its client receives the reply; 0 for none.
         ///
-        /// A reply to a write is then held until the master has reported that many replicas, by
-        /// WAIT. Acknowledged writes survive the death of the master if Sentinel promotes one of
-        /// these replicas: with one replica, or with as many as there are, that is certain. Costs
-        /// one round trip between the nodes per group of writes. Clients need the permission to
-        /// run WAIT. See docs/durability.md. Applies to connections opened after a change.
+        /// The reply is held until the master has reported that many replicas, by WAIT.
+        /// Acknowledged writes survive the death of the master if Sentinel promotes one of these
+        /// replicas: with one replica, or with as many as there are, that is certain. Costs one
+        /// round trip between the nodes per group of writes. Clients need the permission to run
+        /// WAIT. See docs/durability.md. Applies to connections opened after a change.
         replicas: usize = ValueKind::Count(0, 16), Some("0"), Live;
         /// How long the master waits for the replicas.
         timeout: Duration = ValueKind::Duration, Some("1s"), Live;
         /// What a client receives whose write is not confirmed in time: error or close.
         ///
-        /// "error" puts "-NOREPLICAS ..." in place of the reply. "close" closes the connection. The
-        /// outcome of the write is unknown in both cases: it was made, and may be lost.
+        /// "error" puts "-NOREPLICAS ..." in place of the reply, "close" closes the connection. The
+        /// write was made, and may be lost.
         on_timeout: OnTimeout = ValueKind::Choice(OnTimeout::NAMES), Some("error"), Live;
     }
 }
@@ -337,8 +322,8 @@ section! {
         /// What readers get while no replica is eligible: reject or master.
         ///
         /// "reject" answers a new client with "-MASTERDOWN ...", on which clients retry later, and
-        /// closes the connection; no reader ever reaches the master. "master" sends readers to the
-        /// master until a replica is eligible again, and then closes them at a command boundary.
+        /// closes the connection. "master" sends readers to the master until a replica is eligible
+        /// again, and then closes them at a command boundary.
         empty: EmptyPool = ValueKind::Choice(EmptyPool::NAMES), Some("reject"), Live;
         /// A replica that lags by more than this gets no readers; "0s" for no limit.
         ///
@@ -346,14 +331,13 @@ section! {
         max_lag: Duration = ValueKind::DurationOrOff, Some("10s"), Live;
         /// A replica that lags by more than this many bytes gets no readers; 0 for no limit.
         ///
-        /// It becomes eligible again at half of this lag. The default is 64 MiB, which is the lag
-        /// at which a Redis master disconnects a replica after a minute
-        /// (client-output-buffer-limit).
+        /// It becomes eligible again at half of this lag. At the default, 64 MiB, a Redis master
+        /// disconnects a replica after a minute (client-output-buffer-limit).
         max_lag_bytes: usize = ValueKind::Count(0, MAX_LAG_BYTES), Some("67108864"), Live;
         /// A replica whose last answer is older than this gets no readers.
         ///
-        /// Each replica is probed once per timers.probe_replicas, and answers late while it runs a
-        /// long command.
+        /// It is probed once per timers.probe_replicas, and answers late while it runs a long
+        /// command.
         unanswered: Duration = ValueKind::Duration, Some("3s"), Live;
         /// How long an ineligible replica must be healthy without interruption before it gets
         /// readers again.
@@ -361,15 +345,15 @@ section! {
         /// How long after a failover the state of replication links, and the sentinels' view of
         /// them, are ignored.
         ///
-        /// Right after a failover, sentinels list every replica as disconnected. During this time,
-        /// the replica's own answers decide.
+        /// Right after a failover, sentinels list every replica as disconnected, and the replica's
+        /// own answers decide.
         settle: Duration = ValueKind::DurationOrOff, Some("2s"), Live;
         /// Number of clients per second that are moved from replicas with more clients to replicas
         /// with fewer; 0 for none.
         ///
-        /// Applies after a failover or a readmission, until no two replicas differ by more than one
-        /// client of this process. Only idle clients are moved, which do not notice it, and none
-        /// before the set of replicas has been unchanged for three seconds.
+        /// Applies after a failover or a readmission, when the set of replicas has been unchanged
+        /// for three seconds, until no two replicas differ by more than one client of this process.
+        /// Only idle clients are moved, which do not notice it.
         rebalance_per_second: usize = ValueKind::Count(0, 10_000), Some("10"), Live;
     }
 }
@@ -384,14 +368,13 @@ section! {
         username: Option<String> = ValueKind::Text, None, Live;
         /// The password itself; password_file or password_env are safer.
         ///
-        /// Never printed. There is no flag for it, because other users can read the command line.
+        /// Never printed. There is no flag for it: other users can read the command line.
         password: Option<Secret> = ValueKind::Secret, None, Live;
         /// File that contains the password; a line break at its end is ignored.
         ///
         /// At most 64 KiB. A relative path is relative to the working directory. The file is
-        /// watched: a changed password is used within seconds, without a change of the
-        /// configuration. While a server refuses it, the password before it stays in use there. A
-        /// file that is missing, empty, too large or does not respond leaves the password as it is.
+        /// watched: a changed password is used within seconds. While a server refuses it, or the
+        /// file cannot be read, the password before it stays in use.
         password_file: Option<String> = ValueKind::Path, None, Live;
         /// Name of the environment variable that contains the password.
         password_env: Option<String> = ValueKind::EnvName, None, Live;
@@ -461,23 +444,22 @@ section! {
         ///
         /// The pages contain addresses and counters, never passwords or data. By default only this
         /// host reaches them. "0.0.0.0:8888" is for scrapers, browsers and probes elsewhere, such
-        /// as those of Kubernetes, which come from the node; restrict it with a network policy or a
-        /// token. The image has 0.0.0.0:8888 as its default, in POINTSMAN_DEFAULT_ADMIN, since
-        /// nothing else reaches a container; every other setting of this key overrides that.
+        /// as those of Kubernetes; restrict it with a network policy or a token. In the image
+        /// 0.0.0.0:8888 is the default (POINTSMAN_DEFAULT_ADMIN), since nothing else reaches a
+        /// container.
         listen: Vec<SocketAddr> = ValueKind::ListenTcp, Some("127.0.0.1:8888"), Restart;
         /// Addresses with the same pages on which no command is accepted; none by default.
         ///
-        /// For a network that may see the state of the proxy and must not change it, while
-        /// admin.listen is reachable from elsewhere only.
+        /// For a network that may see the state of the proxy and must not change it.
         read_only_listen: Vec<SocketAddr> = ValueKind::ListenTcp, Some(""), Restart;
         /// Names under which browsers and other clients reach the admin server.
         ///
         /// The page, /status and commands are answered only if the Host header of the request is an
         /// IP address, a name without a dot, localhost, the name of a Kubernetes Service (*.svc,
         /// *.svc.cluster.local), the name of this host, or one of these names; otherwise a web page
-        /// elsewhere could read them through a name that leads here (DNS rebinding). Add the name
-        /// of an Ingress, for example "pointsman.example.com"; "*.example.com" stands for all names
-        /// below, and "*" turns the check off. Probes and /metrics are not checked.
+        /// elsewhere could read them (DNS rebinding). Add the name of an Ingress, for example
+        /// "pointsman.example.com"; "*.example.com" stands for all names below, and "*" turns the
+        /// check off. Probes and /metrics are not checked.
         hosts: Vec<String> = ValueKind::HostNames, Some(""), Live;
         /// Maximum number of connections to the admin server.
         ///
@@ -485,24 +467,23 @@ section! {
         max_connections: usize = ValueKind::Count(1, 4096), Some("64"), Restart;
         /// Whether /ready stays 200 when there has been no master for longer than hold_timeout.
         ///
-        /// All instances lose a master at the same time. If all become unready, Kubernetes has no
-        /// instance for clients: they are refused, until some seconds after the failover, instead
-        /// of held and then answered. "true" therefore suits several instances on one Service. With
-        /// "false", an instance that alone cannot reach Redis gets no new clients; this suits
-        /// failovers shorter than hold_timeout, or a load balancer that chooses between sites. An
-        /// instance is never ready before it has found its first master.
+        /// All instances lose a master at the same time. If all become unready, Kubernetes refuses
+        /// clients until some seconds after the failover, instead of letting them wait. "true"
+        /// therefore suits several instances on one Service. With "false", an instance that alone
+        /// cannot reach Redis gets no new clients; this suits failovers shorter than hold_timeout,
+        /// or a load balancer that chooses between sites. An instance is never ready before it has
+        /// found its first master.
         ready_without_master: bool = ValueKind::Bool, Some("true"), Live;
         /// Whether the admin server accepts commands: pause, resume and switchover.
         ///
         /// Requires a token or control_socket; otherwise any host that can reach the port could
-        /// stop the traffic. A reload that turns it on does not create control_socket, which needs
-        /// a restart.
+        /// stop the traffic. control_socket is created at the start only.
         control: bool = ValueKind::Bool, Some("false"), Live;
         /// Path of a Unix socket for commands, which needs no token.
         ///
-        /// Only the user of this process and root can use it: its mode is 0600, and the kernel
-        /// reports the user of the peer. The file is created at the start and removed on exit; its
-        /// folder must exist. A file left by a dead process is replaced.
+        /// Only the user of this process and root can use it (mode 0600, and the kernel reports the
+        /// user of the peer). It is created at the start and removed on exit; its folder must
+        /// exist. A file left by a dead process is replaced.
         control_socket: Option<String> = ValueKind::Path, None, Restart;
         /// File that contains the token for commands, which has at least 16 characters.
         ///
@@ -512,10 +493,10 @@ section! {
         control_token_env: Option<String> = ValueKind::EnvName, None, Live;
         /// File that contains the token for reading, which has at least 16 characters.
         ///
-        /// With a token for reading, everything but the probes requires it or the token for
-        /// commands: the page, /status and /metrics. Clients send "Authorization: Bearer TOKEN";
-        /// browsers ask for a user and a password, where the token is the password and the user
-        /// does not matter. The file is watched.
+        /// With it, everything but the probes requires this token or that for commands: the page,
+        /// /status and /metrics. Clients send "Authorization: Bearer TOKEN"; browsers ask for a
+        /// user and a password, where the token is the password and the user does not matter. The
+        /// file is watched.
         read_token_file: Option<String> = ValueKind::Path, None, Live;
         /// Name of the environment variable that contains the token for reading.
         read_token_env: Option<String> = ValueKind::EnvName, None, Live;
@@ -578,19 +559,18 @@ section! {
         /// Format of the lines: auto, human, json or journald.
         ///
         /// "auto" is human on a terminal, journald if the output is the systemd journal, and json
-        /// otherwise. On a terminal, the variable NO_COLOR turns colours off. The output is opened
-        /// once, at the start.
+        /// otherwise. On a terminal, the variable NO_COLOR turns colours off.
         format: LogFormat = ValueKind::Choice(LogFormat::NAMES), Some("auto"), Restart;
         /// Maximum number of lines per second from one call site; 0 for no limit.
         ///
-        /// Further lines are dropped and counted (pointsman_log_lines_suppressed_total), so that a
-        /// failover with ten thousand sessions does not cause ten thousand lines.
+        /// Further lines are dropped and counted (pointsman_log_lines_suppressed_total): a failover
+        /// with ten thousand sessions must not cause ten thousand lines.
         lines_per_second: usize = ValueKind::Count(0, 1_000_000), Some("100"), Live;
         /// Which sessions are logged when they end: off, failed or all.
         ///
         /// The line has the client, the target, the duration, bytes, commands, and the reason for
-        /// the end. A session has failed if it was ended neither by its client nor by an operator.
-        /// At level debug, every session is logged.
+        /// the end. A session has failed if neither its client nor an operator ended it. At level
+        /// debug, every session is logged.
         sessions: LoggedSessions = ValueKind::Choice(LoggedSessions::NAMES), Some("failed"), Live;
         /// Level of the lines about sessions: error, warn, info, debug or trace.
         sessions_level: LogLevel = ValueKind::Choice(LogLevel::NAMES), Some("info"), Live;
@@ -606,26 +586,23 @@ section! {
         /// Number of worker threads; 0 for one per core, by CPU affinity and the cgroup's quota.
         ///
         /// The number of cores is rounded down: with a quota of 1.5 there is one worker, and the
-        /// rest is left for discovery and probes. Workers own their sessions and sockets, so their
-        /// number does not change.
+        /// rest is left for discovery and probes.
         workers: usize = ValueKind::Count(0, 256), Some("0"), Restart;
         /// Maximum number of client connections of all services together; 0 to derive it from the
         /// memory.
         ///
-        /// The derived limit is 10000 per service (the default of Redis), or what the memory limit
-        /// of the cgroup or machine allows at 32 KiB per connection (8 KiB more per side with TLS),
-        /// if that is less. It does not follow the limit on open files, which container runtimes
-        /// set to a billion. A connection takes two open files; a configured limit for which the
-        /// system allows too few files is an error at the start.
+        /// The derived limit is 10000 per service, or what the memory limit of the cgroup or
+        /// machine allows at 32 KiB per connection (8 KiB more per side with TLS), if that is less.
+        /// It does not follow the limit on open files. A connection takes two open files; a
+        /// configured limit for which the system allows too few files is an error at the start.
         max_connections: usize = ValueKind::Count(0, MAX_CONNECTIONS), Some("0"), Live;
-        /// Maximum number of TLS handshakes of a service that wait for their clients; 0 to leave
-        /// an eighth of its free places.
+        /// Maximum number of TLS handshakes of a service that wait for their clients; 0 to leave an
+        /// eighth of its free places.
         ///
-        /// One more closes the oldest of the source that has the most; sources are counted as in
-        /// max_connections_per_source. The places are those of max_connections, of which
-        /// established sessions take theirs first. A waiting handshake computes nothing. It takes
-        /// up to 80 KiB, and 16 KiB once its worker keeps more than 16 MiB for all clients: then a
-        /// longer one is ended.
+        /// The places are those of max_connections, of which established sessions take theirs
+        /// first. One more handshake closes the oldest of the source that has the most (sources as
+        /// in max_connections_per_source). A waiting handshake takes up to 80 KiB, and 16 KiB once
+        /// its worker keeps more than 16 MiB for all clients: then a longer one is ended.
         max_handshakes: usize = ValueKind::Count(0, 65_536), Some("0"), Restart;
         /// Folder for the socket through which a new process takes over from this one (run
         /// --takeover).

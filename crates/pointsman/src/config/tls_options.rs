@@ -17,10 +17,9 @@ section! {
         ///
         /// A client gets the first certificate with the name that it asks for (SNI), or else the
         /// first of all. A file may contain its private key as well, as those of haproxy do. The
-        /// files are watched: changed ones are used for new sessions within seconds, all together;
-        /// if one of them is missing, does not fit its key, or has expired and that before it has
-        /// not, the certificates before stay in use, and this is reported. The end of their
-        /// validity is in the metrics and the status.
+        /// files are watched: changed ones are used for new sessions within seconds, all together.
+        /// If one is missing, does not fit its key, or has expired and that before it has not, the
+        /// certificates before stay in use, and this is reported.
         certificate_files: Vec<String> = ValueKind::Paths, Some(""), Live;
         /// Files with the private keys of certificate_files, in the same order; empty if each
         /// certificate's file contains its key.
@@ -64,16 +63,16 @@ section! {
         /// of the system without it.
         ///
         /// The files of this section are watched: changed ones are used for new connections within
-        /// seconds, all together; if one of them is missing or does not fit, those before them stay
-        /// in use, and this is reported.
+        /// seconds, all together. If one is missing or does not fit, those before stay in use, and
+        /// this is reported.
         ca_file: Option<String> = ValueKind::Path, None, Live;
         /// What is verified of a server's certificate: full, chain or none.
         ///
         /// "full" verifies that it is valid now, is issued by an authority in ca_file, and is for
-        /// the name or address that is dialled. Sentinels announce IP addresses unless they are
-        /// configured with announce-hostnames: then the certificates need these addresses, or
-        /// server_name. "chain" ignores names, as Redis itself does. "none" verifies nothing, so
-        /// anybody on the path can read and change everything.
+        /// the name or address that is dialled. Sentinels announce IP addresses unless they have
+        /// announce-hostnames: then the certificates need these addresses, or server_name. "chain"
+        /// ignores names, as Redis itself does. "none" verifies nothing, so anybody on the path can
+        /// read and change everything.
         verify: TlsVerification = ValueKind::Choice(TlsVerification::NAMES), Some("full"), Live;
         /// File with the certificate that is shown to servers with tls-auth-clients, in the PEM
         /// format; none by default.
@@ -107,18 +106,16 @@ section! {
         /// the authorities between it and a known one.
         ///
         /// With it, the page, /status, /metrics and commands need HTTPS. To turn TLS on or off
-        /// needs a restart; everything else of this section does not. The files are watched:
-        /// changed ones are used for new connections within seconds, all together; if one of them
-        /// is missing, does not fit, or has expired and that before it has not, those before stay
-        /// in use, and this is reported.
+        /// needs a restart. The files are watched: changed ones are used for new connections within
+        /// seconds, all together. If one is missing, does not fit, or has expired and that before
+        /// it has not, those before stay in use, and this is reported.
         certificate_file: Option<String> = ValueKind::Path, None, Live;
         /// File with the private key of certificate_file; not needed if that file contains it.
         key_file: Option<String> = ValueKind::Path, None, Live;
         /// Whether clients show a certificate: none, optional or required.
         ///
         /// With "required", everything except the probes is refused without a certificate that an
-        /// authority in client_ca_file has issued: a kubelet has none. It does not replace the
-        /// tokens.
+        /// authority in client_ca_file has issued. It does not replace the tokens.
         client_certificates: ClientCertificates =
             ValueKind::Choice(ClientCertificates::NAMES), Some("none"), Live;
         /// File with the authorities that issue the certificates of clients, in the PEM format.
