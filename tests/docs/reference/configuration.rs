@@ -50,14 +50,33 @@ listen = [\"0.0.0.0:8888\"]
 pub(crate) fn page() -> String {
     let mut out = HEAD.to_owned();
     let mut described = Vec::new();
-    for section in SECTIONS {
+    for (at, section) in SECTIONS.iter().enumerate() {
         let about = section.about.split_whitespace().collect::<Vec<_>>().join(" ");
         let _ = write!(out, "\n## `{}`\n\n{}\n", section.header(), fill(&about));
+        if let Some(first) = SECTIONS.iter().take(at).find(|it| has_same_keys(it, section)) {
+            let keys: Vec<_> = section.options.iter().map(|it| format!("`{}`", it.key)).collect();
+            let same = format!("Keys and defaults as in `{}`: {}.", first.header(), keys.join(", "));
+            let _ = write!(out, "\n{}\n", fill(&same));
+            continue;
+        }
         for option in section.options {
             let _ = write!(out, "\n{}\n", of_option(section, option, &mut described));
         }
     }
     out
+}
+
+/// Whether two sections have the same keys with the same meaning.
+fn has_same_keys(one: &ConfigSection, other: &ConfigSection) -> bool {
+    let keys = |section: &ConfigSection| -> Vec<_> {
+        let options = section.options.iter();
+        let parts = options.map(|it| {
+            let default = it.default_value().map(|value| value.to_toml());
+            (it.key, default, it.reload == Reload::Live, it.paragraphs())
+        });
+        parts.collect()
+    };
+    keys(one) == keys(other)
 }
 
 /// An option with its description, or with the option that had the description first.
@@ -72,9 +91,7 @@ fn of_option(
         None => String::new(),
     };
     let live = if option.reload == Reload::Live { ", *live*" } else { "" };
-    // Characters with a meaning in Markdown are escaped.
-    let text =
-        option.paragraphs().join(" ").replace('<', "\\<").replace('*', "\\*").replace('_', "\\_");
+    let text = escaped(&option.paragraphs().join(" "));
     let first = described.iter().find(|(_, known)| *known == text);
     let text = match first {
         Some((first, _)) => format!("As `{first}`."),
@@ -84,6 +101,23 @@ fn of_option(
         }
     };
     fill(&format!("**`{path}`**{default}{live}. {text}"))
+}
+
+/// Escapes the characters that have a meaning in Markdown. An underscore within a word has none.
+fn escaped(text: &str) -> String {
+    let mut out = String::new();
+    let mut last = ' ';
+    let mut rest = text.chars().peekable();
+    while let Some(c) = rest.next() {
+        let next = rest.peek().copied().unwrap_or(' ');
+        let within = last.is_ascii_alphanumeric() && next.is_ascii_alphanumeric();
+        if matches!(c, '<' | '*') || (c == '_' && !within) {
+            out.push('\\');
+        }
+        out.push(c);
+        last = c;
+    }
+    out
 }
 
 /// Breaks a text into lines of at most a hundred characters.
