@@ -55,7 +55,8 @@ pub(crate) fn page() -> String {
         let _ = write!(out, "\n## `{}`\n\n{}\n", section.header(), fill(&about));
         if let Some(first) = SECTIONS.iter().take(at).find(|it| has_same_keys(it, section)) {
             let keys: Vec<_> = section.options.iter().map(|it| format!("`{}`", it.key)).collect();
-            let same = format!("Keys and defaults as in `{}`: {}.", first.header(), keys.join(", "));
+            let same =
+                format!("Keys and defaults as in `{}`: {}.", first.header(), keys.join(", "));
             let _ = write!(out, "\n{}\n", fill(&same));
             continue;
         }

@@ -50,9 +50,9 @@ section! {
         replica_listen: Vec<ListenAddr> = ValueKind::Listen, Some(""), Live;
         /// Addresses on which clients reach any live sentinel; none by default.
         ///
-        /// For clients that support Sentinel. A client stays on one sentinel; if that fails, the
-        /// connection is closed. The sentinels answer with the addresses of Redis itself, so these
-        /// clients bypass Pointsman for their data.
+        /// For clients that support Sentinel: they get the addresses of Redis itself and bypass
+        /// Pointsman for their data. A client stays on one sentinel; if that fails, the connection
+        /// is closed.
         sentinel_listen: Vec<ListenAddr> = ValueKind::Listen, Some(""), Live;
         /// Addresses where clients of this master connect with TLS, beside listen; none by default.
         ///
@@ -87,7 +87,7 @@ section! {
         /// the address that the sentinels announce. Addresses outside are never connected to and
         /// raise pointsman_alarm{alarm="outside_nodes"}: a failover to such a node stops traffic.
         /// The configured sentinels, and what address_map names, need no entry. Set it wherever you
-        /// know the answer.
+        /// can.
         nodes: Vec<String> = ValueKind::Nodes, Some(""), Live;
         /// Timeout of one attempt to connect to the master.
         ///
@@ -103,10 +103,9 @@ section! {
         /// What happens to sessions when the master is replaced: carry or close.
         ///
         /// "carry" connects every idle session to the new master and replays its state there
-        /// (credentials, database, names), so that its client notices nothing. Sessions with a
-        /// request in flight, in a transaction, blocked or subscribed are closed: only their
-        /// clients can decide what to do. "close" closes all sessions, and keeps no credentials of
-        /// clients in memory.
+        /// (credentials, database, names), so that its client notices nothing. All other sessions
+        /// are closed: only their clients can decide what to do. "close" closes all sessions, and
+        /// keeps no credentials of clients in memory.
         sessions: Sessions = ValueKind::Choice(Sessions::NAMES), Some("carry"), Live;
         /// What happens to subscribed sessions when the master is replaced: close or replay.
         ///
@@ -119,9 +118,7 @@ section! {
         /// Whether clients share connections to Redis: dedicated or shared.
         ///
         /// "shared" lets clients with the same user, database and protocol share few connections,
-        /// which costs Redis and this process far less for many small requests. A client that needs
-        /// a connection of its own (transactions, subscriptions, blocking or unknown commands,
-        /// credentials to be checked) gets one for a while. docs/shared-upstreams.md lists what
+        /// which costs far less for many small requests. docs/shared-upstreams.md lists what
         /// differs: WAIT after writes ends the session. Requires sessions = "carry". Does not apply
         /// to sentinel_listen. A change applies to sessions that begin after it.
         upstream: Upstream = ValueKind::Choice(Upstream::NAMES), Some("dedicated"), Live;
@@ -134,9 +131,9 @@ section! {
         ///
         /// A session that sent an unknown command, of a module or renamed by rename-command, is
         /// closed when the master is replaced: the command may have left any state on the
-        /// connection. Commands of a newer server that the server itself shows to be harmless are
-        /// known. Name the others that leave no state, in any case, as "NAME" or
-        /// "CONTAINER|SUBCOMMAND"; at most 1024. docs/commands.md lists the known ones.
+        /// connection. Name those that leave none, in any case, as "NAME" or
+        /// "CONTAINER|SUBCOMMAND"; at most 1024. Known are those of docs/commands.md, and commands
+        /// that a newer server itself shows to be harmless.
         /// pointsman_sessions_by_state{state="unknown_command"} counts the sessions concerned, and
         /// the log names the command when such a session is closed. A change applies to sessions
         /// that begin after it.
@@ -146,21 +143,19 @@ section! {
         /// An entry is a command ("FLUSHALL"), a subcommand ("CONFIG|SET"), publishing to a channel
         /// or to all that begin so ("PUBLISH news:*", for SPUBLISH as well), or "@deployment": the
         /// default, and all that changes which server has which role. Keep the default entries when
-        /// you add your own: a client that may publish to __sentinel__:hello can announce
-        /// sentinels. A refused request is answered with -NOPERM, aborts its transaction, and is
-        /// counted by pointsman_refused_commands_total. Commands in scripts and functions are not
-        /// seen: set the ACL of Redis as well (docs/security.md). Unless this is [], bytes that are
-        /// no request of Redis end the connection. A change applies to sessions that begin after
-        /// it.
+        /// you add your own. A refused request is answered with -NOPERM, aborts its transaction,
+        /// and is counted by pointsman_refused_commands_total. Commands in scripts and functions
+        /// are not seen: set the ACL of Redis as well (docs/security.md). Unless this is [], bytes
+        /// that are no request of Redis end the connection. A change applies to sessions that begin
+        /// after it.
         refuse: Vec<String> = ValueKind::Refusals, Some(proxy::DEFAULT_REFUSALS), Live;
         /// Whether to announce failovers and drains to clients that request it with CLIENT
         /// MAINT_NOTIFICATIONS.
         ///
-        /// Recent client libraries request it with RESP3 ("smart client handoffs"). They are
-        /// notified when a failover begins and when it is over, so that they extend their timeouts.
-        /// In a drain they are asked to move to another connection, and close the old one between
-        /// two commands. The master does not need to support the command: its refusal is replaced
-        /// by an OK.
+        /// Recent client libraries request it with RESP3 ("smart client handoffs"). They extend
+        /// their timeouts during a failover. In a drain they are asked to move to another
+        /// connection, and close the old one between two commands. The master does not need to
+        /// support the command.
         maintenance_push: bool = ValueKind::Bool, Some("true"), Live;
         /// Address to which clients are asked to move in a drain, as host:port: the address of this
         /// service as clients know it.
@@ -173,9 +168,9 @@ section! {
         /// Time without any byte from a client after which its connection is closed; "0s" for
         /// never.
         ///
-        /// Off by default, because Redis clients keep idle connections in pools, and blocked or
-        /// subscribed clients send nothing. A client that stops in the middle of a request counts
-        /// as idle.
+        /// Off by default, because clients keep idle connections in pools, and blocked or
+        /// subscribed ones send nothing. A client that stops in the middle of a request counts as
+        /// idle.
         client_idle_timeout: Duration = ValueKind::DurationOrOff, Some("0s"), Live;
         /// Time from connecting to the first byte after which a client is closed; "0s" for never.
         ///
@@ -468,11 +463,10 @@ section! {
         /// Whether /ready stays 200 when there has been no master for longer than hold_timeout.
         ///
         /// All instances lose a master at the same time. If all become unready, Kubernetes refuses
-        /// clients until some seconds after the failover, instead of letting them wait. "true"
-        /// therefore suits several instances on one Service. With "false", an instance that alone
-        /// cannot reach Redis gets no new clients; this suits failovers shorter than hold_timeout,
-        /// or a load balancer that chooses between sites. An instance is never ready before it has
-        /// found its first master.
+        /// clients until some seconds after the failover, instead of letting them wait. "false"
+        /// suits failovers shorter than hold_timeout, or a load balancer that chooses between
+        /// sites: an instance that alone cannot reach Redis then gets no new clients. An instance
+        /// is never ready before it has found its first master.
         ready_without_master: bool = ValueKind::Bool, Some("true"), Live;
         /// Whether the admin server accepts commands: pause, resume and switchover.
         ///
@@ -600,9 +594,9 @@ section! {
         /// eighth of its free places.
         ///
         /// The places are those of max_connections, of which established sessions take theirs
-        /// first. One more handshake closes the oldest of the source that has the most (sources as
-        /// in max_connections_per_source). A waiting handshake takes up to 80 KiB, and 16 KiB once
-        /// its worker keeps more than 16 MiB for all clients: then a longer one is ended.
+        /// first. One more handshake closes the oldest of the source that has the most (as in
+        /// max_connections_per_source). A waiting handshake takes up to 80 KiB, and 16 KiB once its
+        /// worker keeps more than 16 MiB for all clients: then a longer one is ended.
         max_handshakes: usize = ValueKind::Count(0, 65_536), Some("0"), Restart;
         /// Folder for the socket through which a new process takes over from this one (run
         /// --takeover).
