@@ -24,8 +24,7 @@ Every key with its default. This page is generated from the definitions in
 - Durations are written `\"250ms\"`, `\"5s\"`, `\"10m\"`.
 - There may be several `[[service]]` tables, one for each master. They share the connections to
   their sentinels.
-- A reload applies the keys that are marked *live*, also to established sessions. All other keys
-  need a restart.
+- A reload applies all keys, also to established sessions, but those that are marked *restart*.
 - A flag sets any key that has no flag of its own: `--set shutdown.drain_timeout=30s`. Passwords
   cannot be given by flag.
 
@@ -91,7 +90,7 @@ fn of_option(
         Some(value) => format!(", default `{}`", value.to_toml()),
         None => String::new(),
     };
-    let live = if option.reload == Reload::Live { ", *live*" } else { "" };
+    let restart = if option.reload == Reload::Live { "" } else { ", *restart*" };
     let text = escaped(&option.paragraphs().join(" "));
     let first = described.iter().find(|(_, known)| *known == text);
     let text = match first {
@@ -101,7 +100,7 @@ fn of_option(
             text
         }
     };
-    fill(&format!("**`{path}`**{default}{live}. {text}"))
+    fill(&format!("**`{}`**{default}{restart}. {text}", option.key))
 }
 
 /// Escapes the characters that have a meaning in Markdown. An underscore within a word has none.
