@@ -317,8 +317,8 @@ section! {
         /// What readers get while no replica is eligible: reject or master.
         ///
         /// "reject" answers a new client with "-MASTERDOWN ...", on which clients retry later, and
-        /// closes the connection. "master" sends readers to the master until a replica is eligible
-        /// again, and then closes them at a command boundary.
+        /// closes the connection: no reader ever reaches the master. "master" sends readers to the
+        /// master until a replica is eligible again, and then closes them at a command boundary.
         empty: EmptyPool = ValueKind::Choice(EmptyPool::NAMES), Some("reject"), Live;
         /// A replica that lags by more than this gets no readers; "0s" for no limit.
         ///
