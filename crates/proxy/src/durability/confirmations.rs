@@ -523,8 +523,12 @@ impl Confirmations {
             } else {
                 out.extend_from_slice(piece);
             }
-            if self.ledger.at_boundary(Direction::Reply) {
-                self.replies.extend(self.partial.take());
+            if self.ledger.at_boundary(Direction::Reply)
+                && let Some(mut reply) = self.partial.take()
+            {
+                // A message of a subscription looks like a reply.
+                reply.answers_write &= self.ledger.owed() < owed;
+                self.replies.push_back(reply);
             }
             let is_needed = self.is_holding() || self.writes > 0 || !self.waits.is_empty();
             if is_needed && self.ledger.session_state() == SessionState::Opaque {

@@ -411,6 +411,12 @@ fn takes_no_message_for_an_answer() {
     let expected = "-ERR not while subscribed *3 +message +c +m ";
     assert_eq!(receive(&mut it, &format!("{refused}{message}")), expected);
     assert_eq!(receive(&mut it, refused), "");
+    // Before the refusal it is taken for the reply. It is held then, and not replaced.
+    requests(&mut it, &["SET k v"]);
+    assert_eq!(receive(&mut it, message), "");
+    let expected = "*3 +message +c +m -ERR not while subscribed ";
+    assert_eq!(receive(&mut it, &format!("{refused}{refused}")), expected);
+    assert_eq!(it.take_not_confirmed(), 0);
 }
 
 /// A script may return values that are nested deeper than is tracked. Other clients of a shared

@@ -42,6 +42,9 @@ fn streams_a_large_reply_in_pieces() {
     assert_eq!(all(&mut it, &[b'x'; 998]), [(&[b'x'; 998][..], 1, 0)]);
     let expected: [(&[u8], u64, u32); 2] = [(b"\r\n", 1, 1), (b"_\r\n", 2, 1)];
     assert_eq!(all(&mut it, b"\r\n_\r\n"), expected);
+    // A script may reply more than the longest string that a client may send.
+    assert!(it.send(A, 1, 20, false));
+    assert_eq!(all(&mut it, b"$536870913\r\nxx"), [(&b"$536870913\r\nxx"[..], 1, 0)]);
 }
 
 #[test]

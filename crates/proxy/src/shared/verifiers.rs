@@ -127,7 +127,7 @@ impl Place {
         KEPT.with_borrow_mut(|all| {
             let is_free = all.kept.len() + all.being_reset < MOST;
             all.being_reset += usize::from(is_free);
-            is_free.then_some(Self)
+            is_free.then(|| Self)
         })
     }
 }
@@ -166,5 +166,19 @@ async fn search() {
         if is_over {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn has_places_for_as_many_as_are_kept() {
+        let mut places: Vec<Place> = std::iter::from_fn(Place::take).collect();
+        assert_eq!(places.len(), MOST);
+        assert!(Place::take().is_none());
+        places.pop();
+        assert!(Place::take().is_some());
     }
 }

@@ -13,8 +13,9 @@ pub struct Limits {
     /// Maximum length of an inline command, in bytes including its line feed. The limit of Redis is
     /// 64 KiB (`redis:src/server.h`, `PROTO_INLINE_MAX_SIZE`).
     pub inline_bytes: u32,
-    /// Maximum length of a bulk string in either direction, in bytes. The default of Redis is 512
-    /// MiB (`proto-max-bulk-len`). Values above 2^32 - 3 mean 2^32 - 3.
+    /// Maximum length of a bulk string in either direction, in bytes. Values above 2^32 - 3 mean
+    /// 2^32 - 3. A request of more than `proto-max-bulk-len`, 512 MiB, is refused by the server;
+    /// the reply of a script may have more.
     pub bulk_bytes: u64,
     /// Maximum number of elements of an aggregate, arguments of a request included; a map of `n`
     /// pairs has `2 n`. Nothing is stored per element, so this only excludes absurd values. Values
@@ -46,7 +47,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             inline_bytes: 64 * 1024,
-            bulk_bytes: 512 * 1024 * 1024,
+            bulk_bytes: u64::MAX,
             elements: 1 << 30,
             depth: 128,
             marks: 16 * 1024,
