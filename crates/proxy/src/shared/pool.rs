@@ -31,7 +31,7 @@ use target::Target;
 use crate::context::WorkerContext;
 use crate::durability::ConfirmedStream;
 use crate::io::stream::ByteStream;
-use crate::options::{Durability, UpstreamMode};
+use crate::options::{Durability, Options, UpstreamMode};
 use crate::runtime::tasks::following;
 use crate::runtime::timers::LazyTimer;
 use crate::service::Hint;
@@ -53,6 +53,9 @@ const SILENT: Duration = Duration::from_secs(1);
 /// Interval of looks whether clients have read what keeps their connection from being read.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
+/// For so long no connection to a server is opened that limits what it keeps for a client.
+const LIMITED: Duration = Duration::from_secs(if cfg!(test) { 2 } else { 10 });
+
 /// Maximum number of connections per worker.
 const MAX_CONNECTIONS: usize = 512;
 
@@ -62,8 +65,9 @@ struct Entry {
     target: Arc<Target>,
     key: GroupKey,
     connection: Rc<Connection>,
-    /// How its writes are confirmed, whatever the options say since.
+    /// How its writes are confirmed, and whether it has TLS, whatever the options say since.
     durability: Option<Durability>,
+    has_tls: bool,
     table: Rc<CommandTable>,
     access: Rc<Access>,
     /// It was opened in place of a silent one. Nobody joins it before it is open.
@@ -84,12 +88,14 @@ impl Entry {
         let is_known =
             |it: &&Rc<Self>| it.is_to(context, target) && (succeeds || !it.connection.is_closed());
         let server = entries.iter().find(is_known);
+        let options = context.shared.service.options.now();
         let entry = Rc::new(Self {
             context: Arc::clone(context),
             target: Arc::clone(target),
             key,
             connection: Rc::new(Connection::new()),
-            durability: context.shared.service.options.now().durability,
+            durability: options.durability,
+            has_tls: options.target_tls.is_some(),
             table: server.map_or_else(Rc::default, |entry| Rc::clone(&entry.table)),
             access: server.map_or_else(Rc::default, |entry| Rc::clone(&entry.access)),
             succeeds,
@@ -103,6 +109,11 @@ impl Entry {
 
     fn is_to(&self, context: &WorkerContext, target: &Arc<Target>) -> bool {
         Arc::ptr_eq(&self.context.shared, &context.shared) && Arc::ptr_eq(&self.target, target)
+    }
+
+    /// Whether it is as new connections are.
+    fn is_current(&self, options: &Options) -> bool {
+        self.durability == options.durability && self.has_tls == options.target_tls.is_some()
     }
 
     /// Whether it is another connection of the group, to the same server.
@@ -120,6 +131,8 @@ struct Pool {
     /// The key of the digests of secrets, so that no digest means anything outside.
     digest_key: hmac::Key,
     entries: Vec<Rc<Entry>>,
+    /// Servers that limit what they keep for a client, and when they said so.
+    limited: Vec<(Arc<Target>, Instant)>,
 }
 
 thread_local! {
@@ -165,10 +178,14 @@ fn connection(
         return Err(Admission::Unknown);
     };
     POOL.with_borrow_mut(|pool| {
-        let Pool { digest_key, entries } = match pool {
+        let Pool { digest_key, entries, limited } = match pool {
             Some(pool) => pool,
             None => pool.insert(Pool::new().ok_or(Admission::Unknown)?),
         };
+        limited.retain(|(_, said)| said.elapsed() < LIMITED);
+        if limited.iter().any(|(it, _)| Arc::ptr_eq(it, target)) {
+            return Err(Admission::Unknown);
+        }
         let state = ledger.shared_state().ok_or(Admission::Unknown)?;
         let key = GroupKey::new(&state, |secret| digest(digest_key, secret));
         let admission = |access: &Rc<Access>| access.admission(member, context, target);
@@ -205,9 +222,9 @@ fn succeed(
         if has_other || entries.len() >= MAX_CONNECTIONS {
             return None;
         }
-        let durability = context.shared.service.options.now().durability;
+        let options = context.shared.service.options.now();
         let mut alike = entries.iter().filter(|it| it.is_like(entry));
-        if alike.any(|it| it.durability == durability && !it.connection.is_silent()) {
+        if alike.any(|it| it.is_current(&options) && !it.connection.is_silent()) {
             silent.retire();
             return None;
         }
@@ -231,11 +248,11 @@ fn fitting<'a>(
     mut admission: impl FnMut(&Rc<Access>) -> Admission,
 ) -> Result<(u16, Option<&'a Rc<Connection>>), Admission> {
     let (mut count, mut least, mut known) = (0, None::<&Rc<Connection>>, None);
-    let durability = context.shared.service.options.now().durability;
+    let options = context.shared.service.options.now();
     // All are compared, so that the time does not depend on which is equal.
     for entry in entries {
         let is_usable = entry.is_to(context, target)
-            && entry.durability == durability
+            && entry.is_current(&options)
             && !entry.connection.is_closed()
             && (!entry.succeeds || entry.connection.is_open());
         if entry.key != *key || !is_usable {
@@ -262,7 +279,7 @@ impl Pool {
     fn new() -> Option<Self> {
         let rng = rand::SystemRandom::new();
         let digest_key = hmac::Key::generate(hmac::HMAC_SHA256, &rng).ok()?;
-        Some(Self { digest_key, entries: Vec::new() })
+        Some(Self { digest_key, entries: Vec::new(), limited: Vec::new() })
     }
 }
 
@@ -364,9 +381,14 @@ impl Entry {
         }
         // A server closes a connection on which nobody has authenticated at a request that long.
         let table = match admits {
-            true => self.table.corrected(&mut upstream, server).await?,
-            false => (TableSource::BuiltIn, None),
+            true => self.table.corrected(&mut upstream, server).await,
+            false => Ok((TableSource::BuiltIn, None)),
         };
+        if matches!(table, Err(Failed::Refused)) {
+            let said = (Arc::clone(&self.target), Instant::now());
+            POOL.with_borrow_mut(|pool| pool.as_mut().map(|pool| pool.limited.push(said)));
+        }
+        let table = table?;
         if !dial::may_be_used(&self.target) || (self.succeeds && self.silent().is_empty()) {
             return Err(Failed::Superseded);
         }

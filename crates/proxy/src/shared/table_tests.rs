@@ -3,6 +3,7 @@
 use std::io::Write;
 
 use crate::session::carry::proof_tests::answer_proof;
+use crate::shared::server_limits::ASK_LIMITS;
 use crate::shared::server_table::ask_table;
 use crate::shared::shared_tests::{get, proxy, refuse_limits, refuse_table, request};
 use crate::testing::{Backend, expect, is_silent};
@@ -98,4 +99,28 @@ fn opens_own_connections_if_the_table_cannot_be_read() {
         own.write_all(b"$-1\r\n").unwrap();
         expect(&mut client, b"$-1\r\n");
     }
+}
+
+#[test]
+fn asks_a_server_with_limits_only_now_and_then() {
+    let backend = Backend::new();
+    let proxy = proxy(&backend);
+    let mut served = Vec::new();
+    for round in 0..3 {
+        let mut client = proxy.client();
+        client.write_all(&get("k")).unwrap();
+        if round == 0 {
+            let mut shared = backend.accept_carried();
+            expect(&mut shared, &ask_table());
+            shared.write_all(b"-NOPERM x\r\n").unwrap();
+            expect(&mut shared, ASK_LIMITS);
+            shared.write_all(b"*2\r\n$17\r\nmaxmemory-clients\r\n$1\r\n1\r\n").unwrap();
+        }
+        let mut own = backend.accept_carried();
+        expect(&mut own, &get("k"));
+        own.write_all(b"$-1\r\n").unwrap();
+        expect(&mut client, b"$-1\r\n");
+        served.push((client, own));
+    }
+    assert_eq!(proxy.stats().shared.not_opened, 1);
 }

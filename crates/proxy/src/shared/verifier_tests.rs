@@ -6,8 +6,9 @@ use std::net::TcpStream;
 use crate::EndReason;
 use crate::session::carry::proof_tests::answer_proof;
 use crate::shared::shared_tests::{
-    accept_shared, answer_reset, exchange, get, proxy, refuse_table, request, sharing,
+    accept_shared, answer_reset, exchange, get, options, proxy, refuse_table, request, sharing,
 };
+use crate::testing::tls_client::TestCa;
 use crate::testing::{Backend, TestProxy, expect, is_silent, rest, rest_or_reset};
 
 /// A client whose request was verified on the connection, which was then given up.
@@ -251,4 +252,30 @@ fn verifies_state_for_each_client_and_separates_groups() {
     shared.write_all(b"-NOAUTH x\r\n").unwrap();
     expect(&mut client, b"-NOAUTH x\r\n");
     backend.accept_carried();
+}
+
+#[test]
+fn shares_nothing_of_before_tls_was_demanded() {
+    let backend = Backend::new();
+    let proxy = proxy(&backend);
+    let (_first, mut shared) = sharing(&proxy, &backend);
+    let mut client = proxy.client();
+    let select = request(&["SELECT", "1"]);
+    client.write_all(&select).unwrap();
+    let mut own = backend.accept_carried();
+    expect(&mut own, &select);
+    own.write_all(b"+OK\r\n").unwrap();
+    expect(&mut client, b"+OK\r\n");
+    proxy.wait_for("its return", |stats| stats.shared.returned == 1);
+    answer_reset(&mut own);
+    proxy.running().tune(0, TestCa::new().towards_targets(options()));
+    for words in [&["GET", "k"][..], &["SELECT", "1"]] {
+        let mut client = proxy.client();
+        client.write_all(&request(words)).unwrap();
+        let mut secured = backend.accept();
+        let mut first = [0];
+        secured.read_exact(&mut first).unwrap();
+        assert_eq!(first, [22], "no TLS handshake");
+    }
+    assert!(is_silent(&mut shared) && is_silent(&mut own));
 }

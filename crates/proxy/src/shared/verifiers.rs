@@ -143,9 +143,12 @@ impl Drop for Place {
 /// One on which something has arrived since is closed: it would be taken for the reply to the next
 /// client.
 pub(crate) fn take(target: &Target, context: &WorkerContext) -> Option<Upstream> {
+    let has_tls = context.shared.service.options.now().target_tls.is_some();
     let mut kept = KEPT.with_borrow_mut(|all| {
         let fits = |it: &Verifier| {
-            std::ptr::eq(&*it.target, target) && Arc::ptr_eq(&it.service, &context.shared)
+            std::ptr::eq(&*it.target, target)
+                && Arc::ptr_eq(&it.service, &context.shared)
+                && matches!(it.upstream, Upstream::Tls(_)) == has_tls
         };
         // The one that was used last: the others come of age.
         let at = all.kept.iter().rposition(fits)?;
