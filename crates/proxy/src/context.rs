@@ -38,7 +38,7 @@ pub(crate) struct ServiceLogs {
     pub(crate) refused_commands: LogRate<{ RefusedCommand::COUNT }>,
     pub(crate) evicted_handshakes: LogRate<1>,
     pub(crate) target_tls: LogRate<{ FaultKind::COUNT }>,
-    /// Sessions that a new master refuses: most of them, if it refuses one.
+    /// Sessions that a server refuses: most of them, if it refuses one.
     pub(crate) refused_replays: LogRate<1>,
     pub(crate) limited_clients: LogRate<1>,
 }

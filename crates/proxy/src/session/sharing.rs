@@ -15,8 +15,7 @@ use crate::session::carry::replay::Replayed;
 use crate::session::pump::Start;
 use crate::session::upstream::Upstream;
 use crate::session::{Ready, Session};
-use crate::shared::linger::count_promotion;
-use crate::shared::{Promotion, verifiers};
+use crate::shared::{Promotion, linger, verifiers};
 
 /// The start of a session that returns to shared connections.
 pub(crate) fn start_shared(state: CarryState) -> (Upstream, Start) {
@@ -70,7 +69,7 @@ impl Session {
             // It keeps its own connection for as long as if it had needed one now.
             return self.linger.as_ref().filter(|_| !upstream.is_shared()).map(|it| it.span());
         };
-        count_promotion(&self.base.context, promotion);
+        self.base.context.counters.shared.promoted.increment(linger::number(promotion));
         self.base.promotion.set(Some(promotion));
         Some(self.linger.get_or_insert_default().promoted(promotion, Instant::now()))
     }

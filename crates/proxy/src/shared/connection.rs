@@ -1,8 +1,7 @@
 //! A connection to a target that several clients share.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
-use std::hash::BuildHasherDefault;
+use std::collections::BTreeMap;
 use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
@@ -16,7 +15,6 @@ use crate::io::stream::ByteStream;
 use crate::shared::commands::Commands;
 use crate::shared::connection_end::ConnectionEnd;
 use crate::shared::gathering::Gathering;
-use crate::shared::id_hasher::IdHasher;
 use crate::shared::member_state::{MemberState, Promotion, Received, Rules};
 use crate::shared::turn_queue::{QUANTUM, Taken, TurnQueue};
 use crate::shared::upstream_ledger::{Desync, Load, MemberId, UpstreamLedger};
@@ -28,7 +26,7 @@ const MAX_READS: usize = 4;
 /// An empty write buffer with more memory than this returns it.
 const KEPT_CAPACITY: usize = 64 * 1024;
 
-type Members = HashMap<MemberId, Rc<RefCell<MemberState>>, BuildHasherDefault<IdHasher>>;
+type Members = BTreeMap<MemberId, Rc<RefCell<MemberState>>>;
 
 /// Requests of one member in the write that is being prepared.
 #[derive(Debug)]

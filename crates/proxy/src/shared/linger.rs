@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use resp::PromotionReason;
 
-use crate::context::WorkerContext;
 use crate::shared::Promotion;
 use crate::shared_counters::SharedSnapshot;
 
@@ -62,13 +61,8 @@ impl Linger {
     }
 }
 
-/// Counts a promotion.
-pub(crate) fn count_promotion(context: &WorkerContext, promotion: Promotion) {
-    context.counters.shared.promoted.increment(number(promotion));
-}
-
 /// The place of a promotion among [`SharedSnapshot::reasons`].
-fn number(promotion: Promotion) -> usize {
+pub(crate) fn number(promotion: Promotion) -> usize {
     match promotion {
         Promotion::Reason(reason) => reason as usize,
         Promotion::Verification => PromotionReason::ALL.len(),

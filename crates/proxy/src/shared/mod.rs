@@ -38,7 +38,6 @@ mod connection;
 mod connection_end;
 mod gathering;
 mod group_key;
-mod id_hasher;
 #[cfg(any(test, fuzzing))]
 #[allow(
     clippy::expect_used,

@@ -328,8 +328,7 @@ impl Entry {
             Err(failed) => {
                 let service = &*self.context.shared.service.name;
                 let target = self.target.addr();
-                let why = failed.words();
-                tracing::debug!(service, %target, why, "no shared connection could be opened");
+                tracing::debug!(service, %target, ?failed, "no shared connection could be opened");
                 counters.not_opened.increment();
                 return self.connection.refuse();
             }

@@ -143,7 +143,11 @@ impl Migration<'_> {
         let mut replay = replay()?;
         let mut upstream = match server.exchange(&mut replay).await {
             Err(Failed::Refused) => {
-                return Box::pin(self.authenticate(server, unsent)).await;
+                let opened = Box::pin(self.authenticate(server, unsent)).await;
+                if matches!(opened, Err(Failed::Refused)) {
+                    server.log_refusal(replay.refusal());
+                }
+                return opened;
             }
             upstream => upstream?,
         };
@@ -153,7 +157,10 @@ impl Migration<'_> {
         }
         match replay.has_shared_state_of(&self.ledger) {
             true => Ok((upstream, None)),
-            false if !replay.met_script() => Err(Failed::Refused),
+            false if !replay.met_script() => {
+                server.log_refusal(replay.refusal());
+                Err(Failed::Refused)
+            }
             // Another user might be allowed what this one is not.
             false if !replay.has_user_of(&self.ledger) => Err(Failed::Unavailable),
             false => self.interrupt(upstream, server, unsent).await,

@@ -40,18 +40,6 @@ pub(crate) enum Failed {
 }
 
 impl Failed {
-    /// The cause in words, for logs.
-    pub(crate) fn words(self) -> &'static str {
-        match self {
-            Self::Dial(_) => "the connection could not be opened",
-            Self::Broken => "the connection broke, or no answer came in time",
-            Self::NotReady(_) => "the server replied that it cannot serve now",
-            Self::Unavailable => "the server has too many clients, or runs a script",
-            Self::Superseded => "the target was superseded",
-            Self::Refused => "the server does not accept the state of the session",
-        }
-    }
-
     /// Whether the cause is on this host, so that it says nothing about the target.
     pub(crate) fn is_local(self) -> bool {
         matches!(self, Self::Dial(failure) if failure.is_ours())
@@ -133,7 +121,7 @@ impl Server<'_> {
         Ok((upstream, Box::new(Replayed { ledger, messages, idle: None })))
     }
 
-    fn log_refusal(self, refusal: &[u8]) {
+    pub(crate) fn log_refusal(self, refusal: &[u8]) {
         let shared = &self.context.shared;
         let Some(unlogged) = shared.logs.refused_replays.due(0, Instant::now()) else { return };
         let error = match refusal {
@@ -142,7 +130,7 @@ impl Server<'_> {
         };
         tracing::warn!(
             service = &*shared.service.name, upstream = %self.target.addr(), %error, unlogged,
-            "new master refuses a session that the old one had accepted"
+            "server refuses a session that it, or the master before, had accepted"
         );
     }
 
