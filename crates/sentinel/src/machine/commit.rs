@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::history::Kinship;
 use super::nodes::{self, MAX_NODES};
 use super::state::{Basis, MachineState, NoMasterReason};
-use super::{Commit, Committed, Confirmed, Machine, MachineAction, OverrideEnd, Warning};
+use super::{Commit, Committed, Machine, MachineAction, OverrideEnd, Warning};
 use crate::machine::rules::verify_pause;
 use crate::{Epoch, Minority, NodeAddr, NodeReport, Probe};
 
@@ -121,14 +121,13 @@ impl Machine {
             return self.stay(now, epoch);
         }
         let (new_lineage, lost_bytes) = (!self.inherits(addr, report), self.lost_bytes(report));
-        match self.kinship(addr, report) {
-            Some(Kinship::Continues) => {}
-            Some(_) => self.actions.push(MachineAction::Warning(Warning::LineageBroken)),
-            None if new_lineage => {
-                self.actions.push(MachineAction::Warning(Warning::HistoryUnknown));
-            }
-            None => {}
-        }
+        let warning = match self.kinship(addr, report) {
+            Some(Kinship::Continues) => None,
+            Some(_) => Some(Warning::LineageBroken),
+            None => new_lineage.then_some(Warning::HistoryUnknown),
+        };
+        self.actions.extend(warning.map(MachineAction::Warning));
+        let confirmed = self.confirmed_under(addr, report);
         self.history.advance(!new_lineage, report.lineage.as_ref());
         let first = self.committed.is_none();
         self.record_succession(addr, epoch, basis);
@@ -141,7 +140,7 @@ impl Machine {
             lineage: report.lineage.clone(),
             since: now,
             published: true,
-            confirmed: Confirmed::default(),
+            confirmed,
         });
         let reports = self.nodes.iter().filter_map(|(node, it)| Some((node.clone(), it.report()?)));
         let reports: Vec<_> = reports.map(|(node, report)| (node, report.clone())).collect();
@@ -159,16 +158,14 @@ impl Machine {
         // keeps it closed.
         self.hold.is_closed =
             self.pause_outlives_commit() || self.is_held_by_policy() || self.state.holds();
-        let run_id = report.lineage.as_ref().map(|lineage| lineage.run_id.clone());
-        let held = self.hold.is_closed;
         let commit = Commit {
             addr: addr.clone(),
             dialled: report.dialled,
             epoch,
-            run_id,
+            run_id: report.lineage.as_ref().map(|lineage| lineage.run_id.clone()),
             basis,
             lost_bytes,
-            held,
+            held: self.hold.is_closed,
             new_lineage,
         };
         self.actions.push(MachineAction::Commit(commit));

@@ -12,6 +12,9 @@
 //! noticed. While the gate is closed no client hears of a write, and a master that was superseded
 //! goes on for seconds with the replicas that it still has: what they acknowledge then is not
 //! noted. Nor is what a replica acknowledges beyond the offset of its master.
+//!
+//! A new master writes on at the offset at which it left the history, so what was confirmed before
+//! stays known as far as it has it: failovers may follow one another faster than masters are probed.
 
 use std::time::Instant;
 
@@ -19,7 +22,7 @@ use super::Machine;
 use super::history::Kinship;
 use crate::{NodeAddr, NodeReport};
 
-/// What the replicas of the committed master have acknowledged.
+/// What the replicas of the committed master, and of those before it, have acknowledged.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Confirmed {
     /// The furthest offset that enough of them have acknowledged.
@@ -53,6 +56,14 @@ impl Machine {
         if let Some(offset) = offsets.get(last) {
             committed.confirmed.offset = committed.confirmed.offset.max(written.min(*offset));
         }
+    }
+
+    /// What was confirmed so far and is in the data of a new master.
+    pub(super) fn confirmed_under(&self, node: &NodeAddr, report: &NodeReport) -> Confirmed {
+        let same = self.is_target(node) && self.kinship(node, report) == Some(Kinship::Continues);
+        let shared = if same { u64::MAX } else { self.shared_with(report).unwrap_or(0) };
+        let offset = self.committed.as_ref().map_or(0, |it| it.confirmed.offset.min(shared));
+        Confirmed { offset, replicas: None }
     }
 
     /// How many bytes that may have been confirmed are not in the data of a promoted node; all of

@@ -157,18 +157,31 @@ fn follows_a_better_node_at_once() {
     assert_eq!(rig.machine.lacking(), None);
 }
 
-/// An acknowledgement of the former master is none of the present one.
+/// Another failover follows before the new master was asked what its replicas have.
 #[test]
-fn forgets_confirmed_writes_with_their_master() {
-    let mut rig = durable(1, [700, 900]);
-    fail_over_to_b(&mut rig, 900);
-    rig.at(3000);
-    // C follows B, and is promoted with less than was confirmed on A.
-    rig.nodes.insert('C', super::rig::master('C', "history-C", "history-B"));
-    report(&mut rig, 'C').lineage.as_mut().expect("a lineage").second_offset = 100;
-    rig.all_name('C', 7).at(6000);
-    assert_eq!(
-        rig.outcomes_untimed(),
-        ["hold", "commit B@6 majority", "hold", "commit C@7 majority"]
-    );
+fn remembers_confirmed_writes_under_the_next_master() {
+    for (letter, bytes) in [('C', 801), ('A', 900)] {
+        let mut rig = durable(1, [700, 900]);
+        fail_over_to_b(&mut rig, 900);
+        rig.at(3000);
+        rig.mark();
+        if letter == 'C' {
+            // It follows B, and is promoted with less than was confirmed on A.
+            rig.nodes.insert('C', super::rig::master('C', "history-C", "history-B"));
+            report(&mut rig, 'C').lineage.as_mut().expect("a lineage").second_offset = 100;
+        } else {
+            // It has come back without its data, and is promoted.
+            rig.nodes.insert('A', super::rig::master('A', "other", ""));
+        }
+        rig.all_name(letter, 7).at(6000);
+        assert_eq!(rig.outcomes_untimed(), ["hold"]);
+        let lacking = rig.machine.lacking().expect("an alarm");
+        assert_eq!((&lacking.node, lacking.bytes), (&node(letter), bytes));
+        rig.at(13_000);
+        assert_eq!(
+            rig.outcomes_untimed(),
+            ["hold".to_owned(), format!("commit {letter}@7 majority")]
+        );
+        assert_eq!(rig.machine.lacking(), None);
+    }
 }
