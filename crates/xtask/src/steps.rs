@@ -42,8 +42,9 @@ fn step(title: &'static str, args: &str) -> Step {
 
 /// All tests of all crates, unless the arguments name a package.
 ///
-/// The end-to-end tests take most of the time, and mostly wait for Sentinel: three per core use
-/// half of the cores. A number of threads in the environment or the arguments takes precedence.
+/// The end-to-end tests take most of the time, and mostly wait for Sentinel: four per core use
+/// two thirds of the cores. A number of threads in the environment or the arguments takes
+/// precedence.
 pub(crate) fn test(given: &[OsString]) -> Step {
     let ours = given.split(|arg| arg == "--").next().unwrap_or_default();
     let names = |arg: &OsString| {
@@ -60,13 +61,13 @@ pub(crate) fn test(given: &[OsString]) -> Step {
     in_parallel(step)
 }
 
-/// With three tests per core, unless the environment has a number.
+/// With four tests per core, unless the environment has a number.
 fn in_parallel(step: Step) -> Step {
     if std::env::var_os(THREADS).is_some() {
         return step;
     }
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    step.with(THREADS, cores.saturating_mul(3).to_string())
+    step.with(THREADS, cores.saturating_mul(4).to_string())
 }
 
 /// What a developer runs between two changes: at most four minutes on two cores once it is built.

@@ -14,7 +14,7 @@
 //! noted. Nor is what a replica acknowledges beyond the offset of its master.
 //!
 //! A new master writes on at the offset at which it left the history, so what was confirmed before
-//! stays known as far as it has it: failovers may follow one another faster than masters are probed.
+//! stays known as far as its data reach: failovers may follow one another faster than probes.
 
 use std::time::Instant;
 
