@@ -387,11 +387,10 @@ impl Entry {
             let said = (Arc::clone(&self.target), Instant::now());
             POOL.with_borrow_mut(|pool| pool.as_mut().map(|pool| pool.limited.push(said)));
         }
-        let table = table?;
         if !dial::may_be_used(&self.target) || (self.succeeds && self.silent().is_empty()) {
             return Err(Failed::Superseded);
         }
-        Ok((upstream, table))
+        Ok((upstream, table?))
     }
 
     /// Whether the connection is in the state of its group.

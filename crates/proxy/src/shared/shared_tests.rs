@@ -169,6 +169,9 @@ fn promotes_a_transaction_and_returns_later() {
     let stats = proxy.stats();
     let promoted: u64 = stats.shared.promoted.iter().sum();
     assert_eq!((promoted, stats.carried, stats.shared.sessions), (1, 0, 2));
+    let keys = ["first", "another", "before", "in", "two", "own", "back"];
+    let sent: usize = keys.iter().map(|key| get(key).len()).sum();
+    assert_eq!(stats.bytes_in, (sent + MULTI.len() + EXEC.len()) as u64, "some counted twice");
 }
 
 fn exchange_of_another(client: &mut TcpStream, shared: &mut TcpStream) {

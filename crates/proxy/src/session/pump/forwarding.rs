@@ -142,7 +142,10 @@ impl ForwardingPolicy for RequestForwarding<'_> {
         {
             self.stopwatch.start_before_record(owed, &self.context.counters.command_time);
         }
-        self.context.counters.bytes_in.add(bytes.len() as u64);
+        // What a member takes counts when it is sent.
+        if !self.deferred {
+            self.context.counters.bytes_in.add(bytes.len() as u64);
+        }
     }
 
     #[inline(always)]

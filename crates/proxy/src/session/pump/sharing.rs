@@ -51,7 +51,10 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
         if U::SHARED
             && let Some(member) = self.upstream.as_member()
         {
-            member.record_sent(|bytes| self.ledger.request(bytes));
+            member.record_sent(|bytes| {
+                self.ledger.request(bytes);
+                self.context.counters.bytes_in.add(bytes.len() as u64);
+            });
         }
     }
 
@@ -92,6 +95,7 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
     pub(crate) fn take_unsent(&mut self) -> Vec<u8> {
         self.record_sent();
         let mut unsent = self.upstream.as_member().map_or_else(Vec::new, Member::take_unsent);
+        self.requests.moved = self.requests.moved.saturating_sub(unsent.len() as u64);
         unsent.append(&mut self.requests.take_kept());
         unsent.append(&mut self.ledger.take_screened());
         unsent
