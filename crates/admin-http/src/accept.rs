@@ -41,8 +41,8 @@ const RESERVE: usize = 4;
 /// handshake, or without TLS and a request.
 const MOST_HANDSHAKES: usize = 2;
 
-/// After so many evictions the sockets of the evicted are closed, before they pile up. Not after
-/// each: a report may be made meanwhile, and a probe waits behind all others to be accepted.
+/// The number of evictions after which the evicted sockets are closed, before they pile up. Not
+/// after each: a report may be made meanwhile, and a probe waits behind all others to be accepted.
 const EVICTIONS: u64 = 16;
 
 /// Descriptors that are held only to be released.

@@ -2,6 +2,8 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
@@ -282,18 +284,21 @@ fn stops_server_when_handle_is_dropped() {
     wait_for("the listener to be closed", || TcpStream::connect(address).is_err());
 }
 
-/// Reports, of which the first takes until it is told to end, and how many there had been at each
-/// probe.
+/// Reports, of which the first takes until it is told to end, and how many there had been at a
+/// probe and at the request of an owner.
 struct Reports {
     made: AtomicUsize,
     begun: Mutex<std::sync::mpsc::Receiver<()>>,
     at_probe: Mutex<Option<usize>>,
+    at_owner: Mutex<Option<usize>>,
 }
 
 impl Handler for Reports {
     fn answer(&self, request: &Request<'_>) -> Reply {
         if request.path() == "/alive" {
             *self.at_probe.lock().unwrap() = Some(self.made.load(Relaxed));
+        } else if request.is_from_socket_owner() {
+            *self.at_owner.lock().unwrap() = Some(self.made.load(Relaxed));
         } else if self.made.fetch_add(1, Relaxed) == 0 {
             let _ = self.begun.lock().unwrap().recv_timeout(TEST_TIMEOUT);
         }
@@ -305,9 +310,13 @@ impl Handler for Reports {
 fn answers_probes_before_reports_that_wait() {
     let settings = ServerSettings { max_connections: 32, ..ServerSettings::default() };
     let (end, begun) = std::sync::mpsc::channel();
-    let (made, at_probe) = (AtomicUsize::new(0), Mutex::default());
-    let reports = Arc::new(Reports { made, begun: Mutex::new(begun), at_probe });
+    let (made, at_probe, at_owner) = (AtomicUsize::new(0), Mutex::default(), Mutex::default());
+    let reports = Arc::new(Reports { made, begun: Mutex::new(begun), at_probe, at_owner });
+    let name = format!("reports-that-wait-{}", std::process::id());
+    let address = SocketAddr::from_abstract_name(name).unwrap();
+    let owners = UnixListener::bind_addr(&address).unwrap();
     let server = Server::bind(&loopback(), settings).unwrap();
+    let server = server.unix_socket(owners, vec![rustix::process::getuid().as_raw()]).unwrap();
     let server = server.route("/alive", reports.clone()).route("/status", reports.clone());
     let handle = server.serve(fake_reporter()).unwrap();
     let asking: Vec<TcpStream> = (0..48)
@@ -320,10 +329,16 @@ fn answers_probes_before_reports_that_wait() {
     wait_for("the first report", || reports.made.load(Relaxed) == 1);
     let mut probe = connect(&handle);
     probe.write_all(b"GET /alive HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    let mut owner = UnixStream::connect_addr(&address).unwrap();
+    owner.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
+    owner.write_all(b"GET /status HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
     end.send(()).unwrap();
     assert_eq!(receive(&mut probe, false).status, 200);
-    let made = reports.at_probe.lock().unwrap().unwrap();
-    assert!(made <= 4, "{made} reports were made before a probe");
+    assert!(owner.read(&mut [0; 64]).unwrap() > 0);
+    for (who, made) in [("a probe", &reports.at_probe), ("an owner", &reports.at_owner)] {
+        let made = made.lock().unwrap().unwrap();
+        assert!(made <= 4, "{made} reports were made before {who}");
+    }
     wait_for("the other reports", || reports.made.load(Relaxed) >= 24);
     drop(asking);
 }

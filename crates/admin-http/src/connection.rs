@@ -180,7 +180,7 @@ async fn respond(
         _ if !is_small => Reply::text(413, "request body too large; send no body\n"),
         Some(refusal) => refusal.reply(),
         None => {
-            take_turn(shared, &parts, clock).await;
+            take_turn(shared, &parts, clock, origin).await;
             decide(shared, &parts, origin)
         }
     };
@@ -200,12 +200,13 @@ async fn respond(
     build_response(reply, clock, last)
 }
 
-/// Lets a request that is no probe wait.
+/// Lets a request wait that comes over the network and is no probe.
 ///
 /// A report takes milliseconds, and many clients may ask for one. Before each, all connections are
 /// looked at, so that a probe waits for a few reports only, and not for all that were asked before.
-async fn take_turn(shared: &ServerState, parts: &Parts, clock: &SharedClock) {
-    if !PROBES.contains(&parts.uri.path()) {
+/// A user of the Unix socket waits for nobody: a crowd must not evict the command of an operator.
+async fn take_turn(shared: &ServerState, parts: &Parts, clock: &SharedClock, origin: Origin) {
+    if !origin.is_owner && !PROBES.contains(&parts.uri.path()) {
         lock(clock).queued(Instant::now());
         let _turn = shared.turn.lock().await;
         tokio::task::yield_now().await;

@@ -53,7 +53,7 @@ const SILENT: Duration = Duration::from_secs(1);
 /// Interval of looks whether clients have read what keeps their connection from being read.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// For so long no connection to a server is opened that limits what it keeps for a client.
+/// How long no connection is opened to a server that limits what it keeps for a client.
 const LIMITED: Duration = Duration::from_secs(if cfg!(test) { 2 } else { 10 });
 
 /// Maximum number of connections per worker.

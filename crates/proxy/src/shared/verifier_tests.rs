@@ -26,19 +26,25 @@ fn verify(proxy: &TestProxy, own: &mut TcpStream, returns: u64) -> TcpStream {
     client
 }
 
+/// The first client that is verified, and the new connection that is kept for the next one.
+fn verify_first(proxy: &TestProxy, backend: &Backend) -> (TcpStream, TcpStream) {
+    let mut client = proxy.client();
+    let select = request(&["SELECT", "1"]);
+    client.write_all(&select).unwrap();
+    let mut own = backend.accept_carried();
+    expect(&mut own, &select);
+    own.write_all(b"+OK\r\n").unwrap();
+    expect(&mut client, b"+OK\r\n");
+    proxy.wait_for("its return", |stats| stats.shared.returned == 1);
+    answer_reset(&mut own);
+    (client, own)
+}
+
 #[test]
 fn verifies_clients_on_one_connection() {
     let backend = Backend::new();
     let proxy = proxy(&backend);
-    let mut first = proxy.client();
-    let select = request(&["SELECT", "1"]);
-    first.write_all(&select).unwrap();
-    let mut own = backend.accept_carried();
-    expect(&mut own, &select);
-    own.write_all(b"+OK\r\n").unwrap();
-    expect(&mut first, b"+OK\r\n");
-    proxy.wait_for("its return", |stats| stats.shared.returned == 1);
-    answer_reset(&mut own);
+    let (_first, mut own) = verify_first(&proxy, &backend);
     let _clients: Vec<TcpStream> = (2..6).map(|n| verify(&proxy, &mut own, n)).collect();
     assert!(!backend.has_pending_connection());
     assert_eq!(proxy.stats().dials, 1);
@@ -259,15 +265,7 @@ fn shares_nothing_of_before_tls_was_demanded() {
     let backend = Backend::new();
     let proxy = proxy(&backend);
     let (_first, mut shared) = sharing(&proxy, &backend);
-    let mut client = proxy.client();
-    let select = request(&["SELECT", "1"]);
-    client.write_all(&select).unwrap();
-    let mut own = backend.accept_carried();
-    expect(&mut own, &select);
-    own.write_all(b"+OK\r\n").unwrap();
-    expect(&mut client, b"+OK\r\n");
-    proxy.wait_for("its return", |stats| stats.shared.returned == 1);
-    answer_reset(&mut own);
+    let (_second, mut own) = verify_first(&proxy, &backend);
     proxy.running().tune(0, TestCa::new().towards_targets(options()));
     for words in [&["GET", "k"][..], &["SELECT", "1"]] {
         let mut client = proxy.client();
