@@ -44,33 +44,30 @@ const INTRODUCTION: &str = "\
 This page is generated from the command table in `crates/resp`; a test compares them, and
 `UPDATE=1 cargo test --test docs` writes it. The table contains the commands of Redis 7.0 to 8.10,
 of Valkey to 9.1, and of the modules that come with Redis 8. The servers in
-[Compatibility](compatibility.md) were asked for theirs; newer ones are in the table by name only,
+[Compatibility](compatibility.md) were asked for theirs. Newer ones are in the table by name only,
 among them most of Redis 8.12: `SADDEX`, the `SEXPIRE` family, `ZMOVE`, `BZMOVE`, `ZMOVEMEMBER` and
-`BITRANGEINTARRAY`. `BACKUP` and `BLESS` are not: their effect on the connection is not known yet.
+`BITRANGEINTARRAY`. `BACKUP` and `BLESS` are unknown.
 
-For each command, this page states whether a session that sent it can be **carried** over to the
-next master, as with `sessions = \"carry\"`, the default ([What is carried
-over](clients.md#what-is-carried-over)):
+The page states whether a session that sent a command can be **carried** over to the next master
+([What is carried over](clients.md#what-is-carried-over)). Readers are carried by the same rules,
+from one replica to another.
 
 - **carried**: the command does not prevent it.
-- **pinned until**: the session depends on state that only its server has. It can be carried again
-  after the event in the table.
+- **pinned until**: the session depends on state that only its server has, until the event in the
+  table.
 - **never carried**: the same for the rest of the connection.
 
-A pinned session is closed when its master is replaced, and so is one with a request in flight.
-Readers are carried by the same rules, from one replica to another.
-
-**A command that Pointsman does not know** is forwarded like any other. If it belongs to a newer server,
-that server decides: with `verify = \"role\"`, the default, Pointsman asks each new master for its
-commands (`COMMAND LIST`, then `COMMAND INFO` for those that it does not know, as its own user,
-which needs `+command|list` and `+command|info`). A command that works on keys and has none of the
-flags `admin`, `blocking`, `module`, `no_multi`, `noscript` and `pubsub`, no category of connections
-or transactions, and no `SCAN`, `CURSOR` or `ITER` in its name is **carried**; the log names it.
+**A command that Pointsman does not know** is forwarded like any other. With `verify = \"role\"`, the
+default, Pointsman asks each new master for its commands (`COMMAND LIST`, then `COMMAND INFO` for
+those that it does not know, as its own user, which needs `+command|list` and `+command|info`). A
+command that works on keys and has none of the flags `admin`, `blocking`, `module`, `no_multi`,
+`noscript` and `pubsub`, no category of connections or transactions, and no `SCAN`, `CURSOR` or
+`ITER` in its name is **carried**; the log names it.
 
 Every other unknown command pins its session for the rest of the connection: it may belong to a
-module or be renamed. If it leaves no state on its connection (no cursor, no transaction, no
-subscription, no effect on later commands), declare it; a reload applies to sessions that begin
-afterwards. The log line at the end of a session that was closed for it names it.
+module or be renamed. The log line of a session that was closed for it names it. If it leaves no
+state on its connection (no cursor, no transaction, no subscription, no effect on later commands),
+declare it; a reload applies to sessions that begin afterwards:
 
 ```toml
 [[service]]
@@ -82,10 +79,9 @@ stateless_commands = [\"GRAPH.QUERY\", \"MYMODULE.GET\", \"CONTAINER|SUBCOMMAND\
 const STATES: &str = "
 ## Commands without an effect on their session
 
-All others of these servers and of their modules (`FT.`, `JSON.`, `BF.`, `CF.`, `CMS.`, `TDIGEST.`,
-`TOPK.`, `TS.`): a session that sent only these is carried over, since they leave no state on the
-connection. Their changes to the data are replicated like any write. The names are in
-`crates/resp/testdata/commands.txt`.
+A session that sent only other commands of these servers and of their modules (`FT.`, `JSON.`,
+`BF.`, `CF.`, `CMS.`, `TDIGEST.`, `TOPK.`, `TS.`) is carried over, since they leave no state on the
+connection. The names are in `crates/resp/testdata/commands.txt`.
 
 ## States
 
