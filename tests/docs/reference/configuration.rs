@@ -9,9 +9,9 @@ use pointsman::config::{OptionSpec, Reload};
 /// The introduction, before the keys.
 const HEAD: &str = "# Configuration
 
-Every key with its default. This page is generated from the definitions in
-`crates/pointsman/src/config/options.rs`; a test compares them, and
-`UPDATE=1 cargo test --test docs` writes it.
+Every key with its default, generated from `crates/pointsman/src/config/options.rs`; a test compares
+them, and `UPDATE=1 cargo test --test docs` writes the page. The [quick
+start](quickstart.md#with-a-configuration-file) has a small file that suits most installations.
 
 - Flags override environment variables, these override the file, and the file overrides the
   defaults.
@@ -24,25 +24,8 @@ Every key with its default. This page is generated from the definitions in
 - Durations are written `\"250ms\"`, `\"5s\"`, `\"10m\"`.
 - There may be several `[[service]]` tables, one for each master. They share the connections to
   their sentinels.
-- A reload applies all keys, also to established sessions, but those that are marked *restart*.
-- A flag sets any key that has no flag of its own: `--set shutdown.drain_timeout=30s`. Passwords
-  cannot be given by flag.
-
-A small file that suits most installations:
-
-```toml
-[[service]]
-name = \"mymaster\"
-listen = [\"0.0.0.0:6379\"]
-sentinels = [\"redis-sentinel:26379\"]
-
-[service.auth]
-username = \"probe\"
-password_file = \"/run/secrets/redis\"
-
-[admin]
-listen = [\"0.0.0.0:8888\"]
-```
+- A reload applies all keys except those marked *restart*, also to established sessions.
+- `--set shutdown.drain_timeout=30s` sets any key that has no flag of its own, except passwords.
 ";
 
 /// Returns the page.
