@@ -9,8 +9,8 @@ use pointsman::config::{OptionSpec, Reload};
 /// The introduction, before the keys.
 const HEAD: &str = "# Configuration
 
-Every key with its default, generated from `crates/pointsman/src/config/options.rs`; a test compares
-them, and `UPDATE=1 cargo test --test docs` writes the page. The [quick
+Every key with its default after `=`, generated from `crates/pointsman/src/config/options.rs`; a
+test compares them, and `UPDATE=1 cargo test --test docs` writes the page. The [quick
 start](quickstart.md#with-a-configuration-file) has a small file that suits most installations.
 
 - Flags override environment variables, these override the file, and the file overrides the
@@ -70,7 +70,7 @@ fn of_option(
 ) -> String {
     let path = section.path_of(option.key);
     let default = match option.default_value() {
-        Some(value) => format!(", default `{}`", value.to_toml()),
+        Some(value) => format!(" = {}", value.to_toml()),
         None => String::new(),
     };
     let restart = if option.reload == Reload::Live { "" } else { ", *restart*" };
@@ -83,7 +83,7 @@ fn of_option(
             text
         }
     };
-    fill(&format!("**`{}`**{default}{restart}. {text}", option.key))
+    fill(&format!("**`{}{default}`**{restart}. {text}", option.key))
 }
 
 /// Escapes the characters that have a meaning in Markdown. An underscore within a word has none.
