@@ -534,7 +534,7 @@ section! {
         drain_spread: Duration = ValueKind::DurationOrOff, Some("5s"), Live;
         /// How long sessions may continue after the listeners are closed; the rest is closed then.
         ///
-        /// In Kubernetes, accept_max + drain_timeout + 1 s must not exceed
+        /// In Kubernetes, accept_max + drain_timeout + 2 s must not exceed
         /// terminationGracePeriodSeconds.
         drain_timeout: Duration = ValueKind::DurationOrOff, Some("20s"), Live;
         /// Whether /ready stays 200 while clients are still accepted after SIGTERM.
