@@ -1,9 +1,11 @@
 //! Publishes the sentinels that answer, for listeners that lead to any live sentinel.
 //!
 //! Some deployments expose the sentinel port beside Redis, and clients that support Sentinel
-//! connect to it. The pool holds the sentinels to which discovery has a connection right now.
-//! Sentinels in TILT and sentinels that do not know the master's name are left out while another
-//! one is connected: they would give a client an outdated answer or none.
+//! connect to it. The pool holds the configured sentinels to which discovery has a connection right
+//! now, or the learned ones if there is none: anybody who may publish may have announced those, and
+//! they could give clients any address. Sentinels in TILT and sentinels that do not know the
+//! master's name are left out while another one is connected: they would give a client an outdated
+//! answer or none.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -19,6 +21,7 @@ pub(crate) struct LiveSentinel {
     pub(crate) dialled: SocketAddr,
     /// The host and port that led there: its certificate is verified for that host.
     pub(crate) addr: NodeAddr,
+    pub(crate) is_configured: bool,
     /// It knows the master's name and is not in TILT.
     pub(crate) is_useful: bool,
 }
@@ -60,10 +63,12 @@ impl SentinelPool {
     }
 }
 
-/// The useful sentinels, or all of them if none is.
+/// The configured sentinels, or all if there is none; of these the useful ones, likewise.
 fn choose(mut live: Vec<LiveSentinel>) -> Vec<LiveSentinel> {
-    if live.iter().any(|it| it.is_useful) {
-        live.retain(|it| it.is_useful);
+    for is_better in [|it: &LiveSentinel| it.is_configured, |it: &LiveSentinel| it.is_useful] {
+        if live.iter().any(is_better) {
+            live.retain(is_better);
+        }
     }
     live
 }
@@ -76,7 +81,7 @@ mod tests {
         let id = MyId::parse(&format!("{number:040x}")).unwrap();
         let dialled = SocketAddr::from(([127, 0, 0, number], 26379));
         let addr = NodeAddr { host: dialled.ip().to_string().into(), port: dialled.port() };
-        LiveSentinel { id, dialled, addr, is_useful }
+        LiveSentinel { id, dialled, addr, is_configured: true, is_useful }
     }
 
     #[test]
@@ -85,6 +90,17 @@ mod tests {
         assert_eq!(choose(vec![good.clone(), bad.clone()]), [good]);
         assert_eq!(choose(vec![bad.clone()]), [bad]);
         assert_eq!(choose(Vec::new()), []);
+    }
+
+    /// Anybody who may publish can have one announced.
+    #[test]
+    fn leads_to_no_learned_sentinel_beside_configured_ones() {
+        let learned = LiveSentinel { is_configured: false, ..sentinel(3, true) };
+        for is_useful in [true, false] {
+            let ours = sentinel(1, is_useful);
+            assert_eq!(choose(vec![learned.clone(), ours.clone()]), [ours]);
+        }
+        assert_eq!(choose(vec![learned.clone()]), [learned]);
     }
 
     #[test]

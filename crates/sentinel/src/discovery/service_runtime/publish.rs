@@ -44,7 +44,8 @@ impl ServiceRuntime {
             let view = self.machine.views().find(|(voter, ..)| **voter == id);
             let in_tilt = view.is_some_and(|(_, _, view, _)| view.tilt);
             let is_useful = !in_tilt && !link.poll_errors.contains_key(&self.number);
-            Some(LiveSentinel { id, dialled, addr: link.addr.clone(), is_useful })
+            let (addr, is_configured) = (link.addr.clone(), !link.is_learned());
+            Some(LiveSentinel { id, dialled, addr, is_configured, is_useful })
         });
         let mut all = links.for_service(self.number).map(|link| link.problem.is_some()).peekable();
         let all_failed = all.peek().is_some() && all.all(|failed| failed);
