@@ -31,6 +31,28 @@ fn copied_identity_comes_before_its_consequences() {
     assert!(found.commands[1].ends_with("SENTINEL MONITOR mymaster 10.0.1.1 6379 2"), "{found:?}");
 }
 
+/// A client that may only publish announced four sentinels, which name its own server at a high
+/// epoch. No command leads there, and no sound server is blamed.
+#[test]
+fn trusts_no_announced_sentinel_against_configured_ones() {
+    let mut observed = healthy();
+    for number in 0..4 {
+        let mut hostile = observed.sentinels[0].clone();
+        (hostile.configured, hostile.addr) = (false, place(90 + number).into());
+        observed.sentinels.push(hostile);
+        let own = answer(&mut observed, 3 + usize::from(number));
+        (own.id, own.reached) = (id(90 + number), place(90 + number));
+        let view = view(&mut observed, 3 + usize::from(number));
+        (view.addr, view.epoch) = (node(66), 9);
+    }
+    let findings = diagnose(&observed, &context());
+    let named: Vec<_> = findings.iter().filter(|it| it.code == "disagreement").collect();
+    assert!(named.len() == 1 && named[0].about.contains("10.0.0.90"), "{findings:#?}");
+    let commands = findings.iter().flat_map(|it| &it.commands).filter(|it| it.contains("MONITOR"));
+    assert_eq!(commands.count(), 0, "{findings:#?}");
+    assert!(findings.iter().all(|it| it.code != "stale-epoch"), "{findings:#?}");
+}
+
 /// No finding says to lower the quorum to half of the sentinels or less.
 #[test]
 fn never_advises_a_quorum_of_half_or_less() {

@@ -317,6 +317,23 @@ impl Observed {
         })
     }
 
+    /// The views that decide: those of configured sentinels, if most of these answer and are enough
+    /// for a failover, otherwise all. Anybody who may publish may have announced the others.
+    pub(super) fn trusted(
+        &self,
+    ) -> impl Iterator<Item = (&ObservedSentinel, &SentinelAnswer, &ObservedMaster)> {
+        let depends = self.depends_on_learned();
+        self.views().filter(move |(it, ..)| it.configured || depends)
+    }
+
+    /// Whether the configured sentinels that answer are too few to decide.
+    pub(super) fn depends_on_learned(&self) -> bool {
+        let all = self.sentinels.iter().filter(|it| it.configured).count();
+        let ours = || self.views().filter(|(it, ..)| it.configured);
+        let needs_more = |quorum: u64| usize::try_from(quorum).is_ok_and(|quorum| quorum > all);
+        ours().count() * 2 <= all || ours().all(|(.., it)| it.quorum.is_some_and(needs_more))
+    }
+
     /// The entries of other sentinels in all views.
     pub(super) fn peers(&self) -> impl Iterator<Item = &ObservedPeer> {
         self.views().flat_map(|(.., view)| &view.peers)
@@ -327,12 +344,12 @@ impl Observed {
         self.views().flat_map(|(.., view)| &view.replicas)
     }
 
-    /// The views at the highest epoch.
+    /// The trusted views at the highest epoch of these.
     pub(super) fn newest(
         &self,
     ) -> impl Iterator<Item = (&ObservedSentinel, &SentinelAnswer, &ObservedMaster)> {
-        let highest = self.views().map(|(.., view)| view.epoch).max();
-        self.views().filter(move |(.., view)| Some(view.epoch) == highest)
+        let highest = self.trusted().map(|(.., view)| view.epoch).max();
+        self.trusted().filter(move |(.., view)| Some(view.epoch) == highest)
     }
 
     /// The masters that are named at the highest epoch.
@@ -342,7 +359,7 @@ impl Observed {
 
     /// Whether a failover is in progress.
     pub(super) fn is_failing_over(&self) -> bool {
-        self.views().any(|(.., view)| view.failing_over)
+        self.trusted().any(|(.., view)| view.failing_over)
     }
 
     /// The number of sentinels that answer or are listed. Several that run with one identity count

@@ -76,9 +76,9 @@ pub(super) fn right_master(observed: &Observed) -> Option<&NodeAddr> {
             _ => {}
         }
     }
-    let answering = observed.views().count();
+    let answering = observed.trusted().count();
     let has_most = |addr: &NodeAddr| {
-        observed.views().filter(|(.., view)| view.addr == *addr).count() * 2 > answering
+        observed.trusted().filter(|(.., view)| view.addr == *addr).count() * 2 > answering
     };
     let named: Vec<&NodeAddr> =
         masters.iter().copied().filter(|addr| newest.contains(addr)).collect();
@@ -102,14 +102,16 @@ fn distinct<'a>(answers: impl Iterator<Item = &'a SentinelAnswer>) -> Vec<&'a Se
 /// sentinel is misled, or no settings are known.
 pub(super) fn realign(case: &Case<'_>) -> Vec<String> {
     let Some(right) = right_master(case) else { return Vec::new() };
-    let naming = case.views().filter(|(.., view)| view.addr == *right);
+    let naming = case.trusted().filter(|(.., view)| view.addr == *right);
     let newest = naming.map(|(.., view)| view.epoch).max();
     let is_misled = |answer: &&SentinelAnswer| match &answer.master {
         MasterAnswer::Known(view) => view.addr != *right || Some(view.epoch) < newest,
         MasterAnswer::UnknownName => true,
         MasterAnswer::Denied | MasterAnswer::Malformed(_) => false,
     };
-    let misled = distinct(case.answered().map(|(_, answer)| answer).filter(is_misled));
+    let depends = case.depends_on_learned();
+    let trusted = case.answered().filter(|(it, _)| it.configured || depends);
+    let misled = distinct(trusted.map(|(_, answer)| answer).filter(is_misled));
     let (shell, master) = (Shell::new(case), format!("{} {}", quote(&right.host), right.port));
     shell.checked(monitor(case, &shell, &misled, &master, newest.unwrap_or(0)))
 }

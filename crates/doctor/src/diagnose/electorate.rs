@@ -217,6 +217,20 @@ pub(super) fn agreement(found: &mut Findings, case: &Case<'_>) {
         found.add(Fault, "stale-epoch", &sentinel.addr, what, remedy);
         found.with_commands(&commands);
     }
+    let names = case.named();
+    let announced = case.views().filter(|(_, _, it)| {
+        it.epoch > highest || (it.epoch == highest && !names.contains(&it.addr))
+    });
+    for (sentinel, _, view) in announced {
+        let what = format!(
+            "it names {} at epoch {}, and no configured sentinel does",
+            view.addr, view.epoch
+        );
+        let remedy = "if it is yours, add it to service.sentinels; otherwise find out which client \
+                      may publish to __sentinel__:hello, and make the sentinels forget it (SENTINEL \
+                      RESET)";
+        found.add(Fault, "disagreement", &sentinel.addr, what, remedy);
+    }
     let mut named: BTreeMap<&NodeAddr, Vec<&NodeAddr>> = BTreeMap::new();
     for (sentinel, _, view) in case.newest() {
         named.entry(&view.addr).or_default().push(&sentinel.addr);

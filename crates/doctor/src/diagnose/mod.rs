@@ -351,10 +351,11 @@ fn refusals<'a>(
                 found.add(Fault, "password", at, what, format!("set {setting}"));
             }
             Denied::PasswordWithheld => {
-                let what = "it requires a password, which is not sent to it: no majority of the \
-                            configured sentinels names or lists it";
-                let remedy =
-                    "if it is one of yours, find out why the other sentinels do not list it";
+                let what = "it requires a password, which is not sent to it: it is not configured, \
+                            and if it is a node, no majority of the configured sentinels names or \
+                            lists it";
+                let remedy = "if it is one of yours, add it to service.sentinels if it is a \
+                              sentinel, or find out why the sentinels do not list it";
                 found.add(Warning, "password", at, what, remedy);
             }
             Denied::WrongPassword { setting } => {

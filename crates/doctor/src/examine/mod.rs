@@ -21,7 +21,7 @@ use sentinel::connections::{
     Transport, USER_TIMEOUT, describe, hello, is_usable, leads_back,
 };
 use sentinel::{
-    DiscoverySettings, MyId, NodeAddr, NodeReport, ProbeFailure, Resolver, Trust, Verify,
+    Denied, DiscoverySettings, MyId, NodeAddr, NodeReport, ProbeFailure, Resolver, Trust, Verify,
 };
 use tls::{CertificateFacts, Fault, FaultKind};
 use tokio::sync::Semaphore;
@@ -91,13 +91,15 @@ pub async fn examine(examination: Examination, resolver: &Resolver) -> Observed 
     let configured = |addr| (NodeAddr::from(addr), true, BTreeSet::new());
     let mut observed = Observed {
         name: Arc::clone(&asking.name),
-        sentinels: ask_sentinels(found.into_iter().map(configured), &asking).await,
+        sentinels: ask_sentinels(found.into_iter().map(configured), true, &asking).await,
         nodes: Vec::new(),
         own_certificates: own_certificates.collect(),
     };
     if asking.settings.learn {
         let learned = learned(&observed, &asking);
-        observed.sentinels.extend(ask_sentinels(learned.into_iter(), &asking).await);
+        // As in discovery: anybody who may publish may have announced them.
+        let shares = asking.to_sentinels.is_tls() || observed.depends_on_learned();
+        observed.sentinels.extend(ask_sentinels(learned.into_iter(), shares, &asking).await);
     }
     observed.sentinels.extend(unresolved);
     ask_nodes(&mut observed, &asking).await;
@@ -198,14 +200,16 @@ fn is_reachable(addr: &NodeAddr, said_by: SocketAddr, asking: &Asking) -> bool {
         || addr.ip().is_none_or(|ip| is_usable(ip, said_by.ip()))
 }
 
+/// Asks sentinels; `shares`: those that require the password get it.
 async fn ask_sentinels(
     wanted: impl Iterator<Item = SentinelToAsk>,
+    shares: bool,
     asking: &Arc<Asking>,
 ) -> Vec<ObservedSentinel> {
     let work = wanted.take(MAX_ASKED).map(|(addr, configured, ids)| {
         let asking = Arc::clone(asking);
         async move {
-            let ask = async |connection, at| ask_sentinel(connection, at, &asking).await;
+            let ask = async |connection, at| ask_sentinel(connection, at, shares, &asking).await;
             let visit = visit(&addr, configured, &asking, &asking.to_sentinels, ask).await;
             // Another sentinel in that place is not the one that was announced.
             let is_announced = |id: &MyId| ids.is_empty() || ids.contains(id);
@@ -283,16 +287,20 @@ async fn dial(
 async fn ask_sentinel(
     mut connection: RespConnection,
     reached: SocketAddr,
+    shares: bool,
     asking: &Asking,
 ) -> Result<SentinelAnswer, ExamineError> {
-    let mut replies = Vec::new();
+    let (auth, mut replies) = (asking.settings.sentinel_auth.as_ref(), Vec::new());
     let conversation = async {
-        hello(&mut connection, asking.settings.sentinel_auth.as_ref()).await?;
+        hello(&mut connection, auth.filter(|_| shares)).await?;
         Ok(connection.ask(&read::questions(&asking.name), &mut replies).await?)
     };
     match tokio::time::timeout(ANSWER_TIMEOUT, conversation).await {
         Err(_) => Err(ExamineError::Unresponsive),
         Ok(Ok(())) => read::read(&replies, reached, connection.protocol == Protocol::Resp3),
+        Ok(Err(LinkError::Denied(Denied::PasswordMissing { .. }))) if auth.is_some() => {
+            Err(ExamineError::Denied(Denied::PasswordWithheld))
+        }
         Ok(Err(LinkError::Denied(denied))) => Err(ExamineError::Denied(denied)),
         Ok(Err(LinkError::Connection(error))) => Err(broken(error)),
         Ok(Err(LinkError::Tls(fault))) => Err(ExamineError::Tls(fault)),
