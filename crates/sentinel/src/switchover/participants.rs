@@ -3,7 +3,9 @@
 use std::net::SocketAddr;
 
 use super::error::SwitchoverError;
-use crate::{DiscoverySnapshot, MasterSnapshot, NodeAddr, NodeSnapshot, Role, SentinelSnapshot};
+use crate::{
+    Admission, DiscoverySnapshot, MasterSnapshot, NodeAddr, NodeSnapshot, Role, SentinelSnapshot,
+};
 
 /// The servers that take part in a switchover.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,7 +34,17 @@ pub(super) fn select_participants(
         .ok_or(SwitchoverError::Unsettled)?;
     let agree = |it: &&SentinelSnapshot| it.up && it.member && !it.disagrees && it.view.is_some();
     let mut sentinels: Vec<&SentinelSnapshot> = seen.sentinels.iter().filter(agree).collect();
-    let (members, majority) = seen.quorum;
+    // Anybody who may publish may have announced the others: they get no password and no order, and
+    // their number does not matter. A single configured sentinel depends on them.
+    let is_configured = |it: &&SentinelSnapshot| it.origin == Admission::Configured;
+    let configured = seen.sentinels.iter().filter(is_configured).count();
+    let (members, majority) = match configured {
+        0 | 1 => seen.quorum,
+        _ => {
+            sentinels.retain(is_configured);
+            (configured, configured / 2 + 1)
+        }
+    };
     if sentinels.len() < majority.max(1) {
         return Err(SwitchoverError::Refused(format!(
             "only {} of {members} sentinels are reachable and name the current master; {majority} \
@@ -184,7 +196,7 @@ mod tests {
             id: MyId::parse(&format!("{:040x}", 100 - port)),
             up: true,
             events: true,
-            origin: crate::Admission::Configured,
+            origin: Admission::Configured,
             member: true,
             disagrees: false,
             tilt: tilted.contains(&port),
@@ -232,8 +244,23 @@ mod tests {
         assert_eq!(ports(&[9, 8]), Ok(vec![7]), "those in TILT still count for the majority");
         assert!(matches!(ports(&[7, 8, 9]), Err(SwitchoverError::Refused(_))));
         let mut cut_off = seen(&[]);
-        cut_off.sentinels.truncate(1);
+        cut_off.sentinels.iter_mut().skip(1).for_each(|it| it.up = false);
         let refused = select_participants(&cut_off).unwrap_err().to_string();
         assert!(refused.contains("only 1 of 3 sentinels") && refused.contains("2 are required"));
+    }
+
+    /// A client that may publish can announce any number of sentinels, with any identity.
+    #[test]
+    fn asks_no_learned_sentinel_beside_configured_ones() {
+        let ports = |configured: usize| {
+            let mut seen = seen(&[]);
+            seen.quorum = (9, 5);
+            for it in seen.sentinels.iter_mut().skip(configured) {
+                it.origin = Admission::Learned;
+            }
+            select_participants(&seen).map(|it| it.sentinels.len())
+        };
+        assert_eq!([ports(3), ports(2)], [Ok(3), Ok(2)]);
+        assert!(matches!(ports(1), Err(SwitchoverError::Refused(_))), "one depends on the others");
     }
 }
