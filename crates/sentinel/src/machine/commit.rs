@@ -262,7 +262,7 @@ impl Machine {
         self.succession.ask_again(now);
         self.pending = None;
         self.updating_from.clear();
-        self.hold.armed_by = None;
+        self.hold.armed_by.clear();
         self.pacing.ask_now(now);
         self.actions.push(MachineAction::Warning(Warning::Stalled));
         self.enter(match (&self.committed, &self.state) {

@@ -47,6 +47,8 @@ pub(super) struct Doubt {
     majority_silent: bool,
     /// It is grave only because neither the master nor the sentinels answered.
     no_answers: bool,
+    /// It began with the end of a hold, so a failover in progress was waited for already.
+    has_held: bool,
     /// The process that answers at the address of the committed one.
     successor: Option<Box<str>>,
 }
@@ -110,15 +112,22 @@ impl Machine {
             grave,
             majority_silent,
             no_answers: false,
+            has_held: false,
             successor: None,
         };
         let doubt = self.doubt.get_or_insert(new);
         if is_sign {
-            doubt.until = doubt.until.max(now);
+            (doubt.until, doubt.has_held) = (doubt.until.max(now), false);
         }
         doubt.grave |= grave;
         doubt.no_answers &= !grave;
         doubt
+    }
+
+    /// A hold ended without a commit. No sentinel followed, as far as known: sentinels have to
+    /// answer before the old master is used again.
+    pub(super) fn doubt_after_hold(&mut self, now: Instant) {
+        self.doubt(now, now, true).has_held = true;
     }
 
     /// The published master answered as a master.
@@ -377,12 +386,13 @@ impl Machine {
         // A failover in progress may promote at any moment, but one that hangs must not stop
         // traffic forever.
         let failing_over = trusted().any(|view| view.failing_over && view.addr == committed.addr);
-        let calm = if failing_over { self.rules.hold_max } else { Duration::ZERO };
-        if !newer && self.electorate.is_majority(&confirming) {
+        let waits = failing_over && !doubt.has_held;
+        let calm = if waits { self.rules.hold_max } else { Duration::ZERO };
+        if !newer && self.may_decide(&confirming) {
             Some(calm)
         } else if !opposed
             && relation != ProcessRelation::Unrelated
-            && self.electorate.is_majority(&agreeing)
+            && self.may_decide(&agreeing)
             && self.has_heard_replicas(Some(doubt.until))
         {
             // Sentinels that were configured anew begin at epoch 0. They say nothing about a

@@ -114,6 +114,8 @@ struct SentinelRecord {
     /// Why and since when it votes; `None` if it has no vote.
     member: Option<(Admission, Instant)>,
     received: Option<ReceivedView>,
+    /// It has answered, at any time.
+    heard: bool,
     endorsed: Option<Vote>,
     /// The connection to it ended after its last answer.
     lost: bool,
@@ -123,6 +125,12 @@ struct SentinelRecord {
     abstained_at: Option<Instant>,
     /// Since when members answer, but neither it does nor do enough of them list it.
     unlisted_since: Option<Instant>,
+}
+
+impl SentinelRecord {
+    fn is_configured(&self) -> bool {
+        matches!(self.member, Some((Admission::Configured, _)))
+    }
 }
 
 /// The electorate; see the module documentation.
@@ -136,7 +144,7 @@ pub(super) struct Electorate {
     /// The same, after other sentinels were configured: a master is published, and no few of the
     /// new sentinels may replace it.
     refounding: bool,
-    /// The quorum that the configured members needed for a failover when one answered last.
+    /// The [quorum](Self::usual_quorum) of the configured members when one answered last.
     quorum: usize,
 }
 
@@ -174,9 +182,8 @@ impl Electorate {
         received.view.peers.truncate(MAX_VOTERS);
         received.view.replicas.truncate(MAX_NODES);
         if !self.by_id.contains_key(id) && self.by_id.len() >= MAX_VOTERS {
-            let is_learned =
-                |it: &SentinelRecord| it.member.is_none_or(|(why, _)| why == Admission::Learned);
-            let place = self.by_id.iter().find(|(_, it)| received.configured && is_learned(it));
+            let place =
+                self.by_id.iter().find(|(_, it)| received.configured && !it.is_configured());
             let Some(place) = place.map(|(id, _)| id.clone()) else { return };
             self.by_id.remove(&place);
         }
@@ -189,7 +196,7 @@ impl Electorate {
         }
         (sentinel.endorsed, sentinel.abstained_at) = (None, None);
         (sentinel.lost, sentinel.displaced) = (false, false);
-        sentinel.received = Some(received);
+        (sentinel.received, sentinel.heard) = (Some(received), true);
     }
 
     /// The connection to this sentinel ended. Its view is a vote until it expires, since a
@@ -244,9 +251,7 @@ impl Electorate {
         }
         self.admit_configured(now, current);
         self.admit_learned(now);
-        if let Some(quorum) = self.roots().map(|(_, received)| received.view.quorum).max() {
-            self.quorum = quorum;
-        }
+        self.quorum = self.usual_quorum().unwrap_or(self.quorum);
         self.remove_silent(now, expiry * PATIENCE);
         self.by_id.retain(|_, sentinel| sentinel.member.is_some() || sentinel.received.is_some());
     }
@@ -255,7 +260,8 @@ impl Electorate {
     /// does.
     pub(super) fn forget_views(&mut self) {
         for sentinel in self.by_id.values_mut() {
-            *sentinel = SentinelRecord { member: sentinel.member, ..SentinelRecord::default() };
+            let SentinelRecord { member, heard, .. } = *sentinel;
+            *sentinel = SentinelRecord { member, heard, ..SentinelRecord::default() };
         }
     }
 
@@ -418,6 +424,12 @@ impl Electorate {
         configured || self.depends_on_learned() || self.roots().next().is_none()
     }
 
+    /// Whether this member is [trusted](Self::is_trusted), by where it answered last.
+    pub(super) fn trusts(&self, id: &MyId) -> bool {
+        let received = self.by_id.get(id).and_then(|it| it.received.as_ref());
+        self.is_member(id) && self.is_trusted(received.is_some_and(|it| it.configured))
+    }
+
     /// The [views](Self::member_views) that are trusted about the state of master and peers,
     /// limited to answers to queries sent at or after `since`.
     pub(super) fn trusted_views(&self, since: Option<Instant>) -> impl Iterator<Item = &View> {
@@ -432,6 +444,14 @@ impl Electorate {
     pub(super) fn member_ids_since(&self, since: Instant) -> BTreeSet<&MyId> {
         let received = self.received_from_members();
         received.filter(|(_, received)| received.asked_at >= since).map(|(id, _)| id).collect()
+    }
+
+    /// The quorum that most of the answering configured members need for a failover, or more: one
+    /// of them with a typing error does not decide for all.
+    fn usual_quorum(&self) -> Option<usize> {
+        let mut all: Vec<usize> = self.roots().map(|(_, received)| received.view.quorum).collect();
+        all.sort_unstable();
+        all.get(all.len() / 2).copied()
     }
 
     /// Whether fewer sentinels are configured than a failover needs.

@@ -52,7 +52,7 @@ impl Machine {
         self.reach.majority_at = now;
         self.pending = None;
         self.updating_from.clear();
-        self.hold.armed_by = None;
+        self.hold.armed_by.clear();
         self.pacing.ask_now(now);
     }
 
@@ -63,14 +63,11 @@ impl Machine {
         if committed.as_ref().is_some_and(|(_, epoch)| view.epoch < *epoch) {
             self.actions.push(MachineAction::Warning(Warning::StaleView));
         } else if let Some((addr, _)) = &committed {
-            let troubled = !view.tilt
-                && (view.down || view.failing_over)
-                && view.addr == *addr
-                && self.electorate.is_trusted(received.configured);
+            let troubled = !view.tilt && (view.down || view.failing_over) && view.addr == *addr;
             if newer {
                 self.timeline.switched(now);
             }
-            if troubled || newer {
+            if (troubled || newer) && self.electorate.is_trusted(received.configured) {
                 self.suspect(now);
             }
         }
@@ -142,12 +139,16 @@ impl Machine {
             _ => self.pacing.ask_soon(now, &self.rules),
         }
         let member = from.filter(|id| self.electorate.is_member(id)).cloned();
+        let is_trusted = member.as_ref().is_some_and(|id| self.electorate.trusts(id));
+        let is_sign = !matches!(
+            notice,
+            Notice::ConfigUpdateFrom { .. } | Notice::ReplicaDone | Notice::Changed
+        );
         match (notice, member) {
             (Notice::Switched { to }, member) => {
                 if self.committed.as_ref().is_some_and(|it| it.addr != to) {
                     self.timeline.switched(now);
                 }
-                self.suspect(now);
                 if let Some((from, announced)) =
                     member.and_then(|it| Some((it.clone(), self.updating_from.get_mut(&it)?)))
                 {
@@ -178,16 +179,20 @@ impl Machine {
                 self.updating_from.remove(&from);
                 self.arm(now, HoldCause::Ordered, &candidate, from);
             }
-            (Notice::Aborted, Some(from)) => {
-                // A failed attempt of another sentinel says nothing about the failover in progress.
-                let same_sentinel = self.hold.armed_by.as_ref().is_none_or(|by| *by == from);
-                if same_sentinel && matches!(self.state, MachineState::Armed { .. }) {
+            (Notice::Aborted, Some(from)) if matches!(self.state, MachineState::Armed { .. }) => {
+                // A failed attempt of one sentinel says nothing about the failover of another.
+                let by = &mut self.hold.armed_by;
+                let is_of_all = by.iter().all(|it| *it == from);
+                if is_of_all && (is_trusted || by.contains(&from)) {
                     self.disarm(now);
+                } else {
+                    by.remove(&from);
                 }
-                self.suspect(now);
             }
-            (Notice::ConfigUpdateFrom { .. } | Notice::ReplicaDone | Notice::Changed, _) => {}
-            (_, _) => self.suspect(now),
+            (_, _) => {}
+        }
+        if is_trusted && is_sign {
+            self.suspect(now);
         }
     }
 

@@ -238,7 +238,6 @@ impl Machine {
         let child = self.succession.children.keys().next().filter(|_| is_open).cloned();
         if child.is_some() {
             self.hold_for(now, HoldCause::Promoted, child);
-            self.hold.armed_by = None;
         }
     }
 

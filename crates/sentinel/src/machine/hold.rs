@@ -1,6 +1,6 @@
 //! Suspicion and holds: raises suspicion, arms a hold at a sign of a promotion, and ends it.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use target::ReplyPolicy;
@@ -11,7 +11,8 @@ use super::{Machine, MachineAction, Pause, Warning};
 use crate::{MyId, NodeAddr, View};
 
 /// The number of holds within [`HOLD_WINDOW`] that may end without a commit. After that, signs of a
-/// failover no longer cause a hold.
+/// failover no longer cause a hold. Each trusted sentinel has a number of its own, and all others
+/// together: they must not use up what the leader of a failover needs.
 const MAX_FAILED_HOLDS: usize = 3;
 const HOLD_WINDOW: Duration = Duration::from_secs(60);
 
@@ -21,31 +22,35 @@ pub(super) struct Hold {
     /// The gate is closed.
     pub(super) is_closed: bool,
     pub(super) replies: ReplyPolicy,
-    /// The sentinel whose announcement armed the hold; `None` if a probe did.
-    pub(super) armed_by: Option<MyId>,
+    /// The sentinels whose announcements armed the hold; none if a probe did.
+    pub(super) armed_by: BTreeSet<MyId>,
     /// The operator's pause.
     pub(super) pause: Option<Pause>,
     /// The promoted node that is not followed because it lacks confirmed writes.
     pub(super) lacking: Option<Lacking>,
-    /// When the last holds ended without a commit.
-    failed: VecDeque<Instant>,
+    /// When the last holds ended without a commit, and the trusted sentinel that had armed them.
+    failed: VecDeque<(Instant, Option<MyId>)>,
 }
 
 impl Hold {
-    /// Whether a sign that is less than a majority may still close the gate.
-    pub(super) fn may_begin(&mut self, now: Instant) -> bool {
-        self.failed.retain(|at| now.saturating_duration_since(*at) < HOLD_WINDOW);
-        self.failed.len() < MAX_FAILED_HOLDS
+    /// Whether a sign that is less than a majority may still close the gate: of this trusted
+    /// sentinel, or of any other.
+    fn may_begin(&mut self, now: Instant, by: Option<&MyId>) -> bool {
+        self.failed.retain(|(at, _)| now.saturating_duration_since(*at) < HOLD_WINDOW);
+        self.failed_by(by) < MAX_FAILED_HOLDS
     }
 
-    /// It ended without a commit. Whether it was the last one for a while.
-    fn fail(&mut self, now: Instant) -> bool {
-        let was_full = self.failed.len() >= MAX_FAILED_HOLDS;
-        if was_full {
-            self.failed.pop_front();
+    fn failed_by(&self, by: Option<&MyId>) -> usize {
+        self.failed.iter().filter(|(_, it)| it.as_ref() == by).count()
+    }
+
+    /// It ended without a commit. Whether it was the last one of this sentinel for a while.
+    fn fail(&mut self, now: Instant, by: Option<MyId>) -> bool {
+        let was = self.failed_by(by.as_ref());
+        if was < MAX_FAILED_HOLDS {
+            self.failed.push_back((now, by));
         }
-        self.failed.push_back(now);
-        !was_full && self.failed.len() == MAX_FAILED_HOLDS
+        was + 1 == MAX_FAILED_HOLDS
     }
 
     /// It led to a commit.
@@ -55,7 +60,7 @@ impl Hold {
 
     #[cfg(test)]
     pub(super) fn failed(&self) -> usize {
-        self.failed.len()
+        self.failed.iter().map(|(_, by)| self.failed_by(by.as_ref())).max().unwrap_or(0)
     }
 }
 
@@ -79,7 +84,12 @@ impl Machine {
     /// its master: it may name both in another way, even one that does not resolve. It is a
     /// candidate, which is probed, only if more than one sentinel knows it.
     pub(super) fn arm(&mut self, now: Instant, cause: HoldCause, promoted: &NodeAddr, by: MyId) {
-        self.suspect(now);
+        let trusted = Some(&by).filter(|by| self.electorate.trusts(by));
+        if self.hold.may_begin(now, trusted) {
+            self.suspect(now);
+        } else if !matches!(self.state, MachineState::Armed { .. }) {
+            return;
+        }
         let replaceable =
             self.committed.as_ref().is_some_and(|it| it.published && it.addr != *promoted);
         let is_known = self.nodes.family.contains(promoted)
@@ -88,7 +98,6 @@ impl Machine {
             return;
         }
         let known = is_known.then(|| promoted.clone());
-        let may_hold = self.hold.may_begin(now);
         // A master that does not answer at the selection must not acknowledge anything when it
         // wakes up; see `replies`.
         let cause = if cause == HoldCause::Selected && self.is_target_silent() {
@@ -102,22 +111,18 @@ impl Machine {
                 if *was == HoldCause::Selected && cause != HoldCause::Selected {
                     *was = HoldCause::Ordered;
                 }
-                self.hold.armed_by = Some(by);
             }
             MachineState::Suspect { .. }
             | MachineState::Unconfirmed { .. }
-            | MachineState::NoMaster { .. }
-                if may_hold =>
-            {
-                self.hold_for(now, cause, known);
-                self.hold.armed_by = Some(by);
-            }
-            _ => {}
+            | MachineState::NoMaster { .. } => self.hold_for(now, cause, known),
+            _ => return,
         }
+        self.hold.armed_by.insert(by);
     }
 
     pub(super) fn hold_for(&mut self, now: Instant, cause: HoldCause, candidate: Option<NodeAddr>) {
         let until = now + self.rules.hold_max;
+        self.hold.armed_by.clear();
         self.enter(MachineState::Armed { cause, candidate, since: now, until });
         self.nodes.probe_soon(now);
     }
@@ -141,8 +146,16 @@ impl Machine {
             self.enter(MachineState::NoMaster { reason: NoMasterReason::Unverified, since: now });
             return;
         }
-        if self.hold.fail(now) {
-            self.actions.push(MachineAction::Warning(Warning::HoldsExhausted));
+        let by = std::mem::take(&mut self.hold.armed_by);
+        let mut by: BTreeSet<Option<MyId>> =
+            by.into_iter().map(|id| self.electorate.trusts(&id).then_some(id)).collect();
+        if by.is_empty() {
+            by.insert(None);
+        }
+        for by in by {
+            if self.hold.fail(now, by) {
+                self.actions.push(MachineAction::Warning(Warning::HoldsExhausted));
+            }
         }
         self.enter(MachineState::Suspect { since: now, last_sign_at: now });
     }
@@ -151,10 +164,8 @@ impl Machine {
     pub(super) fn expire_hold(&mut self, now: Instant) {
         self.actions.push(MachineAction::Warning(Warning::HoldExpired));
         self.disarm(now);
-        // No sentinel followed, as far as known. Sentinels have to answer before the old master is
-        // used again.
         if self.committed.as_ref().is_some_and(|committed| committed.published) {
-            self.doubt(now, now, true);
+            self.doubt_after_hold(now);
         }
     }
 }

@@ -100,11 +100,14 @@ impl Electorate {
 
     /// The same, whichever of the members they are. It is sufficient to conclude that the network
     /// works: a configured member that has just been lost still has a view. If a configured one is
-    /// among them, only such a one proves it.
+    /// among them, only such a one proves it. However many others are listed, most of the
+    /// configured ones are enough.
     fn are_enough(&self, voters: &BTreeSet<&MyId>) -> bool {
         let (_, ours) = self.count_roots(voters);
         let rooted = ours > 0 && !self.depends_on_learned();
-        voters.len() >= self.majority() || self.is_own_majority(voters, rooted)
+        voters.len() >= self.majority()
+            || self.is_own_majority(voters, rooted)
+            || self.is_root_majority(voters)
     }
 
     /// The answering configured members, and those among `voters`.
@@ -114,13 +117,11 @@ impl Electorate {
     }
 
     /// Whether these voters include a majority of the configured sentinels, answering or not, and
-    /// are at least the quorum that one of those needs for a failover. A sentinel that lost its
-    /// file knows its quorum but no peers.
+    /// are at least the quorum that those need for a failover. A sentinel that lost its file knows
+    /// its quorum but no peers.
     pub(in crate::machine) fn is_root_majority(&self, voters: &BTreeSet<&MyId>) -> bool {
         let (_, ours) = self.count_roots(voters);
-        let ours_say = self.roots().filter(|(id, _)| voters.contains(id));
-        let quorum = ours_say.map(|(_, received)| received.view.quorum).max();
-        ours > self.expected / 2 && voters.len() >= quorum.unwrap_or(0)
+        ours > self.expected / 2 && voters.len() >= self.usual_quorum().unwrap_or(0)
     }
 
     /// Whether these voters may decide: a majority, and after other sentinels were configured as
@@ -233,14 +234,26 @@ impl Electorate {
         self.is_majority(&ours.map(|(id, ..)| id).collect())
     }
 
-    /// Whether every trusted member reports, by its own count of the peers it knows, that it cannot
-    /// reach a majority of them. Each is judged by its own list, as in its own election.
-    /// `None` if no view says anything about it: in TILT the count means nothing.
+    /// Whether every trusted member reports, by its own list, that it cannot reach a majority of the
+    /// sentinels; if it reaches most of the configured ones, that a majority is out of its reach,
+    /// and could replace the master there. `None` if no view says anything about it: in TILT the
+    /// count means nothing.
+    ///
+    /// There are no more configured sentinels than addresses of them, whatever former ones are
+    /// listed. Learned ones count once they have answered: anybody may have announced others.
     pub(in crate::machine) fn provable_minority(&self) -> Option<bool> {
+        let is_learned = |id: &MyId| {
+            self.by_id.get(id).is_some_and(|sentinel| sentinel.heard && !sentinel.is_configured())
+        };
         let cut_off = |view: &View| {
-            let (known, up) =
-                (1 + view.peers.len(), 1 + view.peers.iter().filter(|(_, up)| *up).count());
-            up < known / 2 + 1
+            let (learned, ours): (Vec<_>, Vec<_>) =
+                view.peers.iter().partition(|(id, _)| is_learned(id));
+            let up = |peers: &[&(MyId, bool)]| peers.iter().filter(|(_, up)| *up).count();
+            let listed = 1 + view.peers.len();
+            let (configured, reached) = (self.expected.min(listed), 1 + up(&ours));
+            let known = listed.min(configured + learned.len());
+            let lost = known.saturating_sub(reached + up(&learned));
+            if reached * 2 > configured { lost > known / 2 } else { lost >= known.div_ceil(2) }
         };
         let views = self.trusted_views(None).filter(|view| !view.tilt);
         let mut views = views.map(cut_off).peekable();

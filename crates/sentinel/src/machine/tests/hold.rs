@@ -100,6 +100,37 @@ fn bounds_holds_of_repeating_sentinel() {
     assert_eq!(rig.outcomes_untimed(), ["hold"]);
 }
 
+/// A sentinel whose failovers fail, or that lies, does not use up the holds of the others.
+#[test]
+fn holds_for_the_leader_after_false_announcements() {
+    let mut rig = Rig::booted();
+    for _ in 0..4 {
+        rig.selects(1, 'B').run(100);
+        rig.publishes(1, Notice::Aborted).run(100);
+    }
+    rig.mark();
+    rig.selects(1, 'B').run(100);
+    assert!(rig.outcomes().is_empty(), "its own are used up");
+    rig.selects(2, 'B').run(100);
+    // An abort of one of those that announce it does not end the hold of the other.
+    rig.selects(1, 'B').publishes(1, Notice::Aborted).run(100);
+    assert_eq!(rig.outcomes_untimed(), ["hold"]);
+    rig.publishes(2, Notice::Aborted).run(100);
+    assert_eq!(rig.outcomes_untimed(), ["hold", "release"]);
+}
+
+/// Sentinel shows a failover that hangs as being in progress until `failover-timeout`.
+#[test]
+fn waits_once_for_a_failover_that_hangs() {
+    let mut rig = Rig::booted();
+    rig.selects(1, 'B').change(1, |it| it.failing_over = true).run(20_000);
+    let outcomes = rig.outcomes();
+    let [held, released] = &outcomes[..] else { panic!("{outcomes:?}") };
+    assert_eq!(held, "0 hold");
+    let (at, what) = released.split_once(' ').unwrap();
+    assert!(what == "release" && at.parse::<u32>().unwrap() < 3500, "{released}");
+}
+
 #[test]
 fn commits_failover_after_holds_are_exhausted() {
     let mut rig = Rig::booted();

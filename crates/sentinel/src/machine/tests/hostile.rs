@@ -314,12 +314,41 @@ fn learned_sentinels_keep_no_gate_closed() {
     }
 }
 
-/// Nor does it make this process ask the sentinels more often, or report a suspicion.
+/// Nor does it make this process ask the sentinels more often, or report a suspicion: by a view at
+/// whatever epoch, or by an event.
 #[test]
 fn learned_sentinels_raise_no_suspicion() {
+    for epoch in [5, 99] {
+        let mut rig = attacked(Rig::booted());
+        let mut lie = view('A', epoch, &[1, 2, 3], &['B', 'C']);
+        (lie.failing_over, lie.down) = (true, true);
+        insist(&mut rig, &lie, 20_000);
+        rig.publishes(71, Notice::Trouble);
+        assert_eq!(*rig.machine.state(), MachineState::Stable, "{epoch}");
+    }
+}
+
+/// Nor do its announcements use up the holds that the leader of a failover needs.
+#[test]
+fn holds_for_the_leader_beside_hostile_announcements() {
     let mut rig = attacked(Rig::booted());
-    let mut lie = view('A', 5, &[1, 2, 3], &['B', 'C']);
-    (lie.failing_over, lie.down) = (true, true);
-    insist(&mut rig, &lie, 20_000);
-    assert_eq!(*rig.machine.state(), MachineState::Stable);
+    insist(&mut rig, &view('A', 5, &[1, 2, 3], &['B', 'C']), 2000);
+    for sentinel in HOSTILE {
+        rig.selects(sentinel, 'B').run(100);
+        rig.publishes(sentinel, Notice::Aborted).run(100);
+    }
+    rig.mark();
+    rig.selects(72, 'B').run(100);
+    assert!(rig.outcomes().is_empty(), "all of them together have three");
+    rig.selects(1, 'B').publishes(72, Notice::Aborted).run(100);
+    assert_eq!(rig.outcomes_untimed(), ["hold"]);
+}
+
+/// A typing error, or a lie, of one of three.
+#[test]
+fn needs_the_quorum_of_most_sentinels() {
+    let mut rig = Rig::new();
+    rig.change(2, |it| it.quorum = 4).run(3000);
+    assert_eq!(rig.outcomes_untimed(), ["commit A@5 majority"]);
+    assert!(!rig.machine.depends_on_learned());
 }

@@ -296,3 +296,49 @@ fn counts_no_learned_sentinel_against_a_minority() {
         assert!(rig.machine.is_minority(), "{minority:?}: {:?}", rig.outcomes());
     }
 }
+
+/// They answer nowhere: three hellos that a client published, or former sentinels.
+#[test]
+fn counts_no_unheard_sentinel_as_lost() {
+    for minority in [Minority::Hold, Minority::Cut] {
+        let mut rig = with(minority);
+        for sentinel in 1..=3 {
+            rig.change(sentinel, |it| it.peers.extend([71, 72, 73].map(|it| (id(it), false))));
+        }
+        rig.run(30_000);
+        assert!(!rig.machine.is_minority(), "{minority:?}: {:?}", rig.outcomes());
+        // One of the three is lost as well.
+        rig.disconnects(1);
+        for sentinel in [2, 3] {
+            rig.change(sentinel, |it| {
+                it.peers.iter_mut().for_each(|(peer, up)| *up &= *peer != id(1));
+            });
+        }
+        rig.run(30_000);
+        assert!(rig.outcomes().is_empty(), "{minority:?}: {:?}", rig.outcomes());
+    }
+}
+
+/// Two of five remain, and the three elsewhere could replace the master, though only one of them is
+/// configured here.
+#[test]
+fn counts_learned_sentinels_that_have_answered_as_lost() {
+    let mut rig = with(Minority::Hold);
+    for sentinel in 1..=3 {
+        rig.change(sentinel, |it| it.peers.extend([4, 5].map(|it| (id(it), true))));
+    }
+    for _ in 0..4 {
+        for sentinel in [4, 5] {
+            let peers = [1, 2, 3, 9 - sentinel];
+            rig.answers(sentinel, view('A', 5, &peers, &['B', 'C']));
+        }
+        rig.run(500);
+    }
+    assert!(rig.outcomes().is_empty());
+    rig.disconnects(3);
+    for sentinel in [1, 2] {
+        rig.change(sentinel, |it| it.peers.iter_mut().for_each(|(peer, up)| *up = *peer < id(3)));
+    }
+    rig.run(10_000);
+    assert_eq!(rig.outcomes_untimed(), ["hold"]);
+}
