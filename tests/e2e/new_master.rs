@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(40);
 const CLIENTS: usize = 20;
 
 /// Counts the hints of sessions about their target.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Noticed(AtomicUsize);
 
 impl proxy::Hints for Noticed {
@@ -89,7 +89,7 @@ impl Plane {
     }
 
     fn stats(&self) -> proxy::ServiceSnapshot {
-        self.running.as_ref().and_then(|it| it.stats().service("s")).expect("counters")
+        self.running.as_ref().and_then(|it| it.stats.service("s")).expect("counters")
     }
 
     /// Waits until this many attempts have failed.

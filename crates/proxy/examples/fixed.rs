@@ -68,7 +68,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         drain.request_stop(StopRequest::DrainAtOnce);
         Ok::<_, std::io::Error>(controller.await)
     })??;
-    println!("{summary:?}\n{:#?}", running.stats().service("fixed"));
+    println!("{summary:?}\n{:#?}", running.stats.service("fixed"));
     running.join()?;
     Ok(())
 }

@@ -5,12 +5,8 @@
 //! log is off, and sessions that ended well can be left out or sampled. A line that is not wanted
 //! is logged at level debug.
 
-use std::time::Duration;
-
-use target::Target;
 use tracing::Level;
 
-use crate::address::Peer;
 use crate::end_reason::EndReason;
 use crate::not_carried::Uncarried;
 
@@ -46,7 +42,7 @@ impl Default for AccessLog {
 impl AccessLog {
     /// The level of the line of one session. `sampled` says whether the session is in a sample of
     /// one in the given number.
-    fn level(self, failed: bool, sampled: impl FnOnce(u32) -> bool) -> Level {
+    pub(crate) fn level(self, failed: bool, sampled: impl FnOnce(u32) -> bool) -> Level {
         let wanted = match self.which {
             LoggedSessions::Off => false,
             LoggedSessions::Failed => failed,
@@ -56,58 +52,11 @@ impl AccessLog {
     }
 }
 
-macro_rules! event {
-    ($session:ident, $level:expr) => {
-        tracing::event!(
-            $level,
-            service = $session.service,
-            client = %$session.client,
-            // Not `target`: in `tracing` that is the module that logs.
-            upstream = $session.target.map(|target| tracing::field::display(target.addr())),
-            reason = $session.reason.label(),
-            duration_ms = u64::try_from($session.lasted.as_millis()).unwrap_or(u64::MAX),
-            bytes_in = $session.bytes.0,
-            bytes_out = $session.bytes.1,
-            commands = $session.commands,
-            not_carried = $session.uncarried.map(|it| it.why.label()),
-            unknown_command = $session.uncarried.and_then(|it| it.command.as_deref()),
-            "session ended"
-        )
-    };
-}
-
-/// The facts of a session at its end.
-#[derive(Debug)]
-pub(crate) struct SessionRecord<'a> {
-    pub(crate) service: &'a str,
-    pub(crate) client: Peer,
-    pub(crate) target: Option<&'a Target>,
-    pub(crate) reason: EndReason,
-    pub(crate) lasted: Duration,
-    pub(crate) bytes: (u64, u64),
-    pub(crate) commands: u32,
-    pub(crate) uncarried: Option<&'a Uncarried>,
-}
-
-impl SessionRecord<'_> {
-    /// Whether the session ended other than wanted. A server that dies closes connections as one
-    /// that wants to, so that alone is no failure; but for an unknown command the operator can act,
-    /// and needs its name.
-    fn has_failed(&self) -> bool {
-        self.reason.is_failure() || self.uncarried.is_some_and(|it| it.command.is_some())
-    }
-
-    /// Logs the session as the settings want it.
-    pub(crate) fn log(&self, rule: AccessLog) {
-        // The level is part of a static call site, so each level needs its own.
-        match rule.level(self.has_failed(), |one_in| fastrand::u32(..one_in) == 0) {
-            Level::ERROR => event!(self, Level::ERROR),
-            Level::WARN => event!(self, Level::WARN),
-            Level::INFO => event!(self, Level::INFO),
-            Level::DEBUG => event!(self, Level::DEBUG),
-            Level::TRACE => event!(self, Level::TRACE),
-        }
-    }
+/// Whether a session ended other than wanted. A server that dies closes connections as one that
+/// wants to, so that alone is no failure; but for an unknown command the operator can act, and
+/// needs its name.
+pub(crate) fn has_failed(reason: EndReason, uncarried: Option<&Uncarried>) -> bool {
+    reason.is_failure() || uncarried.is_some_and(|it| it.command.is_some())
 }
 
 #[cfg(test)]
@@ -121,20 +70,7 @@ mod tests {
             AccessLog { which, level: Level::WARN, one_in }.level(reason, |_| sampled)
                 == Level::WARN
         };
-        let session = |reason, uncarried| {
-            let (client, lasted) = (Peer::UNIX, Duration::ZERO);
-            SessionRecord {
-                service: "s",
-                client,
-                target: None,
-                reason,
-                lasted,
-                bytes: (0, 0),
-                commands: 0,
-                uncarried,
-            }
-            .has_failed()
-        };
+        let session = has_failed;
         let (well, badly) =
             (session(EndReason::ClientClosed, None), session(EndReason::Fenced, None));
         assert!(!well && badly);

@@ -1,7 +1,7 @@
 //! The context of sessions: what they share with other sessions of their service, and of their
 //! worker.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
 use drain::{Drain, Phase};
@@ -54,7 +54,8 @@ pub(crate) struct ListenerContext {
     /// The number of the drain, for the pushes that announce it.
     pub(crate) moving: OnceLock<u64>,
     /// Another service accepts on these sockets now: their queues are left to it.
-    moved: AtomicBool,
+    /// Set before the drain begins.
+    pub(crate) moved: AtomicBool,
 }
 
 impl ListenerContext {
@@ -62,15 +63,6 @@ impl ListenerContext {
     pub(crate) fn new(id: ListenerId, drain: &Drain, tls: bool) -> Arc<Self> {
         let (drain, moving) = (drain.group(), OnceLock::new());
         Arc::new(Self { id, drain, tls, moving, moved: AtomicBool::new(false) })
-    }
-
-    /// Leaves the queues to another service. To be called before the drain begins.
-    pub(crate) fn leave_queue(&self) {
-        self.moved.store(true, Ordering::Release);
-    }
-
-    pub(crate) fn leaves_queue(&self) -> bool {
-        self.moved.load(Ordering::Acquire)
     }
 }
 

@@ -81,7 +81,6 @@ macro_rules! counted {
         $(#[$about_sums:meta])* pub struct $sums:ident {
             $($(#[$doc:meta])* $name:ident: $counter:ty => $sum:ty,)+
         }
-        $(and { $($(#[$other_doc:meta])* $other:ident: $other_type:ty,)+ })?
     ) => {
         $(#[$about])*
         #[derive(Debug, Default)]
@@ -93,7 +92,6 @@ macro_rules! counted {
         #[derive(Debug, Clone, PartialEq, Eq, Default)]
         pub struct $sums {
             $($(#[$doc])* pub $name: $sum,)+
-            $($($(#[$other_doc])* pub $other: $other_type,)+)?
         }
 
         impl $crate::counter::Counted<$sums> for $counters {

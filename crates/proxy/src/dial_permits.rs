@@ -50,7 +50,7 @@ const IDLE_PER_ROUND: usize = 256;
 const MAX_ROUNDS: usize = 64;
 
 /// The permits of one worker for one service.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct DialPermits {
     state: Mutex<PermitQueue>,
 }
@@ -72,7 +72,7 @@ struct GrantedPermit {
 }
 
 /// The queue of sessions, and the number and pace of permits.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct PermitQueue {
     next: u64,
     urgent: BTreeMap<u64, Waker>,
@@ -95,24 +95,11 @@ struct PermitQueue {
     called: Vec<Waker>,
 }
 
-impl Default for PermitQueue {
+impl Default for DialPermits {
     fn default() -> Self {
-        Self {
-            next: 0,
-            urgent: BTreeMap::new(),
-            idle: BTreeMap::new(),
-            granted: BTreeMap::new(),
-            timed: None,
-            out: 0,
-            idle_out: 0,
-            in_a_row: 0,
-            most: MAX_PERMITS,
-            failures: 0,
-            pause: FIRST_PAUSE,
-            not_before: None,
-            yielded: 0,
-            called: Vec::new(),
-        }
+        let mut queue = PermitQueue::default();
+        queue.reset();
+        Self { state: Mutex::new(queue) }
     }
 }
 

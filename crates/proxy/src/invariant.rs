@@ -8,7 +8,6 @@
 //! A violation travels as an I/O error of the connection on which it was noticed, because every
 //! path of a session ends at such an error.
 
-use std::fmt;
 use std::io;
 use std::panic::Location;
 use std::sync::LazyLock;
@@ -18,16 +17,9 @@ use crate::end_reason::EndReason;
 use crate::log_rate::LogRate;
 
 /// An invariant that does not hold.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
 struct Violation(&'static str);
-
-impl fmt::Display for Violation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0)
-    }
-}
-
-impl std::error::Error for Violation {}
 
 /// Logs the violation and returns it as an error that ends the session.
 #[cold]

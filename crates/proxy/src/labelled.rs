@@ -15,6 +15,7 @@ macro_rules! labelled {
 
         impl $type {
             /// All of them, in the order of their numbers.
+            #[allow(dead_code, reason = "not every enum is counted")]
             pub const ALL: [Self; [$($type::$name),+].len()] = [$($type::$name),+];
 
             /// The label in metrics and logs, in snake case. It does not change between releases.

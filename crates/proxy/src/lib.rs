@@ -21,7 +21,7 @@
 //! let mut running = proxy::Running::start(workers, 10_000, &drain)?;
 //! let number = running.add_service(service);
 //! running.open(number, listener, false);
-//! println!("{:?}", running.stats().service("mymaster"));
+//! println!("{:?}", running.stats.service("mymaster"));
 //! running.join()?; // returns when the drain is over
 //! # Ok(())
 //! # }
@@ -89,7 +89,7 @@ pub use not_carried::NotCarried;
 pub use options::{
     Durability, LiveOptions, OnTimeout, Options, Sessions, Splice, Subscriptions, UpstreamMode,
 };
-pub use proxy_protocol::parse::{HeaderFault, ProxyHeader, parse as parse_proxy_header};
+pub use proxy_protocol::parse::{ProxyHeader, parse as parse_proxy_header};
 pub use rejection::Rejection;
 pub use resp::{
     CarryEffect, DEFAULT_REFUSALS, ListedCommand, MAX_COMMAND_NAME, Pin, RefusalError, Refusals,

@@ -47,16 +47,8 @@ impl NotCarried {
     }
 
     /// Its number.
-    pub(crate) const fn number(self) -> usize {
-        match self {
-            Self::Pinned(pin) => pin as usize,
-            Self::InFlight => Pin::COUNT,
-            Self::Disabled => Pin::COUNT + 1,
-            Self::Refused => Pin::COUNT + 2,
-            Self::NoServer => Pin::COUNT + 3,
-            Self::ClosedByServer => Pin::COUNT + 4,
-            Self::OtherData => Pin::COUNT + 5,
-        }
+    pub(crate) fn number(self) -> usize {
+        Self::all().position(|it| it == self).unwrap_or_default()
     }
 
     /// The label in metrics and logs, in snake case. It does not change between releases.

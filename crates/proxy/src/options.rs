@@ -201,18 +201,14 @@ impl Options {
 
 /// Options that can be replaced while they are used. Cheap to clone; all clones share one value.
 #[derive(Debug, Clone)]
-pub struct LiveOptions(Arc<OptionsState>);
-
-#[derive(Debug)]
-struct OptionsState {
-    now: ArcSwap<Options>,
-    changed: Notify,
+pub struct LiveOptions {
+    now: Arc<ArcSwap<Options>>,
+    changed: Arc<Notify>,
 }
 
 impl From<Options> for LiveOptions {
     fn from(options: Options) -> Self {
-        let (now, changed) = (ArcSwap::from_pointee(options), Notify::new());
-        Self(Arc::new(OptionsState { now, changed }))
+        Self { now: Arc::new(ArcSwap::from_pointee(options)), changed: Arc::default() }
     }
 }
 
@@ -220,14 +216,14 @@ impl LiveOptions {
     /// The current options.
     #[must_use]
     pub fn now(&self) -> Arc<Options> {
-        self.0.now.load_full()
+        self.now.load_full()
     }
 
     /// The current options for a moment: cheaper, but not to be kept while a session waits, and
     /// only a few at a time.
     #[inline]
     pub(crate) fn peek(&self) -> Guard<Arc<Options>> {
-        self.0.now.load()
+        self.now.load()
     }
 
     /// Replaces the options. What the server says of its commands stays.
@@ -235,12 +231,12 @@ impl LiveOptions {
         if let Some(server) = self.peek().stateless_commands.server() {
             options.stateless_commands = options.stateless_commands.with_server(server);
         }
-        self.0.now.store(Arc::new(options));
-        self.0.changed.notify_waiters();
+        self.now.store(Arc::new(options));
+        self.changed.notify_waiters();
     }
 
     /// Resolves at every change after this call, whether or not the future has been polled.
     pub(crate) fn changed(&self) -> Notified<'_> {
-        self.0.changed.notified()
+        self.changed.notified()
     }
 }

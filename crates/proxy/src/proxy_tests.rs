@@ -27,10 +27,10 @@ fn refuses_clients_beyond_a_limit_as_redis_does() {
             assert_eq!(rest(&mut third), b"-ERR max number of clients reached\r\n");
         }
         let stats = proxy.stats();
-        assert_eq!((stats.accepted, stats.refused[limit as usize], stats.open), (2, 3, 2));
+        assert_eq!((stats.accepted, stats.refused[limit as usize], stats.open()), (2, 3, 2));
         assert_eq!(stats.refused_in_all(), 3);
         drop(first);
-        proxy.wait_for("a free place", |stats| stats.open == 1);
+        proxy.wait_for("a free place", |stats| stats.open() == 1);
         // The place is returned when the session is dropped, a moment after it was counted.
         let begin = Instant::now();
         while proxy.stats().accepted == 2 {
@@ -54,12 +54,12 @@ fn refuses_only_new_clients_while_memory_is_scarce() {
     let backend = Backend::new();
     let proxy = TestProxy::with_target(&backend);
     let (mut client, mut upstream) = session(&proxy, &backend);
-    proxy.running().resource_shortage().set(true);
+    proxy.running().shortage.set(true);
     assert_eq!(rest(&mut proxy.client()), b"-ERR max number of clients reached\r\n");
     assert_eq!(proxy.stats().refused[Limit::Memory as usize], 1);
     client.write_all(b"PING\r\n").unwrap();
     expect(&mut upstream, b"PING\r\n");
-    proxy.running().resource_shortage().set(false);
+    proxy.running().shortage.set(false);
     let _next = session(&proxy, &backend);
 }
 
@@ -80,7 +80,7 @@ fn drains_quiet_sessions_and_busy_ones_after_their_reply() {
     drop(busy);
     let (summary, stats) = proxy.stop(StopRequest::Drain);
     assert_eq!((summary.session_counts.asked, summary.session_counts.cut), (2, 0));
-    assert_eq!((stats.closed_for(EndReason::Drained), stats.open), (2, 0));
+    assert_eq!((stats.closed_for(EndReason::Drained), stats.open()), (2, 0));
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn keeps_subscribers_until_the_cut() {
     let (summary, stats) = proxy.stop(StopRequest::Cut);
     assert_eq!(rest(&mut client), b"");
     assert_eq!(
-        (summary.session_counts.cut, stats.closed_for(EndReason::Cut), stats.open),
+        (summary.session_counts.cut, stats.closed_for(EndReason::Cut), stats.open()),
         (1, 1, 0)
     );
 }
@@ -216,13 +216,13 @@ fn renews_heartbeats() {
     let running = proxy.running();
     let begin = Instant::now();
     // Seen from a fixed moment, the age decreases with every beat.
-    let age = || running.heartbeats()[0].age(begin + SOON * 2);
+    let age = || running.heartbeats[0].age(begin + SOON * 2);
     let first = age();
     while age() >= first {
         assert!(begin.elapsed() < SOON, "no beat");
         thread::yield_now();
     }
-    assert_eq!(running.heartbeats().len(), 1);
+    assert_eq!(running.heartbeats.len(), 1);
     assert_eq!(running.connections(), (0, 1000));
 }
 
@@ -234,7 +234,7 @@ fn spreads_long_sessions_over_the_workers() {
     proxy.commit(backend.addr());
     // One at a time, so that each finds the earlier ones counted.
     let sessions: Vec<_> = (0..200).map(|_| session(&proxy, &backend)).collect();
-    let mut open = proxy.running().stats().open_on_workers();
+    let mut open = proxy.running().stats.open_on_workers();
     open.sort_unstable();
     assert_eq!(open.iter().sum::<u64>(), 200);
     // By the kernel's hash alone they differ by some 14 on average.
@@ -242,5 +242,5 @@ fn spreads_long_sessions_over_the_workers() {
     let passed = proxy.stats().handed_over;
     assert!((1..100).contains(&passed), "{passed}");
     drop(sessions);
-    proxy.wait_for("the end of all", |stats| stats.open == 0);
+    proxy.wait_for("the end of all", |stats| stats.open() == 0);
 }

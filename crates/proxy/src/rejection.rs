@@ -1,7 +1,6 @@
 //! Why a client was rejected because of where it came from.
 
 use crate::labelled::labelled;
-use crate::proxy_protocol::parse::HeaderFault;
 
 labelled! {
     /// Why a client was rejected before it became a session.
@@ -38,16 +37,6 @@ impl Rejection {
     }
 }
 
-impl From<HeaderFault> for Rejection {
-    fn from(fault: HeaderFault) -> Self {
-        match fault {
-            HeaderFault::Missing => Self::HeaderMissing,
-            HeaderFault::Malformed => Self::HeaderMalformed,
-            HeaderFault::TooLong => Self::HeaderTooLong,
-            HeaderFault::Checksum => Self::HeaderChecksum,
-        }
-    }
-}
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,7 +1,7 @@
 //! A service as the workers see it: its name, its target, its settings, and the receiver of hints
 //! about the target.
 
-use std::fmt;
+use std::fmt::Debug;
 use std::sync::Arc;
 
 use target::{Target, TargetSource};
@@ -10,7 +10,7 @@ use crate::labelled::labelled;
 use crate::options::LiveOptions;
 
 /// The settings and handles that all sessions of one service share.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct Service {
     /// Its name, for logs and metrics: Sentinel's name for the master.
     pub name: Arc<str>,
@@ -20,15 +20,6 @@ pub struct Service {
     pub options: LiveOptions,
     /// Receives what its sessions notice about the target.
     pub hints: Arc<dyn Hints>,
-}
-
-impl fmt::Debug for Service {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Service")
-            .field("name", &self.name)
-            .field("options", &self.options.now())
-            .finish_non_exhaustive()
-    }
 }
 
 /// A sign, noticed by a session, that the target may not be the master any more. Never a proof: the
@@ -74,7 +65,7 @@ impl DialFailure {
 
 /// The receiver of hints. It is called on a worker's thread between its sessions, so it must not
 /// block or take long, and must handle ten thousand calls in a row.
-pub trait Hints: Send + Sync {
+pub trait Hints: Debug + Send + Sync {
     /// A session that used `target` noticed `hint`.
     fn hint(&self, target: &Target, hint: Hint);
 }

@@ -111,14 +111,14 @@ fn serves_and_closes_added_service_beside_others() {
     client.write_all(b"PING\r\n").unwrap();
     let mut other = second.accept();
     expect(&mut other, b"PING\r\n");
-    assert_eq!(plane.running.stats().service("b").unwrap().accepted, 1);
+    assert_eq!(plane.running.stats.service("b").unwrap().accepted, 1);
     other.write_all(b"+PONG\r\n").unwrap();
     expect(&mut client, b"+PONG\r\n");
     let summary = plane.remove(id);
     assert!(summary.is_clean() && rest(&mut client).is_empty());
     assert!(std::net::TcpStream::connect(new).is_err());
     plane.running.remove_service(number);
-    assert!(plane.running.stats().service("b").is_none());
+    assert!(plane.running.stats.service("b").is_none());
     // The other service noticed nothing: its request is still in flight.
     upstream.write_all(b"+PONG\r\n").unwrap();
     expect(&mut kept, b"+PONG\r\n");
@@ -194,7 +194,7 @@ fn add_and_remove_services() {
         assert!(Instant::now() < deadline, "{before} {}", descriptors());
         std::thread::yield_now();
     }
-    assert_eq!(plane.running.stats().services().len(), 1);
+    assert_eq!(plane.running.stats.services().len(), 1);
     plane.end();
 }
 

@@ -22,6 +22,7 @@ const MAX_NAME: usize = 64;
 
 labelled! {
     /// The state of a session. If several apply, it is the first one listed.
+    #[derive(Default)]
     pub enum ListedState {
         /// Ends, and delivers its last bytes.
         Closing = "closing",
@@ -46,14 +47,17 @@ labelled! {
         /// Nothing is in flight, and only its server has its state.
         Pinned = "pinned",
         /// Nothing is in flight.
+        #[default]
         Idle = "idle",
     }
 }
 
 labelled! {
     /// What a session waits for.
+    #[derive(Default)]
     pub enum WaitsFor {
         /// For the next request of its client.
+        #[default]
         Request = "request",
         /// For a reply.
         Reply = "reply",
@@ -89,7 +93,7 @@ labelled! {
 /// The name of a session: unique within the process and, since it begins with a number drawn at the
 /// start of the process, nearly certainly among processes. A session keeps it when it moves to
 /// another target.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct SessionId {
     /// Drawn at the start of the process.
     pub(crate) process: u32,
@@ -166,7 +170,7 @@ pub struct TlsFacts {
 }
 
 /// One session.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SessionRow {
     /// Its name.
     pub id: SessionId,

@@ -105,26 +105,12 @@ counted! {
         /// Shared upstream connections.
         shared: SharedCounters => SharedSnapshot,
     }
-    and {
-        /// Sessions open now, including those that wait at the gate.
-        open: u64,
-    }
 }
 
 impl WorkerCounters {
     /// The worker's clock, in microseconds.
     pub(crate) fn elapsed(&self) -> u64 {
         self.command_time.elapsed()
-    }
-
-    /// A session that was pinned by `before` is pinned by `now`.
-    pub(crate) fn repin(&self, before: Option<Pin>, now: Option<Pin>) {
-        if let Some(pin) = before {
-            self.pinned.decrement(pin as usize);
-        }
-        if let Some(pin) = now {
-            self.pinned.increment(pin as usize);
-        }
     }
 
     /// Sessions that have begun and not ended.
@@ -136,40 +122,35 @@ impl WorkerCounters {
     }
 }
 
-#[derive(Debug, Default)]
-struct ServiceBlocks {
-    name: Arc<str>,
-    workers: Vec<Arc<WorkerCounters>>,
-}
-
 /// Read access to the counters of one service, one set per worker. Cheap to clone.
 #[derive(Debug, Clone, Default)]
-pub struct ServiceCounters(Arc<ServiceBlocks>);
+pub struct ServiceCounters {
+    name: Arc<str>,
+    workers: Arc<[Arc<WorkerCounters>]>,
+}
 
 impl ServiceCounters {
     /// Creates the counters of `workers` workers.
     pub(crate) fn new(name: Arc<str>, workers: usize) -> Self {
-        let workers = (0..workers).map(|_| Arc::default()).collect();
-        Self(Arc::new(ServiceBlocks { name, workers }))
+        Self { name, workers: (0..workers).map(|_| Arc::default()).collect() }
     }
 
     /// The name of the service.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.0.name
+        &self.name
     }
 
     /// The counters of one worker.
     pub(crate) fn of_worker(&self, worker: usize) -> Option<Arc<WorkerCounters>> {
-        self.0.workers.get(worker).cloned()
+        self.workers.get(worker).cloned()
     }
 
     /// The counters, summed over all workers.
     #[must_use]
     pub fn snapshot(&self) -> ServiceSnapshot {
         let mut snapshot = ServiceSnapshot::default();
-        self.0.workers.iter().for_each(|counters| counters.add_to(&mut snapshot));
-        snapshot.open = snapshot.accepted.saturating_sub(snapshot.closed_in_all());
+        self.workers.iter().for_each(|counters| counters.add_to(&mut snapshot));
         snapshot
     }
 }
@@ -194,10 +175,16 @@ impl ServiceSnapshot {
         self.closed.0.iter().sum()
     }
 
+    /// Sessions open now, including those that wait at the gate.
+    #[must_use]
+    pub fn open(&self) -> u64 {
+        self.accepted.saturating_sub(self.closed_in_all())
+    }
+
     /// Open sessions that are not pinned.
     #[must_use]
     pub fn ordinary(&self) -> u64 {
-        self.open.saturating_sub(self.pinned.iter().sum())
+        self.open().saturating_sub(self.pinned.iter().sum())
     }
 
     /// Connections rejected.
@@ -218,7 +205,7 @@ impl Stats {
     /// Removes the counters of a service.
     pub(crate) fn remove(&self, counters: &ServiceCounters) {
         let mut services = self.services.load().to_vec();
-        services.retain(|it| !Arc::ptr_eq(&it.0, &counters.0));
+        services.retain(|it| !Arc::ptr_eq(&it.workers, &counters.workers));
         self.services.store(Arc::new(services));
     }
 
@@ -232,9 +219,9 @@ impl Stats {
     #[must_use]
     pub fn open_on_workers(&self) -> Vec<u64> {
         let services = self.services.load();
-        let workers = services.iter().map(|service| service.0.workers.len()).max().unwrap_or(0);
+        let workers = services.iter().map(|service| service.workers.len()).max().unwrap_or(0);
         let of = |worker| {
-            let counters = services.iter().filter_map(|it| it.0.workers.get(worker));
+            let counters = services.iter().filter_map(|it| it.workers.get(worker));
             counters.map(|counters: &Arc<WorkerCounters>| counters.open()).sum()
         };
         (0..workers).map(of).collect()

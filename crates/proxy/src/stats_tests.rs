@@ -16,9 +16,9 @@ fn sums_workers_and_separates_services() {
     }
     two.of_worker(0).unwrap().dial_failures.increment(DialFailure::Unreachable as usize);
     let (a, b) = (stats.service("a").unwrap(), stats.service("b").unwrap());
-    assert_eq!((a.accepted, a.open, a.closed_for(EndReason::Fenced), a.bytes_in), (4, 2, 2, 20));
+    assert_eq!((a.accepted, a.open(), a.closed_for(EndReason::Fenced), a.bytes_in), (4, 2, 2, 20));
     assert_eq!(b.dial_failures, [0, 0, 1, 0, 0, 0, 0]);
-    assert_eq!((b.accepted, b.open), (0, 0));
+    assert_eq!((b.accepted, b.open()), (0, 0));
     two.of_worker(1).unwrap().accepted.add(5);
     assert_eq!(stats.open_on_workers(), [1, 6]);
     assert!(one.of_worker(2).is_none());

@@ -40,7 +40,7 @@ pub(crate) use fake_stream::FakeStream;
 pub(crate) const SOON: Duration = Duration::from_secs(20);
 
 /// Records every hint.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct RecordedHints(Mutex<Vec<Hint>>);
 
 impl Hints for RecordedHints {
@@ -180,7 +180,7 @@ impl TestProxy {
     }
 
     pub(crate) fn stats(&self) -> ServiceSnapshot {
-        self.running().stats().service("s").unwrap()
+        self.running().stats.service("s").unwrap()
     }
 
     pub(crate) fn hints(&self) -> Vec<Hint> {
@@ -219,7 +219,7 @@ impl TestProxy {
         self.drain.request_stop(order);
         let summary = self.controller.take().unwrap().join().unwrap();
         let running = self.running.take().unwrap();
-        let stats = running.stats().clone();
+        let stats = running.stats.clone();
         running.join().unwrap();
         (summary, stats.service("s").unwrap())
     }

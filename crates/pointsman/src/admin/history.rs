@@ -122,18 +122,18 @@ impl History {
             histories.retain(|name, _| services.iter().any(|it| it.name == *name));
             for service in services {
                 let traffic = service.writers.0.snapshot();
-                let (commands, bytes) = (traffic.commands, traffic.bytes_in + traffic.bytes_out);
+                let open = traffic.open();
                 let totals = TrafficTotals {
                     at: Instant::now(),
-                    commands,
-                    bytes,
+                    commands: traffic.commands,
+                    bytes: traffic.bytes_in + traffic.bytes_out,
                     accepted: traffic.accepted,
                     times: traffic.command_time,
                 };
                 let generation =
                     service.discovery.snapshot().master.as_ref().map(|master| master.generation);
                 let history = histories.entry(service.name.clone()).or_default();
-                history.add(totals, traffic.open, generation);
+                history.add(totals, open, generation);
             }
         }
     }

@@ -66,7 +66,7 @@ pub fn traffic(settings: &ServiceSettings, counted: &ServiceSnapshot) -> Traffic
     TrafficStatus {
         sessions_by_state: states.filter(|(_, count)| *count > 0).collect(),
         sessions_not_carried: not_carried.filter(|(_, count)| *count > 0).collect(),
-        sessions_open: counted.open,
+        sessions_open: counted.open(),
         sessions_waiting: counted.held,
         sessions_limit: settings.max_connections as u64,
         sessions_total: counted.accepted,

@@ -101,14 +101,14 @@ impl RunningProcess {
         let late = "unix sockets are not published yet: a folder does not respond";
         publish((!unix.is_empty()).then(|| unix.publisher()), late).await?;
         warn_of_copying(config, plane.workers.splices());
-        let shortage = plane.workers.resource_shortage().clone();
+        let shortage = plane.workers.shortage.clone();
         let memory = capacity::watch(inputs.memory.clone(), effective.clone(), shortage);
         let memory = tokio::spawn(memory);
 
         let (access, hosts) = (ControlAccess::of(config), HostNames::new(admin_hosts(config)));
         let offered_sockets = OfferedSockets::new(plane.services.sockets(), admin.handles()?);
         let admin = admin.hosts(hosts.clone()).guard(Arc::new(access.clone()));
-        let admin = add_routes(admin, &access, &registry, plane.workers.sessions());
+        let admin = add_routes(admin, &access, &registry, &plane.workers.sessions);
         let report = Arc::new(report(start, &inputs, &plane, &effective, &admin, &access));
         log_start(&admin, config);
         let probe = admin.serve(report.clone())?;
@@ -263,9 +263,9 @@ fn report(
         files: inputs.reader.files(),
         services: plane.services.registry().clone(),
         drain: plane.drain.clone(),
-        stats: plane.workers.stats().clone(),
-        scarcity: plane.workers.resource_shortage().clone(),
-        workers: plane.workers.heartbeats().to_vec(),
+        stats: plane.workers.stats.clone(),
+        scarcity: plane.workers.shortage.clone(),
+        workers: plane.workers.heartbeats.clone(),
         discovery: plane.heartbeat.clone(),
         lost_lines: inputs.logging.lost_lines(),
         memory: inputs.memory.clone(),

@@ -203,6 +203,7 @@ pub(crate) fn destinations(service: &ServiceConfig) -> Vec<Destinations> {
 }
 
 /// Hints from sessions of writers.
+#[derive(Debug)]
 struct WriterHints(DiscoveryHandle);
 
 impl proxy::Hints for WriterHints {
@@ -214,6 +215,7 @@ impl proxy::Hints for WriterHints {
 }
 
 /// Hints from sessions of readers.
+#[derive(Debug)]
 struct ReaderHints(DiscoveryHandle);
 
 impl proxy::Hints for ReaderHints {

@@ -24,8 +24,8 @@ use crate::config::Config;
 /// Files of the process itself: standard streams, event loops, signals, name lookups, the
 /// configuration, `/proc`.
 const PROCESS: usize = 64;
-/// Files of a worker beside its listeners: its event loop, waker and ticker, and clients that are
-/// being refused.
+/// Files of a worker beside its listeners: its event loop and its waker, and clients that are being
+/// refused.
 const PER_WORKER: usize = 5;
 /// Handles on each worker's listening socket: its own, one for reloads and takeovers, and one
 /// during a takeover.

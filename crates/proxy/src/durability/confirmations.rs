@@ -171,7 +171,7 @@ pub(crate) struct Confirmations {
     /// What is sent after writes, and what is sent while replicas may still have to connect.
     requests: [Box<[u8]>; 2],
     /// Replicas may still have to connect.
-    is_patient: bool,
+    pub(super) is_patient: bool,
     /// The next `WAIT` follows a blocking command.
     after_blocking: bool,
     commands: ServerCommands,
@@ -197,7 +197,7 @@ pub(crate) struct Confirmations {
     waits: VecDeque<Wait>,
     /// The error that the server gave instead of replicating the message before the next answer.
     refused: Option<Box<[u8]>>,
-    held: Vec<u8>,
+    pub(super) held: Vec<u8>,
     replies: VecDeque<HeldReply>,
     /// The held part of the incomplete reply; what it answers.
     partial: Option<HeldReply>,
@@ -250,11 +250,6 @@ impl Confirmations {
         let [usual, patient] = &self.requests;
         let requests = if self.is_patient { patient } else { usual };
         requests.get(skipped..).unwrap_or_default()
-    }
-
-    /// Whether replicas may still have to connect.
-    pub(crate) fn is_patient(&self) -> bool {
-        self.is_patient
     }
 
     /// Replicas have had the time to connect. No `WAIT` may be half written.
@@ -341,11 +336,6 @@ impl Confirmations {
     /// Writes whose replies were replaced since the last call.
     pub(crate) fn take_not_confirmed(&mut self) -> u32 {
         std::mem::take(&mut self.not_confirmed)
-    }
-
-    /// The number of bytes that are held.
-    pub(crate) fn held(&self) -> usize {
-        self.held.len()
     }
 
     fn is_holding(&self) -> bool {

@@ -131,7 +131,7 @@ impl<S: ByteStream> ConfirmedStream<S> {
 
     /// Counts what is held, and what may pass and is not read by the client.
     fn count_kept(&mut self) {
-        self.kept.set(self.confirmations.held() + self.ready.len());
+        self.kept.set(self.confirmations.held.len() + self.ready.len());
     }
 
     /// Takes bytes that were read from the server. Whether they pass as they are.
@@ -147,7 +147,7 @@ impl<S: ByteStream> ConfirmedStream<S> {
         }
         received?;
         self.count_kept();
-        if self.confirmations.held() > LARGE && buffer::keeps_too_much() {
+        if self.confirmations.held.len() > LARGE && buffer::keeps_too_much() {
             return Err(Fault::TooMuchHeld.into());
         }
         Ok(false)
@@ -198,7 +198,7 @@ impl<S: ByteStream> ByteStream for ConfirmedStream<S> {
             }
             return Poll::Pending;
         }
-        if self.confirmations.is_patient()
+        if self.confirmations.is_patient
             && self.target.first_use().is_some_and(|since| since.elapsed() >= self.patience)
         {
             self.confirmations.end_patience();

@@ -94,7 +94,7 @@ pub(crate) enum FlowStep {
 }
 
 /// One direction.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Flow {
     /// Read and not yet written. Boxed, because most sessions never have any.
     pub(super) kept: Option<Box<KeptBytes>>,
@@ -123,15 +123,7 @@ pub(crate) enum EndSignal {
 impl Flow {
     /// A direction whose first bytes, `early`, have already been read.
     pub(crate) fn new(early: Vec<u8>) -> Self {
-        let mut flow = Self {
-            kept: None,
-            size_shift: 0,
-            pipe: None,
-            moved: 0,
-            ended: false,
-            end_sent: false,
-            end_withheld: false,
-        };
+        let mut flow = Self::default();
         flow.replace_kept(early);
         flow
     }
@@ -149,11 +141,6 @@ impl Flow {
         self.kept = if bytes.is_empty() { None } else { Some(Box::new(KeptBytes::new(bytes))) };
     }
 
-    /// Bytes written to the sink so far.
-    pub(crate) fn bytes_moved(&self) -> u64 {
-        self.moved
-    }
-
     /// Nothing more is taken from the source, and the sink is not told yet: it ends by itself. A
     /// server that reads an end discards replies that it has not written yet.
     pub(crate) fn end_unannounced(&mut self) {
@@ -163,11 +150,6 @@ impl Flow {
     /// The source itself has ended: the sink may be told.
     pub(crate) fn announce_end(&mut self) {
         self.end_withheld = false;
-    }
-
-    /// Whether the source has ended.
-    pub(crate) fn has_ended(&self) -> bool {
-        self.ended
     }
 
     /// Whether everything that was read has been written.

@@ -108,6 +108,9 @@ pub(crate) fn is_unsupported(error: &io::Error) -> bool {
     ) || error.kind() == io::ErrorKind::Unsupported
 }
 
+/// Pages are moved instead of copied where that is possible.
+const SPLICE: SpliceFlags = SpliceFlags::MOVE.union(SpliceFlags::NONBLOCK);
+
 /// Stops the use of pipes on this worker. Returns whether that is a change.
 pub(crate) fn disable() -> bool {
     POOL.with_borrow_mut(|pool| {
@@ -130,14 +133,7 @@ impl Pipe {
     /// The socket's error; `AGAIN` if it has nothing now. Nothing is lost.
     pub(crate) fn fill(&mut self, socket: impl AsFd, most: usize) -> Result<usize, Errno> {
         let (_, writer) = self.ends.as_ref().ok_or(Errno::BADF)?;
-        let n = splice(
-            socket,
-            None,
-            writer,
-            None,
-            most.min(PIPE_SIZE),
-            SpliceFlags::MOVE | SpliceFlags::NONBLOCK,
-        )?;
+        let n = splice(socket, None, writer, None, most.min(PIPE_SIZE), SPLICE)?;
         self.len += n;
         Ok(n)
     }
@@ -149,14 +145,7 @@ impl Pipe {
     /// The socket's error; `AGAIN` if it accepts nothing now. What was not moved stays in the pipe.
     pub(crate) fn drain(&mut self, socket: impl AsFd) -> Result<usize, Errno> {
         let (reader, _) = self.ends.as_ref().ok_or(Errno::BADF)?;
-        let n = splice(
-            reader,
-            None,
-            socket,
-            None,
-            self.len,
-            SpliceFlags::MOVE | SpliceFlags::NONBLOCK,
-        )?;
+        let n = splice(reader, None, socket, None, self.len, SPLICE)?;
         self.len = self.len.saturating_sub(n);
         Ok(n)
     }

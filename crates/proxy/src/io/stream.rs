@@ -10,7 +10,7 @@ use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -18,6 +18,7 @@ use rustix::net::{RecvFlags, SendFlags, Shutdown};
 use socket2::{SockAddr, SockRef, Socket};
 
 use crate::invariant;
+use crate::io::buffer;
 use crate::io::pipe::Pipe;
 use crate::io::socket_facts::SocketFacts;
 use crate::runtime::reactor::{self, Readiness, Registration};
@@ -143,6 +144,21 @@ pub(crate) fn update_readiness_of_both(
     }
 }
 
+/// Reads once, at most `most` bytes, which `parse` is given; none at the end of the stream.
+pub(crate) fn poll_parse<T>(
+    stream: &mut (impl ByteStream + ?Sized),
+    cx: &mut Context<'_>,
+    most: usize,
+    parse: impl FnOnce(io::Result<&[u8]>) -> T,
+) -> Poll<T> {
+    buffer::with_scratch(|scratch| {
+        let size = scratch.len().min(most);
+        let Some(buffer) = scratch.get_mut(..size) else { return Poll::Pending };
+        let read = ready!(stream.poll_read(cx, buffer));
+        Poll::Ready(parse(read.and_then(|read| invariant::first_bytes(buffer, read))))
+    })
+}
+
 /// Writes all of `bytes`.
 pub(crate) async fn write_all(stream: &mut impl ByteStream, bytes: &[u8]) -> io::Result<()> {
     let mut rest = bytes;
@@ -155,7 +171,7 @@ pub(crate) async fn write_all(stream: &mut impl ByteStream, bytes: &[u8]) -> io:
 
 /// The connection of a client, while its session does not pump. A TLS session over a socket is one,
 /// too.
-pub(crate) trait ClientStream: ByteStream {
+pub(crate) trait ClientStream: ByteStream + 'static {
     /// Whether the peer has closed its direction or the connection, as far as the event loop knows,
     /// even if unread bytes precede that.
     fn peer_closed_now(&self) -> bool;
@@ -275,39 +291,20 @@ impl ByteStream for SocketStream {
 
     #[inline(always)]
     fn poll_read(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
-        // No closure as for `attempt`: one that is called for every request was not inlined.
-        while self.registration.is_ready(cx, Readiness::READ) {
-            match rustix::net::recv(&self.socket, &mut *buffer, RecvFlags::empty()) {
-                Ok((n, _)) => {
-                    self.registration.note_success(Readiness::READ, n == buffer.len());
-                    return Poll::Ready(Ok(n));
-                }
-                Err(error) => {
-                    if let Some(error) = self.registration.note_failure(Readiness::READ, error) {
-                        return Poll::Ready(Err(error.into()));
-                    }
-                }
-            }
-        }
-        Poll::Pending
+        let attempt = || {
+            let (n, _) = rustix::net::recv(&self.socket, &mut *buffer, RecvFlags::empty())?;
+            Ok((n, n == buffer.len()))
+        };
+        self.registration.attempt(cx, Readiness::READ, attempt).map_err(io::Error::from)
     }
 
     #[inline(always)]
     fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        while self.registration.is_ready(cx, Readiness::WRITE) {
-            let error = match rustix::net::send(&self.socket, bytes, SendFlags::NOSIGNAL) {
-                Ok(0) if !bytes.is_empty() => Errno::PIPE,
-                Ok(n) => {
-                    self.registration.note_success(Readiness::WRITE, n == bytes.len());
-                    return Poll::Ready(Ok(n));
-                }
-                Err(error) => error,
-            };
-            if let Some(error) = self.registration.note_failure(Readiness::WRITE, error) {
-                return Poll::Ready(Err(error.into()));
-            }
-        }
-        Poll::Pending
+        let attempt = || match rustix::net::send(&self.socket, bytes, SendFlags::NOSIGNAL)? {
+            0 if !bytes.is_empty() => Err(Errno::PIPE),
+            n => Ok((n, n == bytes.len())),
+        };
+        self.registration.attempt(cx, Readiness::WRITE, attempt).map_err(io::Error::from)
     }
 
     fn poll_shutdown(&mut self, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -13,13 +13,12 @@ use crate::io::buffer::KeptBytes;
 use crate::io::stream::{ByteStream, SocketStream};
 use crate::io::tls_stream::{HandshakeStep, TlsStream};
 use crate::io::tls_stream_rig;
-use crate::runtime::reactor::{self, EventBuffer, InstalledReactor, Reactor, poll_events};
+use crate::runtime::reactor::{self, Reactor, poll_events};
 use crate::testing::tls_client::TestCa;
 
 struct Ends {
     stream: TlsStream<ServerSide>,
     peer: StreamOwned<ClientConnection, UnixStream>,
-    _reactor: InstalledReactor,
     _eventfd: std::os::fd::OwnedFd,
 }
 
@@ -35,7 +34,7 @@ impl Ends {
     /// Both ends after the handshake, over sockets with small buffers.
     fn new(version: Version) -> Self {
         let eventfd = eventfd();
-        let reactor = reactor::install(Reactor::new(&eventfd).unwrap());
+        reactor::install(Reactor::new(&eventfd).unwrap());
         let (ours, theirs) = UnixStream::pair().unwrap();
         for socket in [&ours, &theirs] {
             socket.set_nonblocking(true).unwrap();
@@ -49,7 +48,7 @@ impl Ends {
         let name = ServerName::try_from("redis.example").unwrap();
         let peer = StreamOwned::new(ClientConnection::new(config, name).unwrap(), theirs);
         let stream = TlsStream::new(socket, connection);
-        let mut ends = Self { stream, peer, _reactor: reactor, _eventfd: eventfd };
+        let mut ends = Self { stream, peer, _eventfd: eventfd };
         ends.shake();
         ends
     }
@@ -83,7 +82,7 @@ impl Ends {
     }
 
     fn update(&mut self) {
-        poll_events(&mut EventBuffer::default(), Some(&reactor::NO_WAIT), drop).unwrap();
+        poll_events(&mut reactor::no_events(), Some(&reactor::NO_WAIT), drop).unwrap();
         self.stream.update_readiness(&mut cx());
     }
 
@@ -121,7 +120,7 @@ fn ends_long_handshakes_while_the_worker_keeps_much() {
     for (much, held) in [(0, 60_000), (1 << 24, 17_000)] {
         let kept = KeptBytes::new(vec![0; much]);
         let (eventfd, (ours, _theirs)) = (eventfd(), UnixStream::pair().unwrap());
-        let _reactor = reactor::install(Reactor::new(&eventfd).unwrap());
+        reactor::install(Reactor::new(&eventfd).unwrap());
         ours.set_nonblocking(true).unwrap();
         let server = ca.listening(&ca.settings()).settings;
         let connection = TlsConnection::accept(server.config()).unwrap();

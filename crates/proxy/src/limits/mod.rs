@@ -111,45 +111,39 @@ impl Drop for SlotGuard {
 
 /// The resources that the process is short of. Cheap to clone; one for the whole process.
 #[derive(Debug, Clone)]
-pub struct ResourceShortage(Arc<ShortageState>);
-
-#[derive(Debug)]
-struct ShortageState {
-    memory: AtomicBool,
-    files: AtomicUsize,
+pub struct ResourceShortage {
+    memory: Arc<AtomicBool>,
+    files: Arc<AtomicUsize>,
 }
 
 impl Default for ResourceShortage {
     fn default() -> Self {
-        Self(Arc::new(ShortageState {
-            memory: AtomicBool::new(false),
-            files: AtomicUsize::new(usize::MAX),
-        }))
+        Self { memory: Arc::default(), files: Arc::new(AtomicUsize::new(usize::MAX)) }
     }
 }
 
 impl ResourceShortage {
     /// Sets whether memory is low.
     pub fn set(&self, scarce: bool) {
-        self.0.memory.store(scarce, Ordering::Relaxed);
+        self.memory.store(scarce, Ordering::Relaxed);
     }
 
     /// Whether memory is low.
     #[must_use]
     pub fn is_memory_low(&self) -> bool {
-        self.0.memory.load(Ordering::Relaxed)
+        self.memory.load(Ordering::Relaxed)
     }
 
     /// Sets how many sessions the open files permit, and how many pipes per worker in addition.
     pub fn set_files(&self, sessions: usize, pipes: usize) {
-        self.0.files.store(sessions, Ordering::Relaxed);
+        self.files.store(sessions, Ordering::Relaxed);
         PIPES_PER_WORKER.store(pipes, Ordering::Relaxed);
     }
 
     /// How many sessions the open files permit; unlimited until set.
     #[must_use]
     pub fn files(&self) -> usize {
-        self.0.files.load(Ordering::Relaxed)
+        self.files.load(Ordering::Relaxed)
     }
 }
 

@@ -8,6 +8,7 @@ use std::future::poll_fn;
 use std::os::fd::OwnedFd;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use drain::{AcceptPermit, Phase};
@@ -17,10 +18,11 @@ use rustix::net::{RecvFlags, SendFlags, Shutdown};
 use crate::address::Peer;
 use crate::context::WorkerContext;
 use crate::io::stream::SocketStream;
+use crate::limits::Limit;
 use crate::listener::accept_errors::{AcceptBackoff, is_lasting};
-use crate::listener::inbox::{Client, HandedOver, Inboxes};
+use crate::listener::inbox::{Client, Inboxes};
 use crate::listener::listen_socket::AcceptSource;
-use crate::listener::screening::{self, Verdict};
+use crate::listener::screening;
 use crate::log_rate::LogRate;
 use crate::options::Splice;
 use crate::rejection::Rejection;
@@ -90,7 +92,7 @@ pub(crate) async fn serve(
             () = tokio::time::sleep(pause) => {}
         }
     }
-    if !context.listener.leaves_queue() {
+    if !context.listener.moved.load(Ordering::Acquire) {
         drain_queue(&listen_socket, &context).await;
     }
     drop(listen_socket);
@@ -108,17 +110,6 @@ async fn next(
         listen_socket.has_free_descriptors()?;
     }
     poll_fn(|cx| listen_socket.poll_accept(cx)).await
-}
-
-/// Starts the session of a client that another worker has handed over.
-pub(crate) fn start_handed_over(
-    HandedOver { client, permit, .. }: HandedOver,
-    context: &Arc<WorkerContext>,
-) {
-    if start_session(client, context).is_err() {
-        context.counters.accept_errors.increment();
-    }
-    drop(permit);
 }
 
 /// Admits the clients that connected before the listener was closed. The permit is held meanwhile,
@@ -148,16 +139,13 @@ fn begin(
     context: &Arc<WorkerContext>,
     inboxes: Option<&Inboxes>,
 ) -> Result<(), Errno> {
-    let verdict = screening::verdict(peer, &context.shared.service.options.peek());
-    match verdict {
-        Verdict::Admit => {
-            return match admit(socket, peer, context) {
-                Some(client) => deliver(client, context, inboxes),
-                None => Ok(()),
-            };
-        }
-        Verdict::Reject => screening::reject(&socket, peer, Rejection::NotAllowed, context),
-        Verdict::AwaitHeader => screening::await_header(socket, peer, context, inboxes),
+    let options = context.shared.service.options.peek();
+    if peer.ip().is_some_and(|ip| options.proxy_protocol_from.contain(ip)) {
+        screening::await_header(socket, peer, context, inboxes);
+    } else if !screening::is_allowed(peer, &options) {
+        screening::reject(&socket, peer, Rejection::NotAllowed, context);
+    } else if let Some(client) = admit(socket, peer, context) {
+        return deliver(client, context, inboxes);
     }
     Ok(())
 }
@@ -190,8 +178,7 @@ pub(super) fn admit(socket: OwnedFd, peer: Peer, context: &WorkerContext) -> Opt
     match context.shared.limits.admit(peer.ip()) {
         Ok(admission) => Some((socket, peer, admission)),
         Err(limit) => {
-            context.counters.refused.increment(limit as usize);
-            refuse(&socket, context.listener.tls);
+            refuse(&socket, limit, context);
             None
         }
     }
@@ -202,22 +189,23 @@ pub(super) fn admit(socket: OwnedFd, peer: Peer, context: &WorkerContext) -> Opt
 /// # Errors
 ///
 /// The event loop could not register the socket.
-fn start_session(client: Client, context: &Arc<WorkerContext>) -> Result<(), Errno> {
+pub(crate) fn start_session(client: Client, context: &Arc<WorkerContext>) -> Result<(), Errno> {
     let (socket, peer, admission) = client;
     let splices = context.shared.service.options.peek().splice == Splice::On;
     let stream = SocketStream::accepted(socket, splices)
         .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
     let session = Session::new(peer, Arc::clone(context), admission);
     match context.listener.tls {
-        false => tasks::spawn(session.run(stream)),
+        false => tasks::spawn(async move { session.begin(stream) }),
         true => tasks::spawn(session.run_tls(stream)),
     }
     Ok(())
 }
 
 /// Rejects a client beyond a limit.
-pub(super) fn refuse(socket: &OwnedFd, tls: bool) {
-    dismiss(socket, REFUSAL_REPLY, tls);
+pub(super) fn refuse(socket: &OwnedFd, limit: Limit, context: &WorkerContext) {
+    context.counters.refused.increment(limit as usize);
+    dismiss(socket, REFUSAL_REPLY, context.listener.tls);
 }
 
 /// Sends a last reply to a client that is not served. Does not wait: in a flood, each such client

@@ -60,7 +60,7 @@ impl AcceptSource for FaultySource {
 /// test's clock, and the counted failures.
 async fn accept_after(faults: &[Errno], shortages: usize) -> (usize, Duration, u64) {
     let worker = WorkerHandle::new().unwrap();
-    let _reactor = reactor::install(Reactor::new(worker.wake_fd()).unwrap());
+    reactor::install(Reactor::new(worker.wake_fd()).unwrap());
     let (_points, context) = context();
     let context = Arc::new(context);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -125,7 +125,7 @@ async fn accepts_nothing_that_it_cannot_serve() {
 fn runs_sessions_while_queue_is_drained() {
     const CLIENTS: usize = 100;
     let worker = WorkerHandle::new().unwrap();
-    let _reactor = reactor::install(Reactor::new(worker.wake_fd()).unwrap());
+    reactor::install(Reactor::new(worker.wake_fd()).unwrap());
     let (_points, context) = context();
     let context = Arc::new(context);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -151,7 +151,7 @@ fn runs_sessions_while_queue_is_drained() {
 fn accepted_by_round(silent_clients_before: usize) -> [usize; 2] {
     const CLIENTS: usize = 40;
     let worker = WorkerHandle::new().unwrap();
-    let _reactor = reactor::install(Reactor::new(worker.wake_fd()).unwrap());
+    reactor::install(Reactor::new(worker.wake_fd()).unwrap());
     let mut tasks = Tasks::new(Arc::clone(&worker));
     let (_points, context) = context();
     (0..silent_clients_before).for_each(|_| context.silent_clients.record(true));

@@ -34,16 +34,6 @@ const MAX_WAITING: usize = 256;
 /// Differences up to this are ignored: they come and go with every connection.
 const SLACK: usize = 4;
 
-/// A connection on its way to another worker.
-#[derive(Debug)]
-pub(crate) struct HandedOver {
-    /// The listener that it came through.
-    pub(crate) listener: ListenerId,
-    pub(crate) client: Client,
-    /// Held until the session has a ticket.
-    pub(crate) permit: AcceptPermit,
-}
-
 /// A message to a worker from another thread.
 #[derive(Debug)]
 pub(crate) enum WorkerCommand {
@@ -54,8 +44,9 @@ pub(crate) enum WorkerCommand {
     Listen(ListenerId, OwnedFd, ListenAddr, AcceptPermit),
     /// The drain of the listener is over.
     Detach(ListenerId),
-    /// Serves a client.
-    Serve(HandedOver),
+    /// Serves a client that came through this listener. The permit is held until the session has a
+    /// ticket.
+    Serve(ListenerId, Client, AcceptPermit),
 }
 
 /// An admitted connection.
@@ -126,8 +117,7 @@ impl Inboxes {
             return Err(client);
         }
         let (listener, permit) = (listener.id, listener.drain.accept_permit());
-        let client = HandedOver { listener, client, permit };
-        commands.push(WorkerCommand::Serve(client));
+        commands.push(WorkerCommand::Serve(listener, client, permit));
         inbox.waiting.fetch_add(1, Ordering::Relaxed);
         drop(commands);
         inbox.worker.wake();
@@ -194,7 +184,7 @@ mod tests {
         }
         assert!(hand_over(0).is_err());
         let listener = |command: WorkerCommand| match command {
-            WorkerCommand::Serve(client) => client.listener,
+            WorkerCommand::Serve(listener, ..) => listener,
             other => panic!("{other:?}"),
         };
         let arrived: Vec<_> = to.commands().into_iter().map(listener).collect();

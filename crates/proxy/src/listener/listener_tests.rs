@@ -72,7 +72,7 @@ fn rejects_address_in_use_even_with_reuseport() {
     let first = bind(addr("127.0.0.1:0")).unwrap();
     let taken = first.addr.tcp().unwrap();
     let error = bind(taken).unwrap_err();
-    assert!(matches!(&error, BindError::InUse { addr, .. } if *addr == taken), "{error:?}");
+    assert!(error.is_in_use(), "{error:?}");
     let text = error.to_string();
     assert!(
         text.starts_with(&format!("listen address {taken} is already in use by another process;")),
@@ -83,7 +83,7 @@ fn rejects_address_in_use_even_with_reuseport() {
 #[test]
 fn rejects_address_of_no_interface() {
     let error = bind(addr("192.0.2.1:0")).unwrap_err();
-    assert!(matches!(error, BindError::NotHere { .. }), "{error:?}");
+    assert!(error.to_string().contains("192.0.2.1:0 does not exist"), "{error}");
 }
 
 #[test]
@@ -192,7 +192,7 @@ fn joins_own_wildcard_and_no_other_process() {
     let any = first.addr.tcp().unwrap();
     let one = SocketAddr::new(addr("127.0.0.1:0").ip(), any.port());
     let refused = plan(&[one], &[]).bind(one, &options).unwrap_err();
-    assert!(matches!(refused, BindError::InUse { .. }), "not known as our own: {refused}");
+    assert!(refused.is_in_use(), "not known as our own: {refused}");
     let second = plan(&[one], &[any]).bind(one, &options).unwrap();
     assert_eq!((second.addr.tcp(), second.sockets.len()), (Some(one), 2));
     // Both families at the place of one.

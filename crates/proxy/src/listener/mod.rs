@@ -57,43 +57,9 @@ const BACKLOG: i32 = 4096;
 /// Why listening on an address failed. Its source is the system's error.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    /// Another socket listens there.
-    #[error(
-        "listen address {addr} is already in use by another process{}; \
-         stop that process or choose another port",
-        dual_stack_hint(addr)
-    )]
-    InUse {
-        /// The address.
-        addr: SocketAddr,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// The process may not bind it.
-    #[error(
-        "listen address {addr} is not permitted; \
-         a port below 1024 needs the capability NET_BIND_SERVICE"
-    )]
-    Denied {
-        /// The address.
-        addr: SocketAddr,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// No interface has this address.
-    #[error(
-        "listen address {addr} does not exist on this machine; \
-         use 0.0.0.0 or [::], or an address of an interface"
-    )]
-    NotHere {
-        /// The address.
-        addr: SocketAddr,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// Anything else, for example a lack of file descriptors.
-    #[error("cannot listen on {addr}")]
-    Other {
+    /// An address.
+    #[error("{}", why_not(*addr, source.kind()))]
+    Address {
         /// The address.
         addr: SocketAddr,
         /// The system's error.
@@ -104,20 +70,33 @@ pub enum BindError {
     InheritedSockets(#[source] io::Error),
 }
 
-/// `[::]` is also in use if another process has the port for IPv4 only.
-fn dual_stack_hint(addr: &SocketAddr) -> &'static str {
-    if is_any_v6(*addr) { " (it takes IPv4 as well as IPv6)" } else { "" }
+impl BindError {
+    /// Whether another process has the address.
+    #[must_use]
+    pub fn is_in_use(&self) -> bool {
+        matches!(self, Self::Address { source, .. } if source.kind() == io::ErrorKind::AddrInUse)
+    }
 }
 
-impl BindError {
-    fn new(addr: SocketAddr, source: io::Error) -> Self {
-        match source.kind() {
-            io::ErrorKind::AddrInUse => Self::InUse { addr, source },
-            io::ErrorKind::PermissionDenied => Self::Denied { addr, source },
-            io::ErrorKind::AddrNotAvailable => Self::NotHere { addr, source },
-            _ => Self::Other { addr, source },
+fn why_not(addr: SocketAddr, kind: io::ErrorKind) -> String {
+    let why = match kind {
+        // Also if the process has the port for IPv4 only.
+        io::ErrorKind::AddrInUse if is_any_v6(addr) => {
+            "is already in use by another process (it takes IPv4 as well as IPv6); \
+             stop that process or choose another port"
         }
-    }
+        io::ErrorKind::AddrInUse => {
+            "is already in use by another process; stop that process or choose another port"
+        }
+        io::ErrorKind::PermissionDenied => {
+            "is not permitted; a port below 1024 needs the capability NET_BIND_SERVICE"
+        }
+        io::ErrorKind::AddrNotAvailable => {
+            "does not exist on this machine; use 0.0.0.0 or [::], or an address of an interface"
+        }
+        _ => return format!("cannot listen on {addr}"),
+    };
+    format!("listen address {addr} {why}")
 }
 
 /// Inherited listening sockets of one address.
@@ -167,7 +146,8 @@ impl AddressPlan {
         let only_v6 = addr.is_ipv6()
             && (!is_any_v6(addr) || addr.port() != 0 && self.v4.contains(&addr.port()));
         let joins = self.bound.iter().any(|own| overlaps(addr, only_v6, *own));
-        self.bind_all(addr, joins, only_v6, options).map_err(|source| BindError::new(addr, source))
+        self.bind_all(addr, joins, only_v6, options)
+            .map_err(|source| BindError::Address { addr, source })
     }
 
     fn bind_all(

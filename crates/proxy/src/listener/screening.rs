@@ -35,25 +35,8 @@ use crate::rejection::Rejection;
 /// with the first packet.
 pub(crate) const MAX_AWAITING_HEADER: usize = if cfg!(test) { 8 } else { 1024 };
 
-/// What happens to a client because of its address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verdict {
-    Admit,
-    Reject,
-    AwaitHeader,
-}
-
-pub(super) fn verdict(peer: Peer, options: &Options) -> Verdict {
-    match peer.ip() {
-        None => Verdict::Admit,
-        Some(ip) if options.proxy_protocol_from.contain(ip) => Verdict::AwaitHeader,
-        Some(_) if is_allowed(peer, options) => Verdict::Admit,
-        Some(_) => Verdict::Reject,
-    }
-}
-
 /// Whether a client with this address may connect.
-fn is_allowed(peer: Peer, options: &Options) -> bool {
+pub(super) fn is_allowed(peer: Peer, options: &Options) -> bool {
     let allow = &options.allow;
     allow.is_empty() || peer.ip().is_none_or(|ip| allow.contain(ip))
 }
@@ -109,10 +92,7 @@ async fn read_header(
         () = tokio::time::sleep(timeout) => return Err(Some(Rejection::HeaderTimeout)),
         () = context.listener.drain.reached(Phase::Cutting) => return Err(None),
     };
-    match received {
-        Ok(header) => Ok(header.client.map(Peer::from)),
-        Err(fault) => Err(fault.map(Rejection::from)),
-    }
+    received.map(|header| header.client.map(Peer::from))
 }
 
 /// Continues with a client whose address is now known.
@@ -129,8 +109,7 @@ fn continue_with(
         return Ok(());
     }
     if let Err(limit) = admission.count_source(client.ip()) {
-        context.counters.refused.increment(limit as usize);
-        refuse(&socket, context.listener.tls);
+        refuse(&socket, limit, context);
         return Ok(());
     }
     deliver((socket, client, admission), context, inboxes)

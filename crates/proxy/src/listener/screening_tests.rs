@@ -62,7 +62,7 @@ fn limits_source_of_header_and_not_of_connection() {
     assert_eq!(proxy.stats().refused[Limit::Source as usize], 1);
     let _other = balanced_session(&proxy, &backend, "192.0.2.2");
     drop(first);
-    proxy.wait_for("a free place", |stats| stats.open == 1);
+    proxy.wait_for("a free place", |stats| stats.open() == 1);
     // The place is returned when the session is dropped, a moment after it was counted.
     let begin = Instant::now();
     loop {
@@ -96,7 +96,7 @@ fn reads_header_in_any_pieces_and_nothing_beyond() {
     let stats = proxy.stats();
     assert_eq!((stats.accepted, stats.proxy_headers, stats.refused_in_all()), (40, 40, 0));
     // They are handed over to the worker with fewer sessions, as other clients are.
-    let open = proxy.running().stats().open_on_workers();
+    let open = proxy.running().stats.open_on_workers();
     assert!(open.iter().all(|count| (10..=30).contains(count)), "{open:?}");
 }
 

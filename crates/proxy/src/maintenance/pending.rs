@@ -47,7 +47,7 @@ pub(crate) struct PendingPushes {
     /// At most one of each kind.
     due: Vec<MaintenancePush>,
     /// The beginning of the server's refusal of the handshake; received and not delivered.
-    refusal: Vec<u8>,
+    pub(crate) refusal: Vec<u8>,
     /// The refused command that it answers, if it is not that of the handshake.
     refused: Option<RefusedCommand>,
 }
@@ -214,12 +214,6 @@ impl PendingPushes {
             return b"+OK\r\n".to_vec();
         }
         refusal
-    }
-
-    /// The part of a refusal that is held back, if the session or its target ends: half a refusal
-    /// is delivered like half of any reply.
-    pub(crate) fn into_held_back(self) -> Vec<u8> {
-        self.refusal
     }
 
     /// Takes the pushes that are due, if the replies are at a frame boundary.

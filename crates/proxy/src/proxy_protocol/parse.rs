@@ -10,6 +10,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use super::crc32c::crc32c;
+use crate::rejection::Rejection;
 
 /// The longest header of version 1, with its line break.
 const MAX_V1: usize = 107;
@@ -36,25 +37,12 @@ pub struct ProxyHeader {
     pub length: usize,
 }
 
-/// Why bytes are no header.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum HeaderFault {
-    /// They begin like no header.
-    Missing,
-    /// They begin like a header and violate the specification.
-    Malformed,
-    /// It is longer than is accepted.
-    TooLong,
-    /// Its checksum is wrong.
-    Checksum,
-}
-
 /// Parses the beginning of a connection: a complete header, or `None` if more bytes are needed.
 ///
 /// # Errors
 ///
 /// Why the bytes are no header, whatever follows.
-pub fn parse(bytes: &[u8]) -> Result<Option<ProxyHeader>, HeaderFault> {
+pub fn parse(bytes: &[u8]) -> Result<Option<ProxyHeader>, Rejection> {
     match bytes.first() {
         None => Ok(None),
         Some(b'P') => parse_v1(bytes),
@@ -63,23 +51,24 @@ pub fn parse(bytes: &[u8]) -> Result<Option<ProxyHeader>, HeaderFault> {
 }
 
 /// `PROXY TCP4 192.0.2.1 192.0.2.2 56324 6379`, with CR LF.
-fn parse_v1(bytes: &[u8]) -> Result<Option<ProxyHeader>, HeaderFault> {
+fn parse_v1(bytes: &[u8]) -> Result<Option<ProxyHeader>, Rejection> {
     const KEYWORD: &[u8] = b"PROXY ";
     if !agree(bytes, KEYWORD) {
-        return Err(HeaderFault::Missing);
+        return Err(Rejection::HeaderMissing);
     }
     let head = bytes.get(..MAX_V1).unwrap_or(bytes);
     let end = head.iter().position(|byte| !(b' '..=b'~').contains(byte)).unwrap_or(head.len());
     match (head.get(end), head.get(end + 1)) {
         (Some(b'\r'), Some(b'\n')) => {}
         (None, _) | (Some(b'\r'), None) if head.len() == MAX_V1 => {
-            return Err(HeaderFault::TooLong);
+            return Err(Rejection::HeaderTooLong);
         }
         (None, _) | (Some(b'\r'), None) => return Ok(None),
-        _ => return Err(HeaderFault::Malformed),
+        _ => return Err(Rejection::HeaderMalformed),
     }
     let line = head.get(KEYWORD.len()..end).and_then(|line| std::str::from_utf8(line).ok());
-    let client = v1_client(line.ok_or(HeaderFault::Malformed)?).ok_or(HeaderFault::Malformed)?;
+    let client =
+        v1_client(line.ok_or(Rejection::HeaderMalformed)?).ok_or(Rejection::HeaderMalformed)?;
     Ok(Some(ProxyHeader { client, length: end + 2 }))
 }
 
@@ -115,15 +104,15 @@ fn v1_port(text: &str) -> Option<u16> {
     text.parse().ok().filter(|_| digits && !leading_zero)
 }
 
-fn parse_v2(bytes: &[u8]) -> Result<Option<ProxyHeader>, HeaderFault> {
+fn parse_v2(bytes: &[u8]) -> Result<Option<ProxyHeader>, Rejection> {
     if !agree(bytes, SIGNATURE) {
-        return Err(HeaderFault::Missing);
+        return Err(Rejection::HeaderMissing);
     }
     let is_local = match bytes.get(12) {
         None => return Ok(None),
         Some(0x20) => true,
         Some(0x21) => false,
-        Some(_) => return Err(HeaderFault::Malformed),
+        Some(_) => return Err(Rejection::HeaderMalformed),
     };
     let Some([family, high, low]) = bytes.get(13..V2_FIXED) else { return Ok(None) };
     let rest = usize::from(u16::from_be_bytes([*high, *low]));
@@ -133,24 +122,24 @@ fn parse_v2(bytes: &[u8]) -> Result<Option<ProxyHeader>, HeaderFault> {
         (false, 0x11) => 12,
         (false, 0x21) => 36,
         (false, 0x31) => 216,
-        _ => return Err(HeaderFault::Malformed),
+        _ => return Err(Rejection::HeaderMalformed),
     };
     let length = V2_FIXED + rest;
     if rest < addresses {
-        return Err(HeaderFault::Malformed);
+        return Err(Rejection::HeaderMalformed);
     }
     if length > MAX_HEADER {
-        return Err(HeaderFault::TooLong);
+        return Err(Rejection::HeaderTooLong);
     }
     let Some(header) = bytes.get(..length) else { return Ok(None) };
     let fields = V2_FIXED + addresses;
     match checksum(header, fields) {
         Ok(None) => {}
         Ok(Some((at, expected))) if sum_without(header, at) == expected => {}
-        Ok(Some(_)) => return Err(HeaderFault::Checksum),
+        Ok(Some(_)) => return Err(Rejection::HeaderChecksum),
         // Without addresses, the format of the rest is not specified.
         Err(()) if addresses == 0 => {}
-        Err(()) => return Err(HeaderFault::Malformed),
+        Err(()) => return Err(Rejection::HeaderMalformed),
     }
     let client = match (is_local, family) {
         (false, 0x11) => v2_client::<4>(header, 8).map(|(ip, port)| (IpAddr::from(ip), port)),

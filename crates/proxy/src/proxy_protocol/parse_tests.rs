@@ -7,7 +7,8 @@ use std::path::Path;
 use proptest::prelude::*;
 
 use super::crc32c::crc32c;
-use super::parse::{HeaderFault, MAX_HEADER, ProxyHeader, parse};
+use super::parse::{MAX_HEADER, ProxyHeader, parse};
+use crate::rejection::Rejection;
 
 const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 
@@ -36,7 +37,7 @@ fn client(text: &str) -> Option<SocketAddr> {
 
 /// What every parse must hold: in whichever pieces the bytes arrive, the result is the same, and
 /// what follows a header does not matter.
-fn check(bytes: &[u8]) -> Result<Option<ProxyHeader>, HeaderFault> {
+fn check(bytes: &[u8]) -> Result<Option<ProxyHeader>, Rejection> {
     let whole = parse(bytes);
     let mut earlier = Ok(None);
     for end in 0..=bytes.len() {
@@ -132,17 +133,20 @@ fn rejects_what_version_1_does_not_permit() {
         "PROXY UNKNOWN \u{e9}",
         "PROXY UNKNOWN \0",
     ] {
-        assert_eq!(line(text), Err(HeaderFault::Malformed), "{text:?}");
+        assert_eq!(line(text), Err(Rejection::HeaderMalformed), "{text:?}");
     }
     for missing in ["PING", "proxy TCP4 1.1.1.1 2.2.2.2 1 2", "PROXYTCP4", "*1", " PROXY UNKNOWN"] {
-        assert_eq!(line(missing), Err(HeaderFault::Missing), "{missing:?}");
+        assert_eq!(line(missing), Err(Rejection::HeaderMissing), "{missing:?}");
     }
-    assert_eq!(check(b"PROXY UNKNOWN\n"), Err(HeaderFault::Malformed));
-    assert_eq!(check(b"PROXY UNKNOWN\rX"), Err(HeaderFault::Malformed));
+    assert_eq!(check(b"PROXY UNKNOWN\n"), Err(Rejection::HeaderMalformed));
+    assert_eq!(check(b"PROXY UNKNOWN\rX"), Err(Rejection::HeaderMalformed));
     let longest = format!("PROXY UNKNOWN {}", "x".repeat(91));
     assert_eq!(line(&longest).map(|header| header.unwrap().length), Ok(107));
-    assert_eq!(line(&format!("{longest}x")), Err(HeaderFault::TooLong));
-    assert_eq!(check(&[b"PROXY ".as_slice(), &[b'x'; 101]].concat()), Err(HeaderFault::TooLong));
+    assert_eq!(line(&format!("{longest}x")), Err(Rejection::HeaderTooLong));
+    assert_eq!(
+        check(&[b"PROXY ".as_slice(), &[b'x'; 101]].concat()),
+        Err(Rejection::HeaderTooLong)
+    );
 }
 
 #[test]
@@ -173,7 +177,7 @@ fn rejects_what_version_2_does_not_permit() {
         (0x21, 0x11, b""),
     ] {
         let bytes = v2(command, family, content);
-        assert_eq!(check(&bytes), Err(HeaderFault::Malformed), "{command:x} {family:x}");
+        assert_eq!(check(&bytes), Err(Rejection::HeaderMalformed), "{command:x} {family:x}");
     }
     for fields in [
         b"\x02".to_vec(),
@@ -183,10 +187,10 @@ fn rejects_what_version_2_does_not_permit() {
         [field(3, b"abcd"), field(3, b"abcd")].concat(),
     ] {
         let bytes = v2(0x21, 0x11, &[V4, &fields].concat());
-        assert_eq!(check(&bytes), Err(HeaderFault::Malformed), "{fields:?}");
+        assert_eq!(check(&bytes), Err(Rejection::HeaderMalformed), "{fields:?}");
     }
-    assert_eq!(check(b"\r\n\r\nPING"), Err(HeaderFault::Missing));
-    assert_eq!(check(b"\r\n\r\n\0\r\nQUIT\r"), Err(HeaderFault::Missing));
+    assert_eq!(check(b"\r\n\r\nPING"), Err(Rejection::HeaderMissing));
+    assert_eq!(check(b"\r\n\r\n\0\r\nQUIT\r"), Err(Rejection::HeaderMissing));
 }
 
 #[test]
@@ -196,10 +200,10 @@ fn bounds_length_of_header() {
         v2(0x21, 0x11, &[V4, &field(0xea, &value)].concat())
     };
     assert_eq!(parse(&padded(MAX_HEADER)).map(|it| it.unwrap().length), Ok(MAX_HEADER));
-    assert_eq!(parse(&padded(MAX_HEADER + 1)), Err(HeaderFault::TooLong));
+    assert_eq!(parse(&padded(MAX_HEADER + 1)), Err(Rejection::HeaderTooLong));
     // Noticed by the announced length, before the bytes.
     let announced = [SIGNATURE, &[0x21, 0x11, 0xff, 0xff]].concat();
-    assert_eq!(parse(&announced), Err(HeaderFault::TooLong));
+    assert_eq!(parse(&announced), Err(Rejection::HeaderTooLong));
 }
 
 #[test]

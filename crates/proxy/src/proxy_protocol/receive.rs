@@ -10,7 +10,8 @@ use std::os::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
-use crate::proxy_protocol::parse::{self, HeaderFault, MAX_HEADER, ProxyHeader};
+use crate::proxy_protocol::parse::{self, MAX_HEADER, ProxyHeader};
+use crate::rejection::Rejection;
 use crate::runtime::reactor::{Readiness, Registration};
 
 /// Reads the header.
@@ -19,7 +20,7 @@ use crate::runtime::reactor::{Readiness, Registration};
 ///
 /// Why the bytes are no header; `None` if the connection failed, or its peer closed it before the
 /// first byte, as health checks do.
-pub(crate) async fn receive(socket: &OwnedFd) -> Result<ProxyHeader, Option<HeaderFault>> {
+pub(crate) async fn receive(socket: &OwnedFd) -> Result<ProxyHeader, Option<Rejection>> {
     let Ok(registration) = Registration::new(socket, Readiness::READ, false) else {
         return Err(None);
     };
@@ -38,7 +39,7 @@ pub(crate) async fn receive(socket: &OwnedFd) -> Result<ProxyHeader, Option<Head
     let Some(buffer) = buffer.get_mut(..header.length) else { return Err(None) };
     match rustix::net::recv(socket, buffer, RecvFlags::empty()) {
         Ok((_, length)) if length == header.length => Ok(header),
-        Ok(_) => Err(Some(HeaderFault::Malformed)),
+        Ok(_) => Err(Some(Rejection::HeaderMalformed)),
         Err(_) => Err(None),
     }
 }
@@ -48,7 +49,7 @@ pub(crate) async fn receive(socket: &OwnedFd) -> Result<ProxyHeader, Option<Head
 fn look(
     socket: &OwnedFd,
     ended: bool,
-) -> Result<Option<Result<ProxyHeader, Option<HeaderFault>>>, Errno> {
+) -> Result<Option<Result<ProxyHeader, Option<Rejection>>>, Errno> {
     let mut buffer = [0; MAX_HEADER];
     let (_, length) = rustix::net::recv(socket, &mut buffer, RecvFlags::PEEK)?;
     if length == 0 {
@@ -57,7 +58,7 @@ fn look(
     Ok(match parse::parse(buffer.get(..length).unwrap_or_default()) {
         Ok(Some(header)) => Some(Ok(header)),
         Err(fault) => Some(Err(Some(fault))),
-        Ok(None) if ended => Some(Err(Some(HeaderFault::Malformed))),
+        Ok(None) if ended => Some(Err(Some(Rejection::HeaderMalformed))),
         Ok(None) => None,
     })
 }

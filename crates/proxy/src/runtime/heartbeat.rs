@@ -1,8 +1,8 @@
 //! The heartbeat of a worker's event loop: when it last ticked, and how often it stalled.
 //!
-//! A timer of the loop ticks ten times per second, and the loop beats when it finds a tick: so a
-//! beat says that the loop runs, and costs no request anything. Where the system forbids such a
-//! timer, each iteration beats.
+//! The [timer thread](crate::runtime::timers) wakes each loop ten times per second, and a loop
+//! beats when it was woken by another thread: so a beat says that the loop runs, and costs no
+//! request anything.
 //!
 //! The worker writes, any thread reads. The CPU time of a worker is not measured here: the kernel
 //! counts it per thread.
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use crate::runtime::tasks::WorkerHandle;
 
-/// The event loop beats this often, even if nothing happens: the interval of its ticker.
+/// The event loop beats this often, even if nothing happens.
 pub(crate) const BEAT_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A longer time between two beats is a stall: something delayed the worker, or the machine did. It

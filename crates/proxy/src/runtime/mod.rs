@@ -9,7 +9,6 @@ pub(crate) mod reactor;
 mod readiness;
 pub(crate) mod run_queue;
 pub(crate) mod tasks;
-pub(crate) mod ticker;
 pub(crate) mod timers;
 pub(crate) mod wake_flag;
 

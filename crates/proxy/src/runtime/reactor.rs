@@ -32,11 +32,9 @@ mod registration;
 
 use std::cell::RefCell;
 use std::io;
-use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::task::Waker;
-use std::time::Duration;
 
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
@@ -45,24 +43,20 @@ use rustix::io::Errno;
 pub(crate) use self::registration::{Registration, update_readiness};
 pub(crate) use crate::runtime::readiness::Readiness;
 use crate::runtime::tasks::{FIRST_SLOTS, TaskKey};
-use crate::runtime::ticker::Ticker;
 
 /// Events fetched per call.
 const EVENTS: usize = 256;
 
 /// Memory for the events of one call.
-#[derive(Debug)]
-pub(crate) struct EventBuffer([MaybeUninit<Event>; EVENTS]);
+pub(crate) type EventBuffer = [MaybeUninit<Event>; EVENTS];
 
-impl Default for EventBuffer {
-    fn default() -> Self {
-        Self([const { MaybeUninit::uninit() }; EVENTS])
-    }
+/// An empty one.
+pub(crate) const fn no_events() -> EventBuffer {
+    [const { MaybeUninit::uninit() }; EVENTS]
 }
 
-/// The tags of the worker's wake-up descriptor and of its ticker; no slot has them.
+/// The tag of the worker's wake-up descriptor; no slot has it.
 const WAKE_TAG: u64 = u64::MAX;
-const TICK_TAG: u64 = u64::MAX - 1;
 
 /// What is known about one socket.
 #[derive(Debug)]
@@ -93,8 +87,8 @@ impl SocketSlot {
         self.task = task;
         if self.task != TaskKey::NONE {
             self.waker = None;
-        } else if !self.waker.as_ref().is_some_and(|left| left.will_wake(waker)) {
-            self.waker = Some(waker.clone());
+        } else {
+            self.waker.get_or_insert_with(|| waker.clone()).clone_from(waker);
         }
     }
 }
@@ -106,9 +100,6 @@ pub(crate) struct Reactor {
     epoll: OwnedFd,
     slots: Vec<SocketSlot>,
     free: Vec<u32>,
-    ticker: Option<Ticker>,
-    /// Limits each wait, without a ticker.
-    limit: Option<Timespec>,
 }
 
 thread_local! {
@@ -123,21 +114,7 @@ impl Reactor {
         epoll::add(&epoll, wake_fd, EventData::new_u64(WAKE_TAG), EventFlags::IN | EventFlags::ET)?;
         // A session has two sockets.
         let slots = Vec::with_capacity(2 * FIRST_SLOTS);
-        Ok(Self { epoll, slots, free: Vec::new(), ticker: None, limit: None })
-    }
-
-    /// A reactor whose waits end after `interval`, by a limit if seccomp forbids tickers.
-    pub(crate) fn ticking(wake_fd: impl AsFd, interval: Duration) -> io::Result<Self> {
-        let reactor = Self::new(wake_fd)?;
-        let Ok(ticker) = Ticker::new(interval) else { return Ok(reactor.without_ticker(interval)) };
-        let (tag, flags) = (EventData::new_u64(TICK_TAG), EventFlags::IN | EventFlags::ET);
-        epoll::add(&reactor.epoll, &ticker, tag, flags)?;
-        Ok(Self { ticker: Some(ticker), ..reactor })
-    }
-
-    /// Limits each wait instead of ticking.
-    pub(crate) fn without_ticker(self, interval: Duration) -> Self {
-        Self { ticker: None, limit: Some(Timespec::try_from(interval).unwrap_or_default()), ..self }
+        Ok(Self { epoll, slots, free: Vec::new() })
     }
 
     fn add(&mut self, socket: impl AsFd, ready: Readiness) -> io::Result<u32> {
@@ -192,61 +169,36 @@ impl Reactor {
     }
 }
 
-/// Removes the reactor from its thread when dropped.
-#[derive(Debug)]
-#[must_use]
-pub(crate) struct InstalledReactor(PhantomData<*const ()>);
-
-/// Installs `reactor` on this thread.
-pub(crate) fn install(reactor: Reactor) -> InstalledReactor {
+/// Installs `reactor` on this thread, for as long as the thread runs.
+pub(crate) fn install(reactor: Reactor) {
     REACTOR.set(Some(reactor));
-    InstalledReactor(PhantomData)
-}
-
-impl Drop for InstalledReactor {
-    fn drop(&mut self) {
-        REACTOR.set(None);
-    }
 }
 
 /// The limit of a wait that only looks for events.
 pub(crate) const NO_WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
-/// What a wait for events has found, beside events of sockets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Turn {
-    /// The worker was woken through its wake-up descriptor.
-    pub(crate) woken: bool,
-    /// The ticker has ticked. Always without a ticker.
-    pub(crate) ticked: bool,
-}
-
 /// Waits for events of this thread's sockets, up to `wait` or without a limit; records them and
-/// wakes their tasks by `wake`. `events` is memory to reuse.
+/// wakes their tasks by `wake`. `events` is memory to reuse. Returns whether the worker was woken
+/// through its wake-up descriptor.
 pub(crate) fn poll_events(
     events: &mut EventBuffer,
     wait: Option<&Timespec>,
     mut wake: impl FnMut(TaskKey),
-) -> io::Result<Turn> {
+) -> io::Result<bool> {
     REACTOR.with_borrow_mut(|reactor| {
         let Some(reactor) = reactor else { return Err(io::ErrorKind::NotConnected.into()) };
-        let wait = wait.or(reactor.limit.as_ref());
-        let events = match epoll::wait(&reactor.epoll, &mut events.0, wait) {
+        let events = match epoll::wait(&reactor.epoll, events, wait) {
             Ok((events, _)) => events,
             Err(Errno::INTR) => &mut [],
             Err(error) => return Err(error.into()),
         };
-        let mut turn = Turn { woken: false, ticked: reactor.ticker.is_none() };
+        let mut is_woken = false;
         for event in events.iter() {
             match event.data.u64() {
-                WAKE_TAG => turn.woken = true,
-                TICK_TAG => {
-                    turn.ticked = true;
-                    reactor.ticker.iter().for_each(Ticker::tick);
-                }
+                WAKE_TAG => is_woken = true,
                 tag => reactor.record(tag, Readiness::of(event.flags), &mut wake),
             }
         }
-        Ok(turn)
+        Ok(is_woken)
     })
 }

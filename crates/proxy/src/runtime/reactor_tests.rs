@@ -16,8 +16,10 @@ use std::time::{Duration, Instant};
 use crate::io::stream::ByteStream;
 use crate::io::stream::{ClientStream, SocketStream};
 use crate::runtime::alarm::Alarm;
-use crate::runtime::reactor::{self, EventBuffer, InstalledReactor, Reactor};
+use crate::runtime::heartbeat::BEAT_INTERVAL;
+use crate::runtime::reactor::{self, Reactor};
 use crate::runtime::tasks::{self, Panicked, Tasks, WorkerHandle};
+use crate::runtime::timers::TimerThread;
 use crate::runtime::wake_flag::FlaggedWaker;
 use crate::testing::SOON;
 
@@ -37,9 +39,10 @@ impl Wake for WakeCounter {
     }
 }
 
-fn reactor() -> (InstalledReactor, Arc<WorkerHandle>) {
+fn reactor() -> Arc<WorkerHandle> {
     let home = WorkerHandle::new().unwrap();
-    (reactor::install(Reactor::new(home.wake_fd()).unwrap()), home)
+    reactor::install(Reactor::new(home.wake_fd()).unwrap());
+    home
 }
 
 fn pair() -> (SocketStream, UnixStream) {
@@ -50,25 +53,22 @@ fn pair() -> (SocketStream, UnixStream) {
 
 #[test]
 fn ends_every_wait_without_a_limit_at_the_next_tick() {
-    let home = WorkerHandle::new().unwrap();
-    let interval = Duration::from_millis(5);
-    for has_ticker in [true, false] {
-        // Before the ticker begins.
-        let (begin, mut events) = (Instant::now(), EventBuffer::default());
-        let reactor = Reactor::ticking(home.wake_fd(), interval).unwrap();
-        let reactor = if has_ticker { reactor } else { reactor.without_ticker(interval) };
-        let _reactor = reactor::install(reactor);
-        for _ in 0..5 {
-            let turn = reactor::poll_events(&mut events, None, drop).unwrap();
-            assert!(turn.ticked && !turn.woken, "{turn:?}");
-        }
-        assert!(begin.elapsed() >= interval * 5, "{:?}", begin.elapsed());
+    let home = reactor();
+    let tasks = Tasks::new(Arc::clone(&home));
+    let begin = Instant::now();
+    let (clock, thread) = TimerThread::start(vec![home]).unwrap();
+    for _ in 0..3 {
+        assert!(reactor::poll_events(&mut reactor::no_events(), None, drop).unwrap());
+        tasks.collect_remote_wakes();
     }
+    assert!(begin.elapsed() >= BEAT_INTERVAL * 2, "{:?}", begin.elapsed());
+    drop(clock);
+    thread.join().unwrap();
 }
 
 /// One iteration without waiting.
 fn poll_once() {
-    reactor::poll_events(&mut EventBuffer::default(), Some(&reactor::NO_WAIT), drop).unwrap();
+    reactor::poll_events(&mut reactor::no_events(), Some(&reactor::NO_WAIT), drop).unwrap();
 }
 
 fn read(stream: &mut SocketStream, waker: &Waker) -> Poll<usize> {
@@ -77,7 +77,7 @@ fn read(stream: &mut SocketStream, waker: &Waker) -> Poll<usize> {
 
 #[test]
 fn wakes_reader_at_next_byte_only() {
-    let _reactor = reactor();
+    let _home = reactor();
     let (mut stream, mut peer) = pair();
     let woken = Arc::<WakeCounter>::default();
     let waker = Waker::from(Arc::clone(&woken));
@@ -98,7 +98,7 @@ fn wakes_reader_at_next_byte_only() {
 /// An alarm that is set again while it is due, or before, wakes its task once more.
 #[test]
 fn wakes_task_at_each_alarm() {
-    let (_reactor, _home) = reactor();
+    let _home = reactor();
     let (alarm, count) = (Alarm::new().unwrap(), Arc::new(WakeCounter::default()));
     let waker = Waker::from(Arc::clone(&count));
     let cx = Context::from_waker(&waker);
@@ -116,7 +116,7 @@ fn wakes_task_at_each_alarm() {
 
 #[test]
 fn peeks_bytes_that_are_not_yet_reported() {
-    let _reactor = reactor();
+    let _home = reactor();
     let (mut stream, mut peer) = pair();
     // The first read finds nothing, so the next one waits for the event loop, which does not run
     // here.
@@ -129,7 +129,7 @@ fn peeks_bytes_that_are_not_yet_reported() {
 
 #[test]
 fn reads_end_after_short_read() {
-    let _reactor = reactor();
+    let _home = reactor();
     let (mut stream, mut peer) = pair();
     let woken = Arc::<WakeCounter>::default();
     let waker = Waker::from(Arc::clone(&woken));
@@ -145,7 +145,7 @@ fn reads_end_after_short_read() {
 
 #[test]
 fn wakes_writer_when_peer_has_read() {
-    let _reactor = reactor();
+    let _home = reactor();
     let (mut stream, mut peer) = pair();
     let woken = Arc::<WakeCounter>::default();
     let waker = Waker::from(Arc::clone(&woken));
@@ -166,7 +166,7 @@ fn wakes_writer_when_peer_has_read() {
 
 #[test]
 fn ignores_event_of_closed_socket_in_reused_slot() {
-    let _reactor = reactor();
+    let _home = reactor();
     let (ours, mut theirs) = UnixStream::pair().unwrap();
     ours.set_nonblocking(true).unwrap();
     // A second descriptor makes the kernel report events of the first one after it was closed.
@@ -191,7 +191,6 @@ fn ignores_event_of_closed_socket_in_reused_slot() {
 
 /// Runs until `done`; fails if nothing happens for long.
 fn run(tasks: &mut Tasks, done: impl Fn() -> bool) -> Result<(), Panicked> {
-    let mut events = EventBuffer::default();
     loop {
         tasks.run_round()?;
         if done() {
@@ -199,7 +198,8 @@ fn run(tasks: &mut Tasks, done: impl Fn() -> bool) -> Result<(), Panicked> {
         }
         let wait = if tasks.is_busy() { Duration::ZERO } else { SOON }.try_into().unwrap();
         let begin = Instant::now();
-        if reactor::poll_events(&mut events, Some(&wait), |key| tasks.wake(key)).unwrap().woken {
+        let mut events = reactor::no_events();
+        if reactor::poll_events(&mut events, Some(&wait), |key| tasks.wake(key)).unwrap() {
             tasks.collect_remote_wakes();
         }
         assert!(begin.elapsed() < SOON, "a wake-up was lost");
@@ -209,7 +209,7 @@ fn run(tasks: &mut Tasks, done: impl Fn() -> bool) -> Result<(), Panicked> {
 /// A socket keeps the key of its task, unless it was polled with a waker that does more.
 #[test]
 fn wakes_by_the_waker_of_the_last_poll() {
-    let (_reactor, home) = reactor();
+    let home = reactor();
     let mut tasks = Tasks::new(home);
     let (mut stream, mut peer) = pair();
     let flagged: Rc<RefCell<Vec<bool>>> = Rc::default();
@@ -233,7 +233,7 @@ fn wakes_by_the_waker_of_the_last_poll() {
 /// However often its sockets and its waker wake it before a round.
 #[test]
 fn polls_a_task_once_per_round() {
-    let (_reactor, home) = reactor();
+    let home = reactor();
     let mut tasks = Tasks::new(home);
     let ((mut first, mut peer), (mut second, mut other)) = (pair(), pair());
     let polls: Rc<RefCell<Vec<Waker>>> = Rc::default();
@@ -248,10 +248,10 @@ fn polls_a_task_once_per_round() {
     tasks.run_round().unwrap();
     let waker = polls.borrow()[0].clone();
     for round in 2..5 {
+        let mut events = reactor::no_events();
         waker.wake_by_ref();
         peer.write_all(b"x").unwrap();
         other.write_all(b"x").unwrap();
-        let mut events = EventBuffer::default();
         reactor::poll_events(&mut events, Some(&reactor::NO_WAIT), |key| tasks.wake(key)).unwrap();
         waker.wake_by_ref();
         tasks.run_round().unwrap();
@@ -263,7 +263,7 @@ fn polls_a_task_once_per_round() {
 fn loses_no_wake_up_from_other_threads() {
     const TASKS: usize = 20;
     const EACH: usize = 20_000;
-    let (_reactor, home) = reactor();
+    let home = reactor();
     let mut tasks = Tasks::new(home);
     let ended = Arc::new(AtomicUsize::new(0));
     let (sender, receiver) = std::sync::mpsc::channel();
@@ -304,7 +304,7 @@ fn loses_no_wake_up_from_other_threads() {
 
 #[test]
 fn ignores_waker_of_ended_task_in_reused_slot() {
-    let (_reactor, home) = reactor();
+    let home = reactor();
     let mut tasks = Tasks::new(home);
     let kept = Arc::new(std::sync::Mutex::new(None));
     let keep = Arc::clone(&kept);
@@ -329,7 +329,7 @@ fn ignores_waker_of_ended_task_in_reused_slot() {
 
 #[test]
 fn ends_one_task_on_panic_and_worker_if_essential() {
-    let (_reactor, home) = reactor();
+    let home = reactor();
     let mut tasks = Tasks::new(home);
     let ended = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&ended);
@@ -345,7 +345,7 @@ fn ends_one_task_on_panic_and_worker_if_essential() {
 
 #[test]
 fn polls_tasks_of_essential_task_before_the_rest() {
-    let (_reactor, home) = reactor();
+    let home = reactor();
     let mut tasks = Tasks::new(home);
     let recorded = Arc::new(std::sync::Mutex::new(Vec::new()));
     let recorder = |what: &'static str| {
@@ -373,7 +373,7 @@ fn polls_tasks_of_essential_task_before_the_rest() {
 #[test]
 fn polls_a_small_request_before_the_next_large_value() {
     const HEAVY: usize = 8;
-    let (_reactor, home) = reactor();
+    let home = reactor();
     let mut tasks = Tasks::new(home);
     let (mut stream, mut peer) = pair();
     let (large, read) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(usize::MAX)));

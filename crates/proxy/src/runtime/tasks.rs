@@ -49,7 +49,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::runtime::run_queue::{RunQueue, Weight};
 use crate::runtime::tasks::groups::TaskGroup;
-use crate::runtime::tasks::visits::{Registered, Visitor};
+use crate::runtime::tasks::visits::Registered;
 use crate::runtime::wake_flag::WakeFlag;
 
 type TaskFuture = Pin<Box<dyn Future<Output = ()>>>;
@@ -342,7 +342,6 @@ pub(crate) struct Tasks {
     free: Vec<u32>,
     /// The ready tasks in the order of their polls.
     ready: RunQueue<TaskKey>,
-    visitor: Option<Box<dyn Visitor>>,
 }
 
 impl Tasks {
@@ -354,7 +353,6 @@ impl Tasks {
             slots: Vec::with_capacity(FIRST_SLOTS),
             free: Vec::new(),
             ready: RunQueue::default(),
-            visitor: None,
         }
     }
 
@@ -512,7 +510,7 @@ impl Tasks {
             .get_mut(key.index() as usize)
             .filter(|slot| slot.generation == key.generation());
         let Some(TaskSlot { task: Some(task), .. }) = slot else {
-            self.poll_gone(key);
+            self.wake_group(key);
             return Ok(false);
         };
         if light && task.weight.is_heavy() {

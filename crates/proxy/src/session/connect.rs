@@ -1,11 +1,11 @@
 //! Connecting a session to a target: a new session, or [one whose pump has stopped](again).
 //!
-//! One loop serves both [modes](Mode). It takes the current target, or waits at the gate until
+//! One loop serves both. It takes the current target, or waits at the gate until
 //! there is one; gets a [dial permit](crate::dial_permits) if it needs one; opens the connection;
 //! and then checks fence and gate again, because both may have changed meanwhile. It gives up after
 //! `hold_timeout`, a new session not before one `connect_timeout`.
 //!
-//! - **Fresh** ([`fresh`]): the first attempt needs no permit, so an accepted connection costs one
+//! - **New** ([`fresh`]): the first attempt needs no permit, so an accepted connection costs one
 //!   dial and nothing else, and it begins before this loop. A session that waited at the gate needs
 //!   one, also after each failure, and every session after a failed TLS handshake. A failed attempt
 //!   is repeated after a pause that doubles. Over TLS, and on a target that is
@@ -23,7 +23,6 @@ pub(in crate::session) use fresh::FirstDial;
 
 use std::time::{Duration, Instant};
 
-use drain::Ticket;
 use target::{Target, TargetRef};
 
 use crate::context::WorkerContext;
@@ -31,11 +30,12 @@ use crate::dial_permits::DialPermit;
 use crate::end_reason::EndReason;
 use crate::io::stream::ClientStream;
 use crate::service::{Hint, Service};
+use crate::session::Ready;
 use crate::session::carry::replay::{Failed, Replayed, Server};
 use crate::session::carry::{CarryState, Migration, Opened, interrupt};
 use crate::session::connect::fresh::Attempts;
 use crate::session::dial::{may_be_used, superseded};
-use crate::session::hold::{self, Held};
+use crate::session::hold::{Held, HeldClient};
 use crate::session::pump::Start;
 use crate::session::report::{SessionBase, Stage};
 use crate::session::sharing;
@@ -44,35 +44,13 @@ use crate::session::upstream::Upstream;
 /// Maximum time for which a session that is moved to another replica is not served.
 const REBALANCE_TIMEOUT: Duration = Duration::from_millis(if cfg!(test) { 30_000 } else { 250 });
 
-/// A target, and a session's connection to it.
-#[derive(Debug)]
-pub(crate) struct Connected {
-    pub(crate) target: TargetRef,
-    pub(crate) upstream: Upstream,
-    /// The replayed state that the pump starts with on it.
-    pub(crate) replayed: Option<Box<Replayed>>,
-}
-
-/// The purpose for which a session is connected.
-pub(crate) enum Mode<'a> {
-    /// It is new.
-    Fresh,
-    /// Its connection is gone, and its state has to be replayed. In a box: the future of a new
-    /// session has no memory for it.
-    Resume(Box<Migration<'a>>),
-}
-
 /// A session on its way to a target.
 pub(crate) struct Connecting<'a, C> {
-    base: &'a SessionBase,
-    pub(crate) context: &'a WorkerContext,
-    pub(crate) ticket: &'a Ticket,
-    pub(crate) client: &'a mut C,
-    /// Bytes that the client has sent and that were not forwarded, also after a failure.
-    pub(crate) unsent: &'a mut Vec<u8>,
-    pub(crate) mode: Mode<'a>,
-    /// When to give up.
-    until: Instant,
+    held: HeldClient<'a, C>,
+    context: &'a WorkerContext,
+    /// The state to replay, of a session whose connection is gone. In a box: the future of a new
+    /// session has no memory for it.
+    migration: Option<Box<Migration<'a>>>,
     permit: Option<DialPermit<'a>>,
     attempts: Option<Attempts>,
     /// The first dial of a new session, if it has begun already.
@@ -84,12 +62,12 @@ impl<'a, C: ClientStream> Connecting<'a, C> {
         base: &'a SessionBase,
         client: &'a mut C,
         unsent: &'a mut Vec<u8>,
-        mode: Mode<'a>,
+        migration: Option<Box<Migration<'a>>>,
     ) -> Self {
-        let (context, ticket) = (&*base.context, &base.ticket);
+        let context = &*base.context;
         let until = hold_until(context, Duration::ZERO);
-        let (permit, attempts, begun) = (None, None, None);
-        Self { base, context, ticket, client, unsent, mode, until, permit, attempts, begun }
+        let held = HeldClient { base, client, unsent, until };
+        Self { held, context, migration, permit: None, attempts: None, begun: None }
     }
 
     /// Connects the session to a target that may be used at the moment this returns. After an error
@@ -98,36 +76,33 @@ impl<'a, C: ClientStream> Connecting<'a, C> {
     /// # Errors
     ///
     /// Why the session has to end.
-    pub(crate) async fn connect(&mut self) -> Result<Connected, EndReason> {
+    pub(crate) async fn connect(&mut self) -> Result<Ready, EndReason> {
         let context = self.context;
-        let _held = match &self.mode {
-            Mode::Fresh => None,
-            Mode::Resume(_) => {
-                self.yield_to_requests().await;
-                let held = Held::new(&context.counters);
-                // In a box, as everything that only a resumed session needs: the future of a new
-                // session that dials has no memory for it.
-                Box::pin(self.examine_loss()).await?;
-                Some(held)
-            }
-        };
+        let mut _held = None;
+        if self.migration.is_some() {
+            self.yield_to_requests().await;
+            _held = Some(Held::new(&context.counters));
+            // In a box, as everything that only a resumed session needs: the future of a new
+            // session that dials has no memory for it.
+            Box::pin(self.examine_loss()).await?;
+        }
         loop {
             let Some(target) = self.usable_target().await? else { continue };
             match self.attempt(&target).await? {
                 Ok((upstream, replayed)) => {
                     if let Some(permit) = self.permit.take()
-                        && matches!(self.mode, Mode::Resume(_))
+                        && self.migration.is_some()
                     {
                         permit.succeeded();
                     }
-                    return Ok(Connected { target, upstream, replayed });
+                    return Ok((target, upstream, Start { replayed, ..Start::default() }));
                 }
                 // That says nothing about the next one.
                 Err(Failed::Superseded) => self.attempts = None,
-                Err(failed) => match &self.mode {
-                    Mode::Fresh => self.after_failed_dial(&target, failed).await?,
-                    Mode::Resume(_) => Box::pin(self.after_failed_resume(&target, failed)).await?,
-                },
+                Err(failed) if self.migration.is_none() => {
+                    self.after_failed_dial(&target, failed).await?;
+                }
+                Err(failed) => Box::pin(self.after_failed_resume(&target, failed)).await?,
             }
         }
     }
@@ -140,34 +115,29 @@ impl<'a, C: ClientStream> Connecting<'a, C> {
         }
         let route = &self.context.shared.service.route;
         let target = route.usable_target();
-        match &self.mode {
-            Mode::Fresh => {
-                if target.is_none() {
-                    // A session that had to wait was not the only one: they get in line.
-                    self.permit = None;
-                    self.permit = Some(self.wait_at_gate().await?);
-                }
-                Ok(target)
-            }
-            Mode::Resume(_) => {
-                self.permit = None;
-                Box::pin(self.permit_to_resume(target.is_none())).await?;
-                Ok(route.usable_target())
-            }
+        if self.migration.is_some() {
+            self.permit = None;
+            Box::pin(self.permit_to_resume(target.is_none())).await?;
+            return Ok(route.usable_target());
         }
+        if target.is_none() {
+            // A session that had to wait was not the only one: they get in line.
+            self.permit = None;
+            self.permit = Some(self.wait_at_gate().await?);
+        }
+        Ok(target)
     }
 
     /// Waits until a target may be used, and then for a permit.
     async fn wait_at_gate(&mut self) -> Result<DialPermit<'a>, EndReason> {
         let context = self.context;
         let _held = Held::new(&context.counters);
-        let Self { base, ticket, client, unsent, until, .. } = self;
-        let client = &mut **client;
-        base.stage.set(Stage::AtGate);
+        let held = &mut self.held;
+        held.base.stage.set(Stage::AtGate);
         let waiting = async move {
-            hold::wait(client, unsent, &context.shared.service.route, ticket, *until).await?;
-            base.stage.set(Stage::InLine);
-            hold::permit(client, unsent, &context.dial_permits, ticket, *until).await
+            held.wait().await?;
+            held.base.stage.set(Stage::InLine);
+            held.permit().await
         };
         // In a box: a session that dials has no memory for this.
         Box::pin(waiting).await
@@ -176,24 +146,24 @@ impl<'a, C: ClientStream> Connecting<'a, C> {
     /// One attempt. Ends early if the target is superseded meanwhile: a dead master does not answer
     /// a dial, and there is no point in waiting for its timeout.
     async fn attempt(&mut self, target: &TargetRef) -> Result<Opened, EndReason> {
-        if let Mode::Resume(migration) = &self.mode
+        if let Some(migration) = &self.migration
             && migration.from.is_some_and(|from| !from.has_data_of(target))
         {
             // The state of a session means nothing in another database, and its password is not
             // for it.
             return Err(EndReason::HistoryBroken);
         }
-        let (context, ticket) = (self.context, self.ticket);
+        let (context, ticket) = (self.context, &self.held.base.ticket);
         let begin = Instant::now();
-        let opened = match &mut self.mode {
-            Mode::Fresh => {
-                self.base.stage.set(Stage::Connecting);
+        let opened = match &mut self.migration {
+            None => {
+                self.held.base.stage.set(Stage::Connecting);
                 self.dial(target, begin).await.map(|upstream| (upstream, None))
             }
-            Mode::Resume(migration) => {
-                self.base.stage.set(Stage::Moving);
-                let server = Server { target, context, deadline: self.until };
-                let opening = migration.open(server, self.unsent);
+            Some(migration) => {
+                self.held.base.stage.set(Stage::Moving);
+                let server = Server { target, context, deadline: self.held.until };
+                let opening = migration.open(server, self.held.unsent);
                 tokio::select! {
                     biased;
                     resumed = Box::pin(opening) => resumed?,
@@ -201,7 +171,7 @@ impl<'a, C: ClientStream> Connecting<'a, C> {
                 }
             }
         };
-        if matches!(&self.mode, Mode::Resume(migration) if migration.is_interrupt) {
+        if self.migration.as_ref().is_some_and(|it| it.is_interrupt) {
             return opened.map(Ok).map_err(|failed| {
                 report_failure(context, target, failed);
                 interrupt::end_reason(failed, ticket)
@@ -223,10 +193,10 @@ impl<'a, C: ClientStream> Connecting<'a, C> {
         begin: Instant,
     ) -> Result<Opened, EndReason> {
         let context = self.context;
-        let reused = matches!(&self.mode, Mode::Resume(migration) if migration.reused);
+        let reused = self.migration.as_ref().is_some_and(|it| it.reused);
         if !reused && !matches!(upstream, Upstream::Shared(_)) {
             context.counters.dials.increment();
-            if matches!(self.mode, Mode::Fresh) {
+            if self.migration.is_none() {
                 context.counters.dial_time.record(begin.elapsed());
             }
         }
@@ -234,22 +204,19 @@ impl<'a, C: ClientStream> Connecting<'a, C> {
         if !may_be_used(target) {
             return Ok(Err(Failed::Superseded));
         }
-        if let Mode::Resume(migration) = &self.mode
+        if let Some(migration) = &self.migration
             && migration.promotion.is_none()
-            && self.client.peer_closed_now()
+            && self.held.client.peer_closed_now()
         {
             return Err(EndReason::HoldAbandoned);
         }
         target.record_use();
-        let replayed = match &mut self.mode {
-            Mode::Resume(migration) => {
-                if !migration.is_promotion_to(target) {
-                    context.counters.carried.increment();
-                }
-                replayed.or_else(|| Some(migration.take_ledger(target)))
+        let replayed = self.migration.as_mut().map(|migration| {
+            if !migration.is_promotion_to(target) {
+                context.counters.carried.increment();
             }
-            Mode::Fresh => None,
-        };
+            replayed.unwrap_or_else(|| migration.take_ledger(target))
+        });
         Ok(Ok((upstream, replayed)))
     }
 }

@@ -37,7 +37,7 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
     pub(in crate::session) fn can_be_carried(&self) -> bool {
         self.may_carry
             && self.first_end != Some(Side::Client)
-            && !self.requests.has_ended()
+            && !self.requests.ended
             && self.replies.is_clear()
             && self.nothing_measured()
             && self.ledger.can_be_carried()
@@ -88,9 +88,9 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
         if self.first_end.is_some() {
             return;
         }
-        if self.requests.has_ended() {
+        if self.requests.ended {
             self.first_end = Some(Side::Client);
-        } else if self.replies.has_ended() {
+        } else if self.replies.ended {
             self.first_end = Some(Side::Upstream);
             self.report_upstream_end();
         }
@@ -100,7 +100,7 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
     /// provoked it: strangers would have the target examined as often as they like.
     fn report_upstream_end(&self) {
         if self.ledger.session_state() != SessionState::Ended && !self.ledger.provokes_close() {
-            if self.replies.bytes_moved() == FULL {
+            if self.replies.moved == FULL {
                 self.target.doubt();
             }
             self.context.hint(&self.target, Hint::UpstreamEnded);
@@ -174,7 +174,7 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
     /// Why the session cannot continue over another connection; `None` if it can, or if its client
     /// has ended it.
     pub(in crate::session) fn why_not_carried(&self) -> Option<Box<Uncarried>> {
-        let ended = self.first_end == Some(Side::Client) || self.requests.has_ended();
+        let ended = self.first_end == Some(Side::Client) || self.requests.ended;
         if ended || self.ledger.session_state() == SessionState::Ended || self.can_be_carried() {
             return None;
         }
@@ -259,7 +259,7 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
             stop,
             undelivered,
             left: left.map(Box::new),
-            bytes: (self.requests.bytes_moved(), self.replies.bytes_moved()),
+            bytes: (self.requests.moved, self.replies.moved),
             commands: self.commands,
             is_answered,
             uncarried,
@@ -488,7 +488,7 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
         let facts = IdleFacts {
             has_received: self.has_received,
             asked: self.commands > 0 || self.ledger.has_sent_requests(),
-            moved: self.requests.bytes_moved() as u32,
+            moved: self.requests.moved as u32,
             awaited: self.ledger.awaits_client()
                 && !self.has_waiting_requests()
                 && self.replies.is_clear(),
@@ -520,7 +520,7 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
         } else if due || !set {
             self.rare().gate_check.set(CHECK_INTERVAL, waker);
         }
-        if (due || !closed) && !self.requests.has_ended() && self.client.peer_closed() {
+        if (due || !closed) && !self.requests.ended && self.client.peer_closed() {
             return Some(EndReason::HoldAbandoned);
         }
         // If the fence is raised, they continue to wait: for the next target.

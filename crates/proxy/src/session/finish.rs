@@ -7,10 +7,8 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::task::{Poll, ready};
 use std::time::Duration;
 
-use crate::io::buffer;
 use crate::io::stream::{self, ByteStream};
 
 /// How long to wait for the client.
@@ -30,14 +28,11 @@ async fn close_in_order(client: &mut impl ByteStream, undelivered: &[u8]) -> io:
     poll_fn(|cx| client.poll_shutdown(cx)).await?;
     let mut discarded = 0;
     while discarded < MAX_DISCARDED {
-        let read = poll_fn(|cx| {
-            buffer::with_scratch(|scratch| Poll::Ready(ready!(client.poll_read(cx, scratch))))
-        })
-        .await?;
-        if read == 0 {
-            break;
+        let length = |read: io::Result<&[u8]>| read.map(<[u8]>::len);
+        match poll_fn(|cx| stream::poll_parse(client, cx, usize::MAX, length)).await? {
+            0 => break,
+            read => discarded += read,
         }
-        discarded += read;
     }
     Ok(())
 }

@@ -125,14 +125,6 @@ async fn doubt(base: &SessionBase, client: &mut impl ClientStream) -> Result<(),
     Ok(())
 }
 
-/// Lets others go first after a session has connected, while clients without a request are
-/// frequent.
-pub(super) async fn let_others_go_first(base: &SessionBase) {
-    if base.context.silent_clients.are_frequent() {
-        tasks::yield_now().await;
-    }
-}
-
 /// Whether a client of Redis may begin with these bytes: an array of strings, or the name of a
 /// command.
 fn begins_request(first: &[u8]) -> bool {

@@ -8,18 +8,17 @@
 //! noticed no sooner than at `hold_timeout`.
 
 use std::future::poll_fn;
-use std::task::Poll;
+use std::task::Context;
 use std::time::{Duration, Instant};
 
-use drain::Ticket;
-use target::{TargetRef, TargetSource};
+use target::TargetRef;
 
 use crate::dial_permits::{DialPermit, DialPermits};
 use crate::end_reason::EndReason;
 use crate::invariant;
-use crate::io::buffer;
-use crate::io::stream::ClientStream;
+use crate::io::stream::{self, ClientStream};
 use crate::runtime::tasks;
+use crate::session::report::SessionBase;
 use crate::stats::WorkerCounters;
 
 /// Maximum bytes read from a client while it is held: enough for a handshake and some requests.
@@ -45,53 +44,100 @@ impl Drop for Held<'_> {
     }
 }
 
-/// Waits until a target may be used. Bytes that the client sends meanwhile are added to `early`.
-///
-/// # Errors
-///
-/// Why the session ends instead.
-pub(crate) async fn wait(
-    client: &mut impl ClientStream,
-    early: &mut Vec<u8>,
-    route: &TargetSource,
-    ticket: &Ticket,
-    deadline: Instant,
-) -> Result<TargetRef, EndReason> {
-    tokio::select! {
-        biased;
-        () = ticket.cut() => Err(EndReason::Cut),
-        reason = client_gone(client, early) => Err(reason),
-        target = route.wait_usable() => match target {
-            // Its end may follow bytes for which `early` had no capacity.
-            Some(_) if client.peer_closed_now() => Err(EndReason::HoldAbandoned),
-            target => target.ok_or(EndReason::NoReplica),
-        },
-        () = tokio::time::sleep_until(deadline.into()) => Err(EndReason::HoldTimeout),
-    }
+/// A session whose client is held, or may be.
+pub(crate) struct HeldClient<'a, C> {
+    pub(crate) base: &'a SessionBase,
+    pub(crate) client: &'a mut C,
+    /// Bytes that the client has sent and that were not forwarded, also after a failure.
+    pub(crate) unsent: &'a mut Vec<u8>,
+    /// When to give up.
+    pub(crate) until: Instant,
 }
 
-/// Waits for a dial permit. Sessions with a request go first: bytes that the client sends meanwhile
-/// are added to `early`, and the session moves up.
-///
-/// # Errors
-///
-/// Why the session ends instead.
-pub(crate) async fn permit<'a>(
-    client: &mut impl ClientStream,
-    early: &mut Vec<u8>,
-    permits: &'a DialPermits,
-    ticket: &Ticket,
-    deadline: Instant,
-) -> Result<DialPermit<'a>, EndReason> {
-    loop {
-        let urgent = !early.is_empty();
+impl<'a, C: ClientStream> HeldClient<'a, C> {
+    /// Waits until a target may be used. Bytes that the client sends meanwhile are added to
+    /// `unsent`.
+    ///
+    /// # Errors
+    ///
+    /// Why the session ends instead.
+    pub(crate) async fn wait(&mut self) -> Result<TargetRef, EndReason> {
+        let (base, until) = (self.base, self.until);
         tokio::select! {
             biased;
-            () = ticket.cut() => return Err(EndReason::Cut),
-            received = receive(client, early, urgent) => received?,
-            permit = take(permits, urgent) => return Ok(permit),
-            () = tokio::time::sleep_until(deadline.into()) => return Err(EndReason::HoldTimeout),
+            () = base.ticket.cut() => Err(EndReason::Cut),
+            reason = self.gone() => Err(reason),
+            target = base.context.shared.service.route.wait_usable() => match target {
+                // Its end may follow bytes for which `unsent` had no capacity.
+                Some(_) if self.client.peer_closed_now() => Err(EndReason::HoldAbandoned),
+                target => target.ok_or(EndReason::NoReplica),
+            },
+            () = tokio::time::sleep_until(until.into()) => Err(EndReason::HoldTimeout),
         }
+    }
+
+    /// Waits for a dial permit. Sessions with a request go first: bytes that the client sends
+    /// meanwhile are added to `unsent`, and the session moves up.
+    ///
+    /// # Errors
+    ///
+    /// Why the session ends instead.
+    pub(crate) async fn permit(&mut self) -> Result<DialPermit<'a>, EndReason> {
+        let (base, until) = (self.base, self.until);
+        loop {
+            let urgent = !self.unsent.is_empty();
+            tokio::select! {
+                biased;
+                () = base.ticket.cut() => return Err(EndReason::Cut),
+                received = self.receive(urgent) => received?,
+                permit = take(&base.context.dial_permits, urgent) => return Ok(permit),
+                () = tokio::time::sleep_until(until.into()) => return Err(EndReason::HoldTimeout),
+            }
+        }
+    }
+
+    /// Returns when the client has disconnected, with the end reason, or when it has sent
+    /// something, unless it had `already`.
+    async fn receive(&mut self, already: bool) -> Result<(), EndReason> {
+        if already { Err(self.gone().await) } else { self.read().await }
+    }
+
+    /// Returns when the client has disconnected, with the end reason. Reads meanwhile, as much as
+    /// `unsent` has capacity for.
+    pub(crate) async fn gone(&mut self) -> EndReason {
+        while self.unsent.len() < MAX_EARLY {
+            if let Err(reason) = self.read().await {
+                return reason;
+            }
+        }
+        // No more can be read, so the end follows unread bytes, and is only known from the events
+        // of the socket.
+        while !self.client.peer_closed_now() {
+            let closed = poll_fn(|cx| self.client.poll_broken(cx));
+            // Checked again in either case.
+            drop(tokio::time::timeout(CHECK_INTERVAL, closed).await);
+        }
+        EndReason::HoldAbandoned
+    }
+
+    /// Reads once, as much as `unsent` has capacity for.
+    ///
+    /// # Errors
+    ///
+    /// The client has disconnected.
+    async fn read(&mut self) -> Result<(), EndReason> {
+        let most = MAX_EARLY.saturating_sub(self.unsent.len());
+        let read = |cx: &mut Context<'_>| {
+            stream::poll_parse(self.client, cx, most, |read| match read {
+                Ok(bytes @ [_, ..]) => {
+                    self.unsent.extend_from_slice(bytes);
+                    Ok(())
+                }
+                Err(error) if invariant::is_violation(&error) => Err(EndReason::InternalError),
+                Ok([]) | Err(_) => Err(EndReason::HoldAbandoned),
+            })
+        };
+        poll_fn(read).await
     }
 }
 
@@ -103,62 +149,4 @@ async fn take(permits: &DialPermits, urgent: bool) -> DialPermit<'_> {
         tasks::yield_now().await;
     }
     permits.take(urgent).await
-}
-
-/// Returns when the client has disconnected, with the end reason, or when it has sent something,
-/// unless it had `already`.
-async fn receive(
-    client: &mut impl ClientStream,
-    early: &mut Vec<u8>,
-    already: bool,
-) -> Result<(), EndReason> {
-    if already { Err(client_gone(client, early).await) } else { read(client, early).await }
-}
-
-/// Returns when the client has disconnected, with the end reason. Reads meanwhile, as much as
-/// `early` has capacity for.
-pub(crate) async fn client_gone(client: &mut impl ClientStream, early: &mut Vec<u8>) -> EndReason {
-    while early.len() < MAX_EARLY {
-        if let Err(reason) = read(client, early).await {
-            return reason;
-        }
-    }
-    // No more can be read, so the end follows unread bytes, and is only known from the events of
-    // the socket.
-    while !client.peer_closed_now() {
-        let closed = poll_fn(|cx| client.poll_broken(cx));
-        // Checked again in either case.
-        drop(tokio::time::timeout(CHECK_INTERVAL, closed).await);
-    }
-    EndReason::HoldAbandoned
-}
-
-/// Reads once, as much as `early` has capacity for.
-///
-/// # Errors
-///
-/// The client has disconnected.
-async fn read(client: &mut impl ClientStream, early: &mut Vec<u8>) -> Result<(), EndReason> {
-    poll_fn(|cx| {
-        buffer::with_scratch(|scratch| {
-            let Some(buffer) =
-                MAX_EARLY.checked_sub(early.len()).and_then(|most| scratch.get_mut(..most))
-            else {
-                return Poll::Ready(Err(invariant::report(
-                    "a held client was read beyond its buffer",
-                )));
-            };
-            let read = std::task::ready!(client.poll_read(cx, buffer))
-                .and_then(|read| invariant::first_bytes(buffer, read));
-            Poll::Ready(match read {
-                Ok(bytes @ [_, ..]) => {
-                    early.extend_from_slice(bytes);
-                    Ok(())
-                }
-                Err(error) if invariant::is_violation(&error) => Err(EndReason::InternalError),
-                Ok([]) | Err(_) => Err(EndReason::HoldAbandoned),
-            })
-        })
-    })
-    .await
 }

@@ -79,23 +79,17 @@ pub(crate) fn may_leave(leaving: Leaving, facts: LeaveFacts) -> bool {
     if !facts.replies_delivered || !facts.nothing_begun {
         return false;
     }
-    match (leaving, facts.state) {
-        (Leaving::No | Leaving::Notified, _) => false,
-        (Leaving::AfterReply, SessionState::Quiet | SessionState::Ended) => {
-            facts.has_received && facts.requests_idle && facts.replied
-        }
-        (Leaving::Rebalancing, SessionState::Quiet) => facts.requests_idle,
-        (Leaving::Rebalancing, _) => false,
-        // The first request of a client that connected when the drain had begun is in transit.
-        (Leaving::WhenQuiet, SessionState::Quiet | SessionState::Ended) => {
-            facts.has_received && facts.requests_idle
-        }
+    let is_over = matches!(facts.state, SessionState::Quiet | SessionState::Ended);
+    match leaving {
+        Leaving::No | Leaving::Notified => false,
+        Leaving::Rebalancing => facts.state == SessionState::Quiet && facts.requests_idle,
         // Watched keys get the same time to reach their transaction as a pipeline to reach its end.
-        (Leaving::AfterReply | Leaving::WhenQuiet, _) => false,
-        (Leaving::AtBoundary, SessionState::Quiet | SessionState::Ended | SessionState::Pinned) => {
-            true
+        Leaving::AfterReply => {
+            is_over && facts.has_received && facts.requests_idle && facts.replied
         }
-        (Leaving::AtBoundary, _) => false,
+        // The first request of a client that connected when the drain had begun is in transit.
+        Leaving::WhenQuiet => is_over && facts.has_received && facts.requests_idle,
+        Leaving::AtBoundary => is_over || facts.state == SessionState::Pinned,
     }
 }
 

@@ -52,7 +52,6 @@ use std::sync::Arc;
 
 use target::TargetRef;
 
-use crate::access_log::SessionRecord;
 use crate::address::Peer;
 use crate::context::WorkerContext;
 use crate::end_reason::EndReason;
@@ -130,13 +129,8 @@ impl Session {
         }
     }
 
-    /// Serves a client to its end.
-    pub(crate) async fn run<C: ClientStream + 'static>(self, client: C) {
-        self.begin(client);
-    }
-
-    /// Within one host a session is connected at once.
-    fn begin<C: ClientStream + 'static>(self, client: C) {
+    /// Serves a client to its end. Within one host a session is connected at once.
+    pub(crate) fn begin<C: ClientStream>(self, client: C) {
         let next = match self.connect_at_once() {
             Ok(ready) => Next::Pump(ready),
             Err(begun) => Next::Connect(Box::new(Why::First(begun))),
@@ -145,7 +139,7 @@ impl Session {
     }
 
     /// Enters the next state.
-    fn enter<C: ClientStream + 'static>(self, mut client: C, next: Next) {
+    fn enter<C: ClientStream>(self, mut client: C, next: Next) {
         match next {
             Next::Connect(why) => continue_as(connecting(self, client, why)),
             Next::Pump(ready) => self.begin_to_pump(client, ready),
@@ -180,24 +174,13 @@ async fn or_killed<T, E: From<EndReason>>(
 impl Drop for Session {
     fn drop(&mut self) {
         self.base.count_as(None);
-        let SessionBase { context, peer, bytes, commands, .. } = &self.base;
-        context.counters.closed.increment(self.base.reason as usize);
+        let counters = &self.base.context.counters;
+        counters.closed.increment(self.base.reason as usize);
         first_bytes::record(&self.base);
         if let Some(uncarried) = &self.uncarried {
-            context.counters.not_carried.increment(uncarried.why.number());
+            counters.not_carried.increment(uncarried.why.number());
         }
-        let shared = &context.shared;
-        let record = SessionRecord {
-            service: &shared.service.name,
-            client: *peer,
-            target: self.target.as_deref(),
-            reason: self.base.reason,
-            lasted: self.base.age(),
-            bytes: *bytes,
-            commands: *commands,
-            uncarried: self.uncarried.as_deref(),
-        };
-        record.log(shared.service.options.peek().lines);
+        report::log(&self.base, self.target.as_deref(), self.uncarried.as_deref());
         self.base.ticket.ends_by(self.base.reason.exit());
     }
 }

@@ -10,16 +10,6 @@ use crate::session::upstream::Upstream;
 use crate::session::{Next, Session, SessionEnd};
 use crate::shared::Promotion;
 
-/// Makes sure that a target that is lost receives nothing more: the kernel would send again what a
-/// partitioned master has not acknowledged, when it comes back.
-fn reset_if_lost(upstream: &mut Upstream, stop: Stop) {
-    if let Stop::End(EndReason::Fenced | EndReason::ReplyDropped | EndReason::TargetUnresponsive) =
-        stop
-    {
-        upstream.reset_on_close();
-    }
-}
-
 impl Session {
     /// Decides what follows a pump, and records what it has done. If the session ends, the
     /// connection to the target is closed here, before the client's.
@@ -30,7 +20,14 @@ impl Session {
             self.base.count_as(None);
         }
         self.uncarried = uncarried;
-        reset_if_lost(&mut upstream, stop);
+        // A target that is lost receives nothing more: the kernel would send again what a
+        // partitioned master has not acknowledged, when it comes back.
+        if matches!(
+            stop.reason(),
+            EndReason::Fenced | EndReason::ReplyDropped | EndReason::TargetUnresponsive
+        ) {
+            upstream.reset_on_close();
+        }
         match left.map(|left| *left) {
             Some(Left::Resting(resting)) => Next::Rest(Box::new(resting)),
             Some(Left::State(state, promotion)) => {

@@ -199,11 +199,6 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
         self.idle.begin(&options, self.has_received, &watch.waker);
     }
 
-    /// The connections of a pump that has [stopped](Self::stop).
-    pub(crate) fn into_ends(self) -> (C, U) {
-        (self.client, self.upstream)
-    }
-
     /// Handles the events for which the flag was set. `None` if bytes are to be moved as usual.
     #[cold]
     fn handle_rare_events(

@@ -13,9 +13,8 @@ use std::task::Poll;
 use resp::ErrorReplies;
 
 use crate::end_reason::EndReason;
-use crate::invariant;
-use crate::io::buffer;
-use crate::io::stream::ByteStream;
+use crate::io::stream::{self, ByteStream};
+use crate::runtime::tasks;
 
 /// No master is known, or it cannot be dialled, or runs a script. A server that will soon be able
 /// to answer replies `LOADING`; redis-py and go-redis retry after it by themselves.
@@ -63,32 +62,20 @@ pub(crate) async fn refuse(
     let mut replies = ErrorReplies::new(why, transaction);
     replies.request(&unsent);
     let mut left = MAX_READ;
-    poll_fn(|cx| {
-        let Poll::Ready(Ok(read)) = buffer::with_scratch(|scratch| {
-            let Some(buffer) = scratch.get_mut(..left.min(READ_PER_POLL)) else {
-                return Poll::Pending;
-            };
-            if buffer.is_empty() || !replies.wants_more() {
-                return Poll::Ready(Ok(0));
-            }
-            let read = client.poll_read(cx, buffer);
-            let Poll::Ready(Ok(read)) = read else { return read };
-            replies.request(invariant::first_bytes(buffer, read)?);
-            Poll::Ready(Ok(read))
-        }) else {
-            // Nothing more for now, or an error: a client that is gone is noticed when it is
-            // written to.
-            return Poll::Ready(());
-        };
+    while replies.wants_more() && left > 0 {
+        let most = left.min(READ_PER_POLL);
+        let read = poll_fn(|cx| {
+            Poll::Ready(stream::poll_parse(client, cx, most, |read| {
+                read.inspect(|bytes| replies.request(bytes)).map(<[u8]>::len)
+            }))
+        });
+        // Nothing more for now, or an error: a client that is gone is noticed when it is written
+        // to.
+        let Poll::Ready(Ok(read @ 1..)) = read.await else { break };
         left = left.saturating_sub(read);
-        if read == 0 {
-            return Poll::Ready(());
-        }
         // The client may send as fast as it is read, and other sessions have to be polled.
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
+        tasks::yield_now().await;
+    }
     match replies.lines() {
         [] if is_new && why == NO_REPLICA => format!("-{NO_REPLICA}\r\n").into_bytes(),
         lines => lines.to_vec(),

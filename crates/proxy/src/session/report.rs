@@ -1,4 +1,5 @@
-//! How a session reports itself to its worker's visitor, and how it ends on an operator's order.
+//! How a session reports itself, to its worker's visitor and at its end to the log, and how it ends
+//! on an operator's order.
 //!
 //! A session that pumps is asked where it checks other rare events. In every other stage the future
 //! that it waits for is [watched](while_visited), and what is reported is its [stage](Stage).
@@ -15,19 +16,23 @@ use std::time::Duration;
 
 use drain::Ticket;
 use resp::SessionState;
+use target::Target;
+use tracing::Level;
 
+use crate::access_log::has_failed;
 use crate::address::Peer;
 use crate::context::WorkerContext;
 use crate::end_reason::EndReason;
 use crate::io::socket_facts::SocketFacts;
 use crate::io::stream::ByteStream;
+use crate::not_carried::Uncarried;
 use crate::options::UpstreamMode;
 use crate::runtime::tasks::visits::{self, Visit};
 use crate::runtime::wake_flag::WakeFlag;
 use crate::session::leave::Leaving;
 use crate::session::pump::Pump;
 use crate::session::upstream::TargetStream;
-use crate::session_row::{self, ConnectionUse, ListedState, SessionId, SessionRow, WaitsFor};
+use crate::session_row::{self, ConnectionUse, ListedState, SessionRow, WaitsFor};
 use crate::shared::Promotion;
 use crate::shared::linger;
 
@@ -115,27 +120,53 @@ impl SessionBase {
             Stage::Closing => (ListedState::Closing, WaitsFor::Close),
         };
         SessionRow {
-            // The worker knows it.
-            id: SessionId { process: 0, worker: 0, slot: 0, generation: 0 },
             service: Arc::clone(&self.context.shared.service.name),
             client: self.peer.addr(),
-            listener: None,
-            client_tls: None,
-            target_tls: None,
-            said: session_row::ListedClient::default(),
             state,
             waits_for,
-            not_carried: None,
-            unknown_command: None,
-            upstream: None,
-            connection: None,
             promotion: self.promotion.get().map(linger::label),
             age: self.age(),
-            idle: None,
             bytes: self.bytes,
             commands: self.commands.into(),
             in_flight: Some(0),
+            // The worker adds its name.
+            ..SessionRow::default()
         }
+    }
+}
+
+macro_rules! event {
+    ($session:ident, $target:ident, $uncarried:ident, $level:expr) => {
+        tracing::event!(
+            target: "proxy::access_log",
+            $level,
+            service = &*$session.context.shared.service.name,
+            client = %$session.peer,
+            // Not `target`: in `tracing` that is the module that logs.
+            upstream = $target.map(|target| tracing::field::display(target.addr())),
+            reason = $session.reason.label(),
+            duration_ms = u64::try_from($session.age().as_millis()).unwrap_or(u64::MAX),
+            bytes_in = $session.bytes.0,
+            bytes_out = $session.bytes.1,
+            commands = $session.commands,
+            not_carried = $uncarried.map(|it| it.why.label()),
+            unknown_command = $uncarried.and_then(|it| it.command.as_deref()),
+            "session ended"
+        )
+    };
+}
+
+/// Logs a session at its end, as the settings of its service want it.
+pub(crate) fn log(session: &SessionBase, target: Option<&Target>, uncarried: Option<&Uncarried>) {
+    let rule = session.context.shared.service.options.peek().lines;
+    let failed = has_failed(session.reason, uncarried);
+    // The level is part of a static call site, so each level needs its own.
+    match rule.level(failed, |one_in| fastrand::u32(..one_in) == 0) {
+        Level::ERROR => event!(session, target, uncarried, Level::ERROR),
+        Level::WARN => event!(session, target, uncarried, Level::WARN),
+        Level::INFO => event!(session, target, uncarried, Level::INFO),
+        Level::DEBUG => event!(session, target, uncarried, Level::DEBUG),
+        Level::TRACE => event!(session, target, uncarried, Level::TRACE),
     }
 }
 
@@ -202,10 +233,7 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
             upstream: Some((self.target.addr(), self.target.generation().get())),
             connection: self.connection_use(),
             idle: silent.map(|silent| silent.min(base.age())),
-            bytes: (
-                base.bytes.0 + self.requests.bytes_moved(),
-                base.bytes.1 + self.replies.bytes_moved(),
-            ),
+            bytes: (base.bytes.0 + self.requests.moved, base.bytes.1 + self.replies.moved),
             commands,
             in_flight: tracked.then(|| self.ledger.owed()),
             ..base.row()

@@ -25,7 +25,7 @@ use target::Target;
 use crate::end_reason::{EndReason, Side};
 use crate::invariant;
 use crate::io::buffer;
-use crate::io::stream::ByteStream;
+use crate::io::stream::{self, ByteStream};
 use crate::runtime::tasks::visits;
 use crate::runtime::timers::LazyTimer;
 use crate::session::carry::replay::Replayed;
@@ -43,12 +43,12 @@ const REST_AFTER: Duration = Duration::from_millis(if cfg!(test) { 200 } else { 
 #[derive(Debug, Default)]
 pub(crate) struct RestClock {
     /// It rests as soon as it is idle.
-    now: bool,
+    pub(crate) now: bool,
     interval: LazyTimer,
     /// Bytes moved at the beginning of the interval, of which only a change matters.
     moved: u64,
     /// The number of events when the pump last looked for any.
-    events: u64,
+    pub(crate) events: u64,
 }
 
 impl RestClock {
@@ -75,21 +75,6 @@ impl RestClock {
         }
         self.moved = moved;
     }
-
-    /// Whether the session rests as soon as nothing is under way.
-    pub(crate) fn is_due(&self) -> bool {
-        self.now
-    }
-
-    /// What is kept of a session that begins to rest.
-    pub(crate) fn keep(
-        &self,
-        ledger: RestingLedger,
-        idle: IdleWatch,
-        member: Option<RestingMember>,
-    ) -> Resting {
-        Resting { ledger, idle, events: self.events, member }
-    }
 }
 
 /// What ends a rest: bytes that the client has sent, if it has sent any, or its end.
@@ -98,12 +83,12 @@ pub(crate) type Woken = Result<Vec<u8>, EndReason>;
 /// What is kept of a pump while its session rests.
 #[derive(Debug)]
 pub(crate) struct Resting {
-    ledger: RestingLedger,
-    idle: IdleWatch,
+    pub(crate) ledger: RestingLedger,
+    pub(crate) idle: IdleWatch,
     /// The number of events when the pump last looked for any.
-    events: u64,
+    pub(crate) events: u64,
     /// `None` if it has left its connection.
-    member: Option<RestingMember>,
+    pub(crate) member: Option<RestingMember>,
 }
 
 impl Resting {
@@ -139,17 +124,11 @@ impl Resting {
         if !target.is_some_and(Target::accepts_requests) {
             return Poll::Ready(Ok(Vec::new()));
         }
-        buffer::with_scratch(|scratch| {
-            let size = scratch.len().min(buffer::MIN_READ);
-            let Some(unread) = scratch.get_mut(..size) else { return Poll::Pending };
-            let read = std::task::ready!(client.poll_read(cx, unread))
-                .and_then(|read| invariant::first_bytes(unread, read));
-            Poll::Ready(match read {
-                Ok([]) => Err(EndReason::ClientClosed),
-                Ok(bytes) => Ok(bytes.to_vec()),
-                Err(error) if invariant::is_violation(&error) => Err(EndReason::InternalError),
-                Err(error) => Err(EndReason::from_error(Side::Client, error.kind())),
-            })
+        stream::poll_parse(client, cx, buffer::MIN_READ, |read| match read {
+            Ok([]) => Err(EndReason::ClientClosed),
+            Ok(bytes) => Ok(bytes.to_vec()),
+            Err(error) if invariant::is_violation(&error) => Err(EndReason::InternalError),
+            Err(error) => Err(EndReason::from_error(Side::Client, error.kind())),
         })
     }
 }

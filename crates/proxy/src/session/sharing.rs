@@ -42,7 +42,7 @@ impl Session {
         self.base.context.counters.shared.returned.increment();
         let may_keep = verifiers::may_keep(&state.ledger);
         self.give_up(upstream, &target, may_keep);
-        self.linger.get_or_insert_default().returned(Instant::now());
+        self.linger.get_or_insert_default().returned = Some(Instant::now());
         let (upstream, start) = start_shared(state);
         (target, upstream, start)
     }

@@ -21,14 +21,14 @@ use crate::session::connect::Why;
 use crate::session::pump::{Pump, Start, Stop};
 use crate::session::report::{Stage, while_visited};
 use crate::session::rest::Resting;
-use crate::session::upstream::{TargetStream, Upstream};
+use crate::session::upstream::{Upstream, UpstreamPart};
 use crate::session::{Next, Ready, Session, SessionEnd, finish, or_killed, refusals};
 use crate::session_row::ConnectionUse;
 
 /// The state in which a session is connected, or connected again.
 // Not an async function, because the future of one holds its arguments twice.
 #[allow(clippy::manual_async_fn)]
-pub(super) fn connecting<C: ClientStream + 'static>(
+pub(super) fn connecting<C: ClientStream>(
     mut session: Session,
     mut client: C,
     why: Box<Why>,
@@ -48,15 +48,12 @@ pub(super) fn connecting<C: ClientStream + 'static>(
 /// Entering and leaving the state in which a session moves bytes.
 impl Session {
     /// Pumps over this connection.
-    pub(super) fn begin_to_pump<C: ClientStream + 'static>(self, client: C, ready: Ready) {
-        match ready {
-            (target, Upstream::Plain(socket), start) => {
-                self.pump_dedicated(client, socket, target, start);
-            }
-            (target, Upstream::Tls(stream), start) => {
-                self.pump_dedicated(client, stream, target, start);
-            }
-            (target, Upstream::Shared(member), start) => self.pump(client, member, target, start),
+    pub(super) fn begin_to_pump<C: ClientStream>(self, client: C, ready: Ready) {
+        let (target, upstream, start) = ready;
+        match upstream {
+            Upstream::Plain(socket) => self.pump_dedicated(client, socket, target, start),
+            Upstream::Tls(stream) => self.pump_dedicated(client, stream, target, start),
+            Upstream::Shared(member) => self.pump(client, member, target, start),
         }
     }
 
@@ -64,8 +61,8 @@ impl Session {
     /// demands that.
     fn pump_dedicated<C, U>(self, client: C, upstream: U, target: TargetRef, start: Start)
     where
-        C: ClientStream + 'static,
-        U: TargetStream + Into<Upstream> + 'static,
+        C: ClientStream,
+        U: UpstreamPart,
     {
         let context = &self.base.context;
         let Some(rule) = context.shared.service.options.peek().durability else {
@@ -81,8 +78,8 @@ impl Session {
 
     fn pump<C, U>(mut self, client: C, upstream: U, target: TargetRef, start: Start)
     where
-        C: ClientStream + 'static,
-        U: TargetStream + Into<Upstream> + 'static,
+        C: ClientStream,
+        U: UpstreamPart,
     {
         let by = if U::SHARED { ConnectionUse::Shared } else { ConnectionUse::Dedicated };
         self.base.count_as(Some(by));
@@ -92,16 +89,12 @@ impl Session {
     }
 
     /// Its pump has a reason to stop.
-    fn stop<C, U>(mut self, mut pump: Pump<C, U>, stop: Stop)
-    where
-        C: ClientStream + 'static,
-        U: TargetStream + Into<Upstream> + 'static,
-    {
+    fn stop<C: ClientStream, U: UpstreamPart>(mut self, mut pump: Pump<C, U>, stop: Stop) {
         if stop == Stop::End(EndReason::Fenced) {
             return continue_as(fenced(self, Box::new(pump)));
         }
         let stopped = pump.stop(stop);
-        let (client, upstream) = pump.into_ends();
+        let Pump { client, upstream, .. } = pump;
         let next = self.next(stopped, upstream.into());
         self.enter(client, next);
     }
@@ -117,11 +110,7 @@ struct Running<C, U> {
     session: Session,
 }
 
-impl<C, U> Pumping<C, U>
-where
-    C: ClientStream + 'static,
-    U: TargetStream + Into<Upstream> + 'static,
-{
+impl<C: ClientStream, U: UpstreamPart> Pumping<C, U> {
     pub(super) fn new(session: Session, pump: Pump<C, U>) -> Self {
         Self(Some(Running { pump, watch: None, session }))
     }
@@ -135,11 +124,7 @@ where
     }
 }
 
-impl<C, U> Future for Pumping<C, U>
-where
-    C: ClientStream + 'static,
-    U: TargetStream + Into<Upstream> + 'static,
-{
+impl<C: ClientStream, U: UpstreamPart> Future for Pumping<C, U> {
     type Output = ();
 
     #[inline]
@@ -159,8 +144,8 @@ where
 #[allow(clippy::manual_async_fn)]
 pub(super) fn fenced<C, U>(mut session: Session, pump: Box<Pump<C, U>>) -> impl Future<Output = ()>
 where
-    C: ClientStream + 'static,
-    U: TargetStream + Into<Upstream> + 'static,
+    C: ClientStream,
+    U: UpstreamPart,
 {
     async move {
         let (stopped, client, upstream) = pump.stop_fenced(&session.base).await;
@@ -177,7 +162,7 @@ struct Idle<C> {
 }
 
 /// The state in which a session that shares connections waits for something to do.
-pub(super) fn resting<C: ClientStream + 'static>(
+pub(super) fn resting<C: ClientStream>(
     session: Session,
     client: C,
     resting: Box<Resting>,
@@ -199,11 +184,7 @@ pub(super) fn resting<C: ClientStream + 'static>(
 
 /// The state in which requests that were never forwarded are refused, and the client's connection
 /// is closed.
-pub(super) async fn closing<C: ClientStream + 'static>(
-    mut session: Session,
-    mut client: C,
-    end: SessionEnd,
-) {
+pub(super) async fn closing<C: ClientStream>(mut session: Session, mut client: C, end: SessionEnd) {
     let SessionEnd { reason, undelivered, refused, push } = end;
     session.base.reason = reason;
     session.base.stage.set(Stage::Closing);

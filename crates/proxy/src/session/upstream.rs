@@ -18,12 +18,6 @@ pub(crate) trait TargetStream: ByteStream {
 
     /// The member of a shared connection, if it is one.
     #[inline]
-    fn as_member(&mut self) -> Option<&mut Member> {
-        None
-    }
-
-    /// The member of a shared connection, if it is one.
-    #[inline]
     fn member(&self) -> Option<&Member> {
         None
     }
@@ -37,17 +31,17 @@ impl TargetStream for Member {
     const SHARED: bool = true;
 
     #[inline]
-    fn as_member(&mut self) -> Option<&mut Member> {
-        Some(self)
-    }
-
-    #[inline]
     fn member(&self) -> Option<&Member> {
         Some(self)
     }
 }
 
 impl<S: ByteStream> TargetStream for ConfirmedStream<S> {}
+
+/// A connection that a pump takes out of an [`Upstream`] and puts back.
+pub(crate) trait UpstreamPart: TargetStream + Into<Upstream> + 'static {}
+
+impl<S: TargetStream + Into<Upstream> + 'static> UpstreamPart for S {}
 
 /// A connection to a target. When it is dropped it is closed, and its end is announced if the
 /// protocol has a word for that and nothing is under way. A part that is taken out of it does the

@@ -64,7 +64,7 @@ impl Access {
     /// What is known, for `member`. Has the server asked if that is too little.
     pub(super) fn admission(
         self: &Rc<Self>,
-        member: &mut Member,
+        member: &Member,
         context: &Arc<WorkerContext>,
         target: &Arc<Target>,
     ) -> Admission {

@@ -15,16 +15,7 @@
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
-use resp::{PromotionReason, Sharing, listed_commands, sharing_of};
-
-/// What a server says of one name.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct ServerCommand {
-    /// The original name of the command that requests of the name execute.
-    pub(crate) name: String,
-    /// Its flags, and its ACL categories with their `@`.
-    pub(crate) flags: Vec<String>,
-}
+use resp::{CommandInfo, PromotionReason, Sharing, listed_commands, sharing_of};
 
 /// Flags and categories of a command that may not be shared. `pubsub` alone is that of `PUBLISH`,
 /// too, but scripts may call `PUBLISH`.
@@ -77,7 +68,7 @@ pub(crate) static NAMES: LazyLock<Vec<String>> = LazyLock::new(|| {
 impl Commands {
     /// The built-in table, corrected by what the server says of the names it was asked about, in
     /// their order; `None` for a command that it does not have.
-    pub(crate) fn new(server: &[Option<ServerCommand>]) -> Self {
+    pub(crate) fn new(server: &[Option<CommandInfo>]) -> Self {
         let answered = NAMES.iter().zip(server);
         let excluded = answered.filter_map(|(name, command)| {
             let command = command.as_ref()?;
@@ -124,9 +115,10 @@ mod tests {
     fn commands(special: &[(&str, &str, &str)]) -> Commands {
         let say = |name: &String| {
             let said = special.iter().find(|(asked, ..)| *asked == *name);
-            said.map(|(_, name, flags)| ServerCommand {
+            said.map(|(_, name, flags)| CommandInfo {
                 name: (*name).to_owned(),
                 flags: flags.split_whitespace().map(str::to_owned).collect(),
+                ..CommandInfo::default()
             })
         };
         Commands::new(&NAMES.iter().map(say).collect::<Vec<_>>())

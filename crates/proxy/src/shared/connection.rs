@@ -15,7 +15,7 @@ use crate::io::stream::ByteStream;
 use crate::shared::commands::Commands;
 use crate::shared::connection_end::ConnectionEnd;
 use crate::shared::gathering::Gathering;
-use crate::shared::member_state::{MemberState, Promotion, Received, Rules};
+use crate::shared::member_state::{MemberState, Promotion, Received};
 use crate::shared::turn_queue::{QUANTUM, Taken, TurnQueue};
 use crate::shared::upstream_ledger::{Desync, Load, MemberId, UpstreamLedger};
 use crate::shared_counters::SharedCounters;
@@ -28,15 +28,7 @@ const KEPT_CAPACITY: usize = 64 * 1024;
 
 type Members = BTreeMap<MemberId, Rc<RefCell<MemberState>>>;
 
-/// Requests of one member in the write that is being prepared.
-#[derive(Debug)]
-struct Part {
-    member: MemberId,
-    sent: Load,
-    script: bool,
-}
-
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct State {
     members: Members,
     /// Members that rest. They are not in `members`, and keep the connection open.
@@ -52,7 +44,8 @@ struct State {
     /// are written.
     outgoing: Vec<u8>,
     written: usize,
-    parts: Vec<Part>,
+    /// The requests of each member in the write that is being prepared.
+    parts: Vec<(MemberId, Taken)>,
     /// Bytes of a reply of which more is needed to check it.
     kept: Vec<u8>,
     waker: Option<Waker>,
@@ -82,25 +75,8 @@ impl Connection {
 
     /// The same with other limits.
     pub(super) fn with_limits(quantum: Load, limits: Load) -> Self {
-        Self(RefCell::new(State {
-            members: Members::default(),
-            resting: 0,
-            turns: TurnQueue::new(quantum),
-            gathering: Gathering::default(),
-            ledger: None,
-            limits,
-            corrected: None,
-            outgoing: Vec::new(),
-            written: 0,
-            parts: Vec::new(),
-            kept: Vec::new(),
-            waker: None,
-            closed: false,
-            is_stalled: false,
-            reads: 0,
-            is_silent: false,
-            admits_anyone: None,
-        }))
+        let turns = TurnQueue::new(quantum);
+        Self(RefCell::new(State { turns, limits, ..State::default() }))
     }
 
     /// The connection is open, in the state of its members. `corrected`: how the server's own table
@@ -273,7 +249,7 @@ impl Connection {
         counters: &SharedCounters,
     ) -> Poll<ConnectionEnd> {
         let mut state = self.0.borrow_mut();
-        state.set_waker(cx);
+        state.waker.get_or_insert_with(|| cx.waker().clone()).clone_from(cx.waker());
         stream.update_readiness(cx);
         let state = &mut *state;
         let polled = state.send(cx, stream, target, counters).and_then(|()| {
@@ -319,9 +295,9 @@ impl Connection {
         let mut state = self.0.borrow_mut();
         state.closed = true;
         // Only after a panic: whether they were sent is not known.
-        for part in std::mem::take(&mut state.parts) {
-            if let Some(member) = state.members.get(&part.member) {
-                member.borrow_mut().commit(part.sent);
+        for (member, taken) in std::mem::take(&mut state.parts) {
+            if let Some(member) = state.members.get(&member) {
+                member.borrow_mut().commit(taken.sent);
             }
         }
         (std::mem::take(&mut state.members), state.ledger.take())
@@ -335,12 +311,6 @@ impl State {
 
     fn wake(&self) {
         self.waker.iter().for_each(Waker::wake_by_ref);
-    }
-
-    fn set_waker(&mut self, cx: &Context<'_>) {
-        if !self.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
-            self.waker = Some(cx.waker().clone());
-        }
     }
 
     fn send(
@@ -438,16 +408,15 @@ impl State {
     fn prepare(&mut self) {
         let Self { members, turns, ledger, outgoing, parts, corrected, admits_anyone, .. } = self;
         let Some(ledger) = ledger else { return };
-        let rules = Rules { corrected: corrected.as_deref(), small: *admits_anyone == Some(false) };
+        let is_small = *admits_anyone == Some(false);
         turns.give_turns(ledger.room(), |member, quantum, room| {
-            let Some(state) = members.get(&member) else {
-                return Taken::Sent { sent: Load::default(), more: false };
-            };
-            let (taken, script) = state.borrow_mut().take(quantum, room, rules, outgoing);
-            if let Taken::Sent { sent: sent @ Load { requests: 1.., .. }, .. } = taken {
-                parts.push(Part { member, sent, script });
+            let Some(state) = members.get(&member) else { return Some(Taken::default()) };
+            let taken =
+                state.borrow_mut().take(quantum, room, corrected.as_deref(), is_small, outgoing)?;
+            if taken.sent.requests > 0 {
+                parts.push((member, taken));
             }
-            taken
+            Some(taken)
         });
     }
 
@@ -457,7 +426,7 @@ impl State {
         let Some(ledger) = &mut self.ledger else { return Err(broken) };
         let mut counted = true;
         self.gathering.sends(self.parts.len());
-        for Part { member, sent, script } in self.parts.drain(..) {
+        for (member, Taken { sent, script, .. }) in self.parts.drain(..) {
             counted &= ledger.send(member, sent.requests, sent.bytes, script);
             counters.requests.add(u64::from(sent.requests));
             match self.members.get(&member) {
@@ -473,7 +442,7 @@ impl State {
         if self.parts.is_empty() {
             return;
         }
-        let senders: Vec<MemberId> = self.parts.drain(..).map(|part| part.member).collect();
+        let senders: Vec<MemberId> = self.parts.drain(..).map(|(member, _)| member).collect();
         for member in &senders {
             if let Some(state) = self.members.get(member) {
                 state.borrow_mut().take_back();

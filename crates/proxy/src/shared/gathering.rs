@@ -105,7 +105,7 @@ mod tests {
 
     fn waits(it: &mut Gathering, clients: usize, now: Instant) -> bool {
         let home = WorkerHandle::new().unwrap();
-        let _reactor = reactor::install(Reactor::new(home.wake_fd()).unwrap());
+        reactor::install(Reactor::new(home.wake_fd()).unwrap());
         it.waits(clients, &Context::from_waker(Waker::noop()), || now)
     }
 

@@ -23,13 +23,6 @@ const DIGEST_LEN: usize = 32;
 #[derive(Clone)]
 pub(crate) struct SecretDigest(Zeroizing<[u8; DIGEST_LEN]>);
 
-impl SecretDigest {
-    /// A digest of 256 bits.
-    pub(crate) fn new(digest: [u8; DIGEST_LEN]) -> Self {
-        Self(Zeroizing::new(digest))
-    }
-}
-
 impl PartialEq for SecretDigest {
     fn eq(&self, other: &Self) -> bool {
         self.0.as_slice().ct_eq(other.0.as_slice()).into()
@@ -44,18 +37,11 @@ impl fmt::Debug for SecretDigest {
     }
 }
 
-/// As whom the server knows a client.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Identity {
-    user: Box<[u8]>,
-    secret: SecretDigest,
-}
-
 /// What the clients of a group have in common.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct GroupKey {
-    /// `None`: the clients have sent no credentials.
-    identity: Option<Identity>,
+    /// As whom the server knows the clients. `None`: they have sent no credentials.
+    identity: Option<(Box<[u8]>, SecretDigest)>,
     db: u32,
     resp3: bool,
     read_only: bool,
@@ -69,17 +55,10 @@ impl GroupKey {
         state: &SharedState<'_>,
         digest: impl FnOnce(&[u8]) -> [u8; DIGEST_LEN],
     ) -> Self {
-        let identity = state.credentials.map(|(user, secret)| Identity {
-            user: user.into(),
-            secret: SecretDigest::new(digest(secret)),
-        });
-        Self {
-            identity,
-            db: state.db,
-            resp3: state.resp3,
-            read_only: state.read_only,
-            no_touch: state.no_touch,
-        }
+        let SharedState { credentials, db, resp3, read_only, no_touch } = *state;
+        let digest = |secret| SecretDigest(Zeroizing::new(digest(secret)));
+        let identity = credentials.map(|(user, secret)| (user.into(), digest(secret)));
+        Self { identity, db, resp3, read_only, no_touch }
     }
 
     /// Whether its clients have sent credentials.

@@ -96,7 +96,7 @@ fn passes_the_refusal_of_an_interrupt() {
         expect(&mut client, b"-NOPERM no\r\n");
         exchange(&mut client, &mut shared, &get("k"), b"$1\r\nv\r\n");
     }
-    assert_eq!(proxy.stats().open, 1);
+    assert_eq!(proxy.stats().open(), 1);
 }
 
 #[test]

@@ -24,7 +24,7 @@ const SOON: u32 = 10;
 #[derive(Debug)]
 pub(crate) struct Linger {
     span: Duration,
-    returned: Option<Instant>,
+    pub(crate) returned: Option<Instant>,
 }
 
 impl Default for Linger {
@@ -53,11 +53,6 @@ impl Linger {
     /// How long it keeps its own connection at present.
     pub(crate) fn span(&self) -> Duration {
         self.span
-    }
-
-    /// The session returns.
-    pub(crate) fn returned(&mut self, now: Instant) {
-        self.returned = Some(now);
     }
 }
 
@@ -88,7 +83,7 @@ mod tests {
             now += Duration::from_secs(*pause);
             let span = linger.promoted(promotion, now);
             now += span;
-            linger.returned(now);
+            linger.returned = Some(now);
             span.as_secs()
         });
         promoted.collect()

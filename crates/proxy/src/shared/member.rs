@@ -53,7 +53,7 @@ impl Member {
 
     /// Takes what is kept while it rests; it must be dropped then. `None` if something of it is
     /// under way.
-    pub(crate) fn rest(&mut self) -> Option<RestingMember> {
+    pub(crate) fn rest(&self) -> Option<RestingMember> {
         let mut state = self.state.borrow_mut();
         if !state.may_rest() {
             return None;
@@ -65,7 +65,7 @@ impl Member {
     }
 
     /// Passes the bytes that were sent since the last call.
-    pub(crate) fn record_sent(&mut self, record: impl FnOnce(&[u8])) {
+    pub(crate) fn record_sent(&self, record: impl FnOnce(&[u8])) {
         let mut state = self.state.borrow_mut();
         let sent = std::mem::take(&mut state.sent);
         if sent == 0 {
@@ -86,45 +86,42 @@ impl Member {
 
     /// Offers the bytes that were written. The caller has [recorded](Self::record_sent) those that
     /// were sent.
-    pub(crate) fn offer(&mut self) -> Offer {
+    pub(crate) fn offer(&self) -> Offer {
         let mut state = self.state.borrow_mut();
-        if state.unsent().is_empty() || state.promotion.is_some() || state.failed.is_some() {
+        let is_stopped = state.promotion.is_some() || state.failed.is_some() || state.held_back;
+        if state.unsent().is_empty() || is_stopped {
             return Offer::Nothing;
         }
-        if state.held_back {
-            return Offer::Nothing;
-        }
-        if state.queued {
-            let (connection, may_change) = (state.connection.clone(), state.in_flight == 0);
-            drop(state);
-            let Some(connection) = connection else { return Offer::Nothing };
-            if may_change && connection.is_silent() {
-                return Offer::Silent(connection);
+        let connection = state.connection.clone();
+        let (id, may_change, is_queued) = (state.id, state.in_flight == 0, state.queued);
+        if !is_queued {
+            // A client that sends a request byte by byte gets no turn before it is whole.
+            let corrected = connection.as_ref().and_then(|it| it.corrected());
+            if state.requests.run(state.unsent(), 1, MAX_REQUEST).0 == 0
+                && state.next(corrected.as_deref()).is_none()
+            {
+                return Offer::Nothing;
             }
-            // The gate may have opened.
-            connection.wake();
-            return Offer::Nothing;
         }
-        // A client that sends a request byte by byte gets no turn before it is whole.
-        let corrected = state.connection.as_ref().and_then(|it| it.corrected());
-        if state.requests.run(state.unsent(), 1, MAX_REQUEST).0 == 0
-            && state.next(corrected.as_deref()).is_none()
-        {
-            return Offer::Nothing;
-        }
-        let Some(connection) = state.connection.clone() else { return Offer::Join };
-        let (id, may_change) = (state.id, state.in_flight == 0);
+        let Some(connection) = connection else {
+            return if is_queued { Offer::Nothing } else { Offer::Join };
+        };
         state.queued = true;
         drop(state);
-        connection.queue(id);
-        if may_change && connection.is_silent() {
-            return Offer::Silent(connection);
+        match is_queued {
+            // The gate may have opened.
+            true => connection.wake(),
+            false => connection.queue(id),
         }
-        Offer::Nothing
+        if may_change && connection.is_silent() {
+            Offer::Silent(connection)
+        } else {
+            Offer::Nothing
+        }
     }
 
     /// Joins a connection, and waits for its turn there.
-    pub(crate) fn join(&mut self, connection: &Rc<Connection>) {
+    pub(crate) fn join(&self, connection: &Rc<Connection>) {
         let mut state = self.state.borrow_mut();
         (state.connection, state.queued) = (Some(Rc::clone(connection)), true);
         state.awaits_access = false;
@@ -136,14 +133,14 @@ impl Member {
 
     /// It cannot join a connection before something is known. Returns what wakes it then, and an
     /// identity that no other member of this worker has.
-    pub(crate) fn await_access(&mut self) -> (u64, Option<Waker>) {
+    pub(crate) fn await_access(&self) -> (u64, Option<Waker>) {
         let mut state = self.state.borrow_mut();
         state.awaits_access = true;
         (state.id.0, state.waker.clone())
     }
 
     /// The session needs a connection of its own at the next boundary.
-    pub(crate) fn promote(&mut self, promotion: Promotion) {
+    pub(crate) fn promote(&self, promotion: Promotion) {
         let mut state = self.state.borrow_mut();
         state.awaits_access = false;
         state.promote(promotion);
@@ -164,7 +161,7 @@ impl Member {
     }
 
     /// Takes the replies that the session has not read.
-    pub(crate) fn take_replies(&mut self) -> Vec<u8> {
+    pub(crate) fn take_replies(&self) -> Vec<u8> {
         let state = &mut *self.state.borrow_mut();
         state.kept.set(0);
         std::mem::take(&mut state.replies).into()
@@ -199,7 +196,7 @@ impl Member {
     }
 
     /// Takes the bytes that were not sent.
-    pub(crate) fn take_unsent(&mut self) -> Vec<u8> {
+    pub(crate) fn take_unsent(&self) -> Vec<u8> {
         self.leave();
         let mut state = self.state.borrow_mut();
         (state.sent, state.taken, state.awaits_access) = (0, 0, false);
@@ -207,7 +204,7 @@ impl Member {
     }
 
     /// Leaves the connection. Replies to it are dropped from now on.
-    fn leave(&mut self) {
+    fn leave(&self) {
         let mut state = self.state.borrow_mut();
         let connection = state.connection.take();
         let (queued, id) = (std::mem::take(&mut state.queued), state.id);
@@ -224,13 +221,11 @@ impl RestingMember {
         let member = Member::new();
         if let Some(connection) = self.connection.take() {
             let mut state = member.state.borrow_mut();
-            if connection.is_closed() {
-                connection.end_rest();
-            } else {
+            if !connection.is_closed() {
                 connection.add(state.id, &member.state);
-                connection.end_rest();
-                state.connection = Some(connection);
+                state.connection = Some(Rc::clone(&connection));
             }
+            connection.end_rest();
         }
         member
     }
@@ -253,9 +248,7 @@ impl Drop for Member {
 impl ByteStream for Member {
     fn update_readiness(&mut self, cx: &mut Context<'_>) {
         let mut state = self.state.borrow_mut();
-        if !state.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
-            state.waker = Some(cx.waker().clone());
-        }
+        state.waker.get_or_insert_with(|| cx.waker().clone()).clone_from(cx.waker());
     }
 
     fn is_readable(&self) -> bool {

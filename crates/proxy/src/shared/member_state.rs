@@ -59,15 +59,6 @@ fn large() -> usize {
     LARGE_REPLIES.min(buffer::max_held())
 }
 
-/// What may be shared on a connection.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Rules<'a> {
-    /// How the server's own table of commands differs from the built-in one.
-    pub(super) corrected: Option<&'a Commands>,
-    /// Nobody has authenticated on it: only what the server takes then.
-    pub(super) small: bool,
-}
-
 /// What follows from the arrival of replies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Received {
@@ -148,29 +139,30 @@ impl MemberState {
         self.wake();
     }
 
-    /// Moves requests to `outgoing`. Also returns whether they are a script.
+    /// Moves requests to `outgoing`; `None` if the next one is larger than the room.
     pub(super) fn take(
         &mut self,
         quantum: Load,
         room: Load,
-        rules: Rules<'_>,
+        corrected: Option<&Commands>,
+        is_small: bool,
         outgoing: &mut Vec<u8>,
-    ) -> (Taken, bool) {
+    ) -> Option<Taken> {
         let most = usize::try_from(quantum.bytes).unwrap_or(usize::MAX);
         let window = self.window.room(self.in_flight.saturating_add(self.prepared));
         self.held_back = window == 0;
         let mut taken = (0, 0, false);
         if self.promotion.is_none() && window > 0 {
             // The short way knows the built-in table only.
-            if rules.corrected.is_none() && !rules.small {
+            if corrected.is_none() && !is_small {
                 let requests = quantum.requests.min(window);
                 let (count, len) = self.requests.run(self.unsent(), requests, most);
                 taken = (count, len, false);
             }
             if taken.0 == 0 {
-                match self.next_by(rules) {
+                match self.next_by(corrected, is_small) {
                     Some((len, _)) if len > usize::try_from(room.bytes).unwrap_or(usize::MAX) => {
-                        return (Taken::NoRoom, false);
+                        return None;
                     }
                     Some((len, script)) => taken = (1, len, script),
                     None => {}
@@ -184,14 +176,14 @@ impl MemberState {
         let more = requests > 0 && self.taken < self.buffer.len();
         self.queued = more;
         let bytes = u32::try_from(len).unwrap_or(u32::MAX);
-        (Taken::Sent { sent: Load { requests, bytes }, more }, script)
+        Some(Taken { sent: Load { requests, bytes }, more, script })
     }
 
     /// [`next`](Self::next), unless the server would not take it.
-    fn next_by(&mut self, rules: Rules<'_>) -> Option<(usize, bool)> {
-        let next = self.next(rules.corrected)?;
+    fn next_by(&mut self, corrected: Option<&Commands>, is_small: bool) -> Option<(usize, bool)> {
+        let next = self.next(corrected)?;
         let request = self.unsent().get(..next.0).unwrap_or_default();
-        if rules.small && !is_small(request) {
+        if is_small && !fits_unauthenticated(request) {
             self.requests.reset();
             self.promote(Promotion::Reason(PromotionReason::NotAuthenticated));
             return None;
@@ -371,7 +363,7 @@ impl MemberState {
 
 /// Whether a server takes this request, an array of strings, of a client that has not
 /// authenticated.
-fn is_small(request: &[u8]) -> bool {
+fn fits_unauthenticated(request: &[u8]) -> bool {
     let digits = request.iter().skip(1).take_while(|byte| byte.is_ascii_digit());
     let count = digits.fold(0_usize, |count, digit| {
         count.saturating_mul(10).saturating_add(usize::from(digit - b'0'))

@@ -18,14 +18,14 @@
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 use crate::shared::commands::Commands;
 use crate::shared::group_key::GroupKey;
 use aws_lc_rs::{hmac, rand};
-use resp::{Ledger, Replay};
+use resp::{Ledger, Replay, SharedState};
 use target::Target;
 
 use crate::context::WorkerContext;
@@ -37,7 +37,7 @@ use crate::runtime::timers::LazyTimer;
 use crate::service::Hint;
 use crate::session::carry::replay::{Failed, Server};
 use crate::session::dial;
-use crate::session::upstream::Upstream;
+use crate::session::upstream::{Upstream, UpstreamPart};
 use crate::shared::access::{Access, Admission};
 use crate::shared::command_table::CommandTable;
 use crate::shared::{Connection, ConnectionEnd, Member, Offer, Promotion};
@@ -127,21 +127,25 @@ impl Entry {
 }
 
 /// The connections of a worker.
+#[derive(Default)]
 struct Pool {
-    /// The key of the digests of secrets, so that no digest means anything outside.
-    digest_key: hmac::Key,
     entries: Vec<Rc<Entry>>,
     /// Servers that limit what they keep for a client, and when they said so.
     limited: Vec<(Arc<Target>, Instant)>,
 }
 
 thread_local! {
-    static POOL: RefCell<Option<Pool>> = const { RefCell::new(None) };
+    static POOL: RefCell<Pool> = RefCell::default();
 }
+
+/// The key of the digests of secrets, so that no digest means anything outside. `None` if the
+/// system has no random numbers.
+static DIGEST_KEY: LazyLock<Option<hmac::Key>> =
+    LazyLock::new(|| hmac::Key::generate(hmac::HMAC_SHA256, &rand::SystemRandom::new()).ok());
 
 /// Offers what a session has written. Joins a connection if it needs one.
 pub(crate) fn offer(
-    member: &mut Member,
+    member: &Member,
     ledger: &Ledger,
     context: &Arc<WorkerContext>,
     target: &Arc<Target>,
@@ -169,7 +173,7 @@ pub(crate) fn offer(
 ///
 /// It cannot share any, or it is not known yet which.
 fn connection(
-    member: &mut Member,
+    member: &Member,
     ledger: &Ledger,
     context: &Arc<WorkerContext>,
     target: &Arc<Target>,
@@ -178,16 +182,13 @@ fn connection(
         return Err(Admission::Unknown);
     };
     POOL.with_borrow_mut(|pool| {
-        let Pool { digest_key, entries, limited } = match pool {
-            Some(pool) => pool,
-            None => pool.insert(Pool::new().ok_or(Admission::Unknown)?),
-        };
+        let Pool { entries, limited } = pool;
         limited.retain(|(_, said)| said.elapsed() < LIMITED);
         if limited.iter().any(|(it, _)| Arc::ptr_eq(it, target)) {
             return Err(Admission::Unknown);
         }
-        let state = ledger.shared_state().ok_or(Admission::Unknown)?;
-        let key = GroupKey::new(&state, |secret| digest(digest_key, secret));
+        let key = ledger.shared_state().and_then(|state| key_of(&state));
+        let key = key.ok_or(Admission::Unknown)?;
         let admission = |access: &Rc<Access>| access.admission(member, context, target);
         let (count, least) = fitting(entries, &key, context, target, admission)?;
         let is_full = entries.len() >= MAX_CONNECTIONS;
@@ -215,7 +216,7 @@ fn succeed(
         return;
     }
     POOL.with_borrow_mut(|pool| {
-        let entries = &mut pool.as_mut()?.entries;
+        let entries = &mut pool.entries;
         let entry = entries.iter().find(|it| Rc::ptr_eq(&it.connection, silent))?;
         let mut alike = entries.iter().filter(|it| it.is_like(entry));
         let has_other = alike.any(|it| it.connection.is_closed() || !it.connection.is_open());
@@ -274,21 +275,14 @@ fn fitting<'a>(
     Ok((count, least))
 }
 
-impl Pool {
-    /// `None` if the system has no random numbers.
-    fn new() -> Option<Self> {
-        let rng = rand::SystemRandom::new();
-        let digest_key = hmac::Key::generate(hmac::HMAC_SHA256, &rng).ok()?;
-        Some(Self { digest_key, entries: Vec::new(), limited: Vec::new() })
-    }
-}
-
-fn digest(key: &hmac::Key, secret: &[u8]) -> [u8; 32] {
-    let tag = hmac::sign(key, secret);
-    let mut digest = [0; 32];
-    // HMAC-SHA256 has 32 bytes.
-    digest.iter_mut().zip(tag.as_ref()).for_each(|(to, from)| *to = *from);
-    digest
+fn key_of(state: &SharedState<'_>) -> Option<GroupKey> {
+    let key = DIGEST_KEY.as_ref()?;
+    Some(GroupKey::new(state, |secret| {
+        let (tag, mut digest) = (hmac::sign(key, secret), [0; 32]);
+        // HMAC-SHA256 has 32 bytes.
+        digest.iter_mut().zip(tag.as_ref()).for_each(|(to, from)| *to = *from);
+        digest
+    }))
 }
 
 /// Measures for how long nothing has arrived on a connection.
@@ -385,7 +379,7 @@ impl Entry {
         };
         if matches!(table, Err(Failed::Refused)) {
             let said = (Arc::clone(&self.target), Instant::now());
-            POOL.with_borrow_mut(|pool| pool.as_mut().map(|pool| pool.limited.push(said)));
+            POOL.with_borrow_mut(|pool| pool.limited.push(said));
         }
         if !dial::may_be_used(&self.target) || (self.succeeds && self.silent().is_empty()) {
             return Err(Failed::Superseded);
@@ -395,17 +389,13 @@ impl Entry {
 
     /// Whether the connection is in the state of its group.
     fn has_state_of(&self, replay: &Replay) -> bool {
-        POOL.with_borrow(|pool| {
-            let (Some(pool), Some(state)) = (pool, replay.shared_state()) else { return false };
-            GroupKey::new(&state, |secret| digest(&pool.digest_key, secret)) == self.key
-        })
+        replay.shared_state().and_then(|state| key_of(&state)).as_ref() == Some(&self.key)
     }
 
     /// The silent connections of its group that still take members.
     fn silent(&self) -> Vec<Rc<Connection>> {
         POOL.with_borrow(|pool| {
-            let entries = pool.iter().flat_map(|pool| &pool.entries);
-            let silent = entries.filter(|it| it.is_like(self)).map(|it| &it.connection);
+            let silent = pool.entries.iter().filter(|it| it.is_like(self)).map(|it| &it.connection);
             silent.filter(|it| it.is_silent() && !it.is_closed()).map(Rc::clone).collect()
         })
     }
@@ -418,10 +408,10 @@ impl Entry {
     }
 
     /// [Serves](Self::serve) the members. Writes are confirmed if the service demands that.
-    async fn serve_confirmed<S>(&self, mut stream: S) -> (Upstream, Option<ConnectionEnd>)
-    where
-        S: ByteStream + Into<Upstream>,
-    {
+    async fn serve_confirmed(
+        &self,
+        mut stream: impl UpstreamPart,
+    ) -> (Upstream, Option<ConnectionEnd>) {
         let Self { context, target, key, durability, .. } = self;
         let Some(rule) = *durability else {
             let end = self.serve(&mut stream).await;
@@ -480,7 +470,7 @@ impl Entry {
         match end {
             ConnectionEnd::Desync(desync) => {
                 counters.desyncs.increment();
-                let why = desync.text();
+                let why = desync.label();
                 tracing::error!(
                     service, target = %addr, why, sessions = lost,
                     "closed a shared connection whose replies do not match its requests"
@@ -509,10 +499,7 @@ impl Drop for Driver {
         self.0.connection.close(&ConnectionEnd::Closed);
         // The pool is gone when the worker ends.
         let _removed = POOL.try_with(|pool| {
-            let mut pool = pool.borrow_mut();
-            if let Some(pool) = &mut *pool {
-                pool.entries.retain(|entry| !Rc::ptr_eq(entry, &self.0));
-            }
+            pool.borrow_mut().entries.retain(|entry| !Rc::ptr_eq(entry, &self.0));
         });
     }
 }

@@ -4,9 +4,9 @@
 //! copies names and flags only. Anything that is not as expected makes the whole reply
 //! unreadable, and then the built-in table counts alone.
 
-use resp::{Frames, Limits};
+use resp::{CommandInfo, Frames, Limits};
 
-use crate::shared::commands::{NAMES, ServerCommand};
+use crate::shared::commands::NAMES;
 
 /// The largest reply that is read, in bytes. Redis 8 has less than a tenth.
 pub(crate) const LARGEST_TABLE: usize = 4 << 20;
@@ -23,7 +23,7 @@ pub(crate) fn ask_table() -> Vec<u8> {
 }
 
 /// What the whole reply says of each name; `None` if it is not one.
-pub(crate) fn read_table(reply: &[u8]) -> Option<Vec<Option<ServerCommand>>> {
+pub(crate) fn read_table(reply: &[u8]) -> Option<Vec<Option<CommandInfo>>> {
     let mut input = reply;
     let (b'*', count) = header(&mut input)? else { return None };
     if count != NAMES.len() {
@@ -34,13 +34,13 @@ pub(crate) fn read_table(reply: &[u8]) -> Option<Vec<Option<ServerCommand>>> {
 }
 
 /// One entry, or a null for a name that the server does not know.
-fn entry(input: &mut &[u8]) -> Option<Option<ServerCommand>> {
+fn entry(input: &mut &[u8]) -> Option<Option<CommandInfo>> {
     let fields = match header(input)? {
         (b'*', 0) | (b'_' | b'$', _) => return Some(None),
         (b'*', fields) => fields,
         _ => return None,
     };
-    let mut command = ServerCommand { name: text(input)?.to_owned(), flags: Vec::new() };
+    let mut command = CommandInfo { name: text(input)?.to_owned(), ..CommandInfo::default() };
     for field in 1..fields {
         match field {
             2 | 6 => words(input, &mut command.flags)?,
@@ -116,8 +116,7 @@ mod tests {
     }
 
     fn shown(reply: &str) -> Option<String> {
-        let said: Vec<ServerCommand> =
-            read_table(reply.as_bytes())?.into_iter().flatten().collect();
+        let said: Vec<CommandInfo> = read_table(reply.as_bytes())?.into_iter().flatten().collect();
         Some(said.iter().map(|it| format!("{}: {}", it.name, it.flags.join(" "))).collect())
     }
 

@@ -14,21 +14,17 @@ use crate::shared::upstream_ledger::{Load, MemberId};
 pub(crate) const QUANTUM: Load = Load { requests: 64, bytes: 16 * 1024 };
 
 /// What a client has sent in its turn.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Taken {
-    /// So many requests and bytes, and whether another whole request is ready.
-    Sent {
-        /// What it has sent.
-        sent: Load,
-        /// Whether it needs another turn.
-        more: bool,
-    },
-    /// Its next request is larger than the room.
-    NoRoom,
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Taken {
+    pub(crate) sent: Load,
+    /// Whether another whole request is ready.
+    pub(crate) more: bool,
+    /// Whether the only request is a script.
+    pub(crate) script: bool,
 }
 
 /// The clients of one connection with requests to send, in the order of their turns.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct TurnQueue {
     waiting: VecDeque<MemberId>,
     quantum: Load,
@@ -75,7 +71,7 @@ impl TurnQueue {
     pub(crate) fn give_turns(
         &mut self,
         mut room: Load,
-        mut take: impl FnMut(MemberId, Load, Load) -> Taken,
+        mut take: impl FnMut(MemberId, Load, Load) -> Option<Taken>,
     ) {
         while let Some(member) = self.waiting.front().copied() {
             let quantum = Load {
@@ -85,7 +81,7 @@ impl TurnQueue {
             if quantum.requests == 0 {
                 break;
             }
-            let Taken::Sent { sent, more } = take(member, quantum, room) else { break };
+            let Some(Taken { sent, more, .. }) = take(member, quantum, room) else { break };
             self.waiting.pop_front();
             room = room.less(sent);
             // A client without a request gets no further turn, whatever it says.
@@ -108,13 +104,13 @@ mod tests {
         queue.give_turns(room, |member, quantum, room| {
             let (count, size) = &mut left[member.0 as usize];
             if *size > room.bytes {
-                return Taken::NoRoom;
+                return None;
             }
             let requests = (quantum.bytes / *size).max(1).min(quantum.requests).min(*count);
             *count -= requests;
             order.push((member.0, requests));
             let sent = Load { requests, bytes: requests * *size };
-            Taken::Sent { sent, more: *count > 0 }
+            Some(Taken { sent, more: *count > 0, script: false })
         });
         order
     }
@@ -168,8 +164,7 @@ mod tests {
     #[test]
     fn ends_for_clients_that_send_nothing() {
         let mut queue = queue(2);
-        let sent = Taken::Sent { sent: Load::default(), more: true };
-        queue.give_turns(ROOM, |_, _, _| sent);
+        queue.give_turns(ROOM, |_, _, _| Some(Taken { more: true, ..Taken::default() }));
         assert!(queue.is_empty());
     }
 }

@@ -18,6 +18,8 @@ use std::collections::VecDeque;
 
 use resp::{Frames, Limits};
 
+use crate::labelled::labelled;
+
 /// A client of a shared connection. The number is never used again, so that a late reply finds no
 /// later client.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -48,37 +50,24 @@ impl Load {
     }
 }
 
-/// Why a connection must be closed: the server and this ledger disagree.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Desync {
-    /// A reply arrived while none was awaited. A server at its `maxclients` sends an error unasked.
-    Unasked,
-    /// A frame of a type that the connection's protocol version does not have, or bytes that are
-    /// not RESP.
-    NotResp,
-    /// A message or confirmation of a subscription, which no shared request asks for.
-    Subscribed,
-    /// A reply that says that the connection is in another state than its clients have in common:
-    /// `+QUEUED` within a transaction, `-NOAUTH` after authentication.
-    OtherState,
-    /// The server refused the framing of a request, and closes the connection.
-    ProtocolError,
-    /// More replies were taken than requests sent. Never in normal operation.
-    Broken,
-}
-
-impl Desync {
-    /// The description for the log.
-    #[must_use]
-    pub const fn text(self) -> &'static str {
-        match self {
-            Self::Unasked => "reply without a request",
-            Self::NotResp => "reply of an impossible type",
-            Self::Subscribed => "message of a subscription on a shared connection",
-            Self::OtherState => "the connection lost the state that its clients share",
-            Self::ProtocolError => "the server refused the framing of a request",
-            Self::Broken => "the ledger of a shared connection lost count",
-        }
+labelled! {
+    /// Why a connection must be closed: the server and this ledger disagree.
+    pub enum Desync {
+        /// A reply arrived while none was awaited. A server at its `maxclients` sends an error
+        /// unasked.
+        Unasked = "reply without a request",
+        /// A frame of a type that the connection's protocol version does not have, or bytes that
+        /// are not RESP.
+        NotResp = "reply of an impossible type",
+        /// A message or confirmation of a subscription, which no shared request asks for.
+        Subscribed = "message of a subscription on a shared connection",
+        /// A reply that says that the connection is in another state than its clients have in
+        /// common: `+QUEUED` within a transaction, `-NOAUTH` after authentication.
+        OtherState = "the connection lost the state that its clients share",
+        /// The server refused the framing of a request, and closes the connection.
+        ProtocolError = "the server refused the framing of a request",
+        /// More replies were taken than requests sent. Never in normal operation.
+        Broken = "the ledger of a shared connection lost count",
     }
 }
 

@@ -22,6 +22,7 @@
 //! A connection is closed when it has not been used for a while, or its target is superseded.
 
 use std::cell::RefCell;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -59,8 +60,8 @@ struct Verifier {
 #[derive(Default)]
 struct Verifiers {
     kept: Vec<Verifier>,
-    /// Connections whose server has not confirmed `RESET`.
-    being_reset: usize,
+    /// One more reference for each connection whose server has not confirmed `RESET`.
+    being_reset: Rc<()>,
     /// A task looks for those that are of no use any more.
     is_searched: bool,
 }
@@ -79,7 +80,7 @@ pub(crate) fn may_keep(ledger: &Ledger) -> bool {
 /// Keeps a connection that a session gives up, on which nothing is in flight, if the server takes
 /// it back to the start.
 pub(crate) fn keep(upstream: Upstream, target: &Arc<Target>, context: &Arc<WorkerContext>) {
-    match Place::take() {
+    match place() {
         Some(place) => {
             tasks::spawn(reset(upstream, place, Arc::clone(target), Arc::clone(context)));
         }
@@ -87,10 +88,18 @@ pub(crate) fn keep(upstream: Upstream, target: &Arc<Target>, context: &Arc<Worke
     }
 }
 
+/// The place of a connection that is being reset; `None` if there are too many connections.
+fn place() -> Option<Rc<()>> {
+    KEPT.with_borrow(|all| {
+        let taken = all.kept.len() + Rc::strong_count(&all.being_reset) - 1;
+        (taken < MOST).then(|| Rc::clone(&all.being_reset))
+    })
+}
+
 /// Takes a connection back to the start, and keeps it then.
 async fn reset(
     mut upstream: Upstream,
-    _place: Place,
+    _place: Rc<()>,
     target: Arc<Target>,
     context: Arc<WorkerContext>,
 ) {
@@ -115,27 +124,6 @@ pub(crate) fn put_back(upstream: Upstream, target: &Arc<Target>, context: &Arc<W
     });
     if begins {
         tasks::spawn(search());
-    }
-}
-
-/// The place of a connection that is being reset, given back on drop.
-struct Place;
-
-impl Place {
-    /// `None` if there are too many connections.
-    fn take() -> Option<Self> {
-        KEPT.with_borrow_mut(|all| {
-            let is_free = all.kept.len() + all.being_reset < MOST;
-            all.being_reset += usize::from(is_free);
-            is_free.then(|| Self)
-        })
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        // The thread may be ending, and then there is nothing to count.
-        let _gone = KEPT.try_with(|all| all.borrow_mut().being_reset -= 1);
     }
 }
 
@@ -178,10 +166,10 @@ mod tests {
 
     #[test]
     fn has_places_for_as_many_as_are_kept() {
-        let mut places: Vec<Place> = std::iter::from_fn(Place::take).collect();
+        let mut places: Vec<Rc<()>> = std::iter::from_fn(place).collect();
         assert_eq!(places.len(), MOST);
-        assert!(Place::take().is_none());
+        assert!(place().is_none());
         places.pop();
-        assert!(Place::take().is_some());
+        assert!(place().is_some());
     }
 }

@@ -16,7 +16,7 @@ use tls::{
 use crate::Options;
 use crate::io::stream::{ByteStream, SocketStream};
 use crate::io::tls_stream::{HandshakeStep, TlsStream};
-use crate::runtime::reactor::{self, EventBuffer, InstalledReactor, Reactor, poll_events};
+use crate::runtime::reactor::{self, Reactor, poll_events};
 use crate::session::carry::proof_tests::PING;
 use crate::testing::Backend;
 use crate::testing::tls_client::{NAME, TestCa};
@@ -148,7 +148,6 @@ pub(crate) struct FarEnd {
     pub(crate) read: Vec<u8>,
     /// Bytes taken from the socket.
     pub(crate) received: usize,
-    _reactor: InstalledReactor,
     _eventfd: std::os::fd::OwnedFd,
 }
 
@@ -158,14 +157,14 @@ pub(crate) fn noop() -> Context<'static> {
 
 /// Records the events of all sockets of this thread.
 pub(crate) fn record_events() {
-    poll_events(&mut EventBuffer::default(), Some(&reactor::NO_WAIT), drop).unwrap();
+    poll_events(&mut reactor::no_events(), Some(&reactor::NO_WAIT), drop).unwrap();
 }
 
 impl FarEnd {
     /// Both ends after the handshake.
     pub(crate) fn pair(version: Version) -> (TlsStream<ClientSide>, Self) {
         let eventfd = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
-        let reactor = reactor::install(Reactor::new(&eventfd).unwrap());
+        reactor::install(Reactor::new(&eventfd).unwrap());
         let (ours, theirs) = UnixStream::pair().unwrap();
         for socket in [&ours, &theirs] {
             socket.set_nonblocking(true).unwrap();
@@ -178,14 +177,7 @@ impl FarEnd {
         let socket = SocketStream::accepted(ours.into(), false).unwrap();
         let mut stream = TlsStream::new(socket, connection);
         let conn = ServerConnection::new(ca.server_of(version)).unwrap();
-        let mut far = Self {
-            conn,
-            sock: theirs,
-            read: Vec::new(),
-            received: 0,
-            _reactor: reactor,
-            _eventfd: eventfd,
-        };
+        let mut far = Self { conn, sock: theirs, read: Vec::new(), received: 0, _eventfd: eventfd };
         far.shake(&mut stream);
         far.received = 0;
         (stream, far)

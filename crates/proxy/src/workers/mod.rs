@@ -23,7 +23,9 @@ mod worker;
 use std::collections::BTreeMap;
 use std::io;
 use std::num::NonZeroUsize;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
 use drain::{Controller, Drain, ShutdownSettings};
@@ -39,14 +41,14 @@ use crate::listener::NewListener;
 use crate::listener::inbox::{Inboxes, WorkerCommand};
 use crate::listener::screening::MAX_AWAITING_HEADER;
 use crate::options::Options;
-use crate::runtime::heartbeat::{BEAT_INTERVAL, Heartbeat};
+use crate::runtime::heartbeat::Heartbeat;
 use crate::runtime::reactor::Reactor;
 use crate::runtime::tasks::WorkerHandle;
 use crate::runtime::timers::TimerThread;
 use crate::service::Service;
 use crate::silent_clients::SilentClients;
 use crate::stats::{ServiceCounters, Stats};
-use crate::workers::worker::{ExitReport, Worker};
+use crate::workers::worker::Worker;
 
 pub use crate::workers::session_visitor::{KillError, NoAnswer, SessionBatch, SessionVisits};
 
@@ -115,7 +117,8 @@ struct RunningService {
 /// The running workers.
 #[derive(Debug)]
 pub struct Running {
-    stats: Stats,
+    /// The counters.
+    pub stats: Stats,
     workers: usize,
     drain: Drain,
     inboxes: Inboxes,
@@ -124,10 +127,13 @@ pub struct Running {
     next_service: usize,
     next_listener: usize,
     total: Arc<Slots>,
-    shortage: ResourceShortage,
+    /// The flag that rejects new clients while memory is low. The data plane only reads it.
+    pub shortage: ResourceShortage,
     splices: Result<(), io::Error>,
-    heartbeats: Vec<Heartbeat>,
-    sessions: SessionVisits,
+    /// The heartbeat of each worker, in order.
+    pub heartbeats: Vec<Heartbeat>,
+    /// The sessions.
+    pub sessions: SessionVisits,
     threads: Vec<JoinHandle<()>>,
     ended: mpsc::Receiver<Result<(), WorkerError>>,
 }
@@ -171,13 +177,12 @@ impl Running {
             threads: Vec::new(),
             ended,
         };
-        let (clock, thread) =
-            TimerThread::start().map_err(|source| StartError::TimerThread { source })?;
+        let (clock, thread) = TimerThread::start(handles.clone())
+            .map_err(|source| StartError::TimerThread { source })?;
         running.threads.push(thread);
         let mut workers = Vec::with_capacity(handles.len());
         for (number, handle) in handles.into_iter().enumerate() {
-            let reactor =
-                Reactor::ticking(handle.wake_fd(), BEAT_INTERVAL).map_err(looping(number))?;
+            let reactor = Reactor::new(handle.wake_fd()).map_err(looping(number))?;
             let heartbeat = Heartbeat::new(Arc::clone(&handle));
             running.heartbeats.push(heartbeat.clone());
             workers.push(Worker {
@@ -193,51 +198,18 @@ impl Running {
             });
         }
         for worker in workers {
-            running.spawn(worker, end.clone())?;
+            let (number, end) = (worker.number, end.clone());
+            let run = move || {
+                let result = catch_unwind(AssertUnwindSafe(|| worker.run()));
+                let result = result.unwrap_or(Err(WorkerError::Panicked { worker: number }));
+                // The channel has capacity for each worker; the receiver may be gone.
+                drop(end.try_send(result));
+            };
+            let thread = std::thread::Builder::new().name(format!("worker-{number}")).spawn(run);
+            let thread = thread.map_err(|source| StartError::Thread { worker: number, source })?;
+            running.threads.push(thread);
         }
         Ok(running)
-    }
-
-    /// Starts the thread of a worker.
-    fn spawn(
-        &mut self,
-        worker: Worker,
-        end: mpsc::Sender<Result<(), WorkerError>>,
-    ) -> Result<(), StartError> {
-        let number = worker.number;
-        let thread = std::thread::Builder::new()
-            .name(format!("worker-{number}"))
-            .spawn(move || {
-                let mut report = ExitReport { worker: number, end, result: None };
-                report.result = Some(worker.run());
-            })
-            .map_err(|source| StartError::Thread { worker: number, source })?;
-        self.threads.push(thread);
-        Ok(())
-    }
-
-    /// The counters.
-    #[must_use]
-    pub fn stats(&self) -> &Stats {
-        &self.stats
-    }
-
-    /// The heartbeat of each worker, in order.
-    #[must_use]
-    pub fn heartbeats(&self) -> &[Heartbeat] {
-        &self.heartbeats
-    }
-
-    /// The sessions.
-    #[must_use]
-    pub fn sessions(&self) -> &SessionVisits {
-        &self.sessions
-    }
-
-    /// The flag that rejects new clients while memory is low. The data plane only reads it.
-    #[must_use]
-    pub fn resource_shortage(&self) -> &ResourceShortage {
-        &self.shortage
     }
 
     /// Whether large values can be spliced, as tested at the start.
@@ -284,7 +256,7 @@ impl Running {
             outcome = outcome.and(result);
         }
         for thread in self.threads {
-            // Its panic, if any, has been reported by `ExitReport`.
+            // Its panic, if any, has been reported through the channel.
             drop(thread.join());
         }
         outcome
@@ -380,7 +352,7 @@ impl Running {
     ) -> Option<Controller> {
         let listener = self.listeners.get(&id)?;
         if moved {
-            listener.leave_queue();
+            listener.moved.store(true, Ordering::Release);
         }
         Some(listener.drain.close_group(settings))
     }

@@ -10,12 +10,14 @@
 //! A worker that hangs answers nothing: the caller decides how long to wait. A request whose caller
 //! has gone is dropped, so no session is ended after an error was reported.
 
-use std::sync::Arc;
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-use crate::runtime::tasks::visits::{Visit, VisitRequests, Visitor};
+use crate::runtime::tasks::visits::Visit;
 use crate::runtime::tasks::{Tasks, WorkerHandle};
 use crate::session_row::{self, SessionId, SessionRow};
 
@@ -41,6 +43,13 @@ enum Question {
     List { from: u32, most: usize, reply: oneshot::Sender<SessionBatch> },
     /// Ends the session; whether there was one.
     Kill { id: SessionId, reply: oneshot::Sender<bool> },
+}
+
+/// The questions that wait for a worker.
+#[derive(Debug)]
+struct Questions {
+    worker: Arc<WorkerHandle>,
+    waiting: Mutex<VecDeque<Question>>,
 }
 
 /// Why a worker has not answered.
@@ -72,21 +81,22 @@ pub enum KillError {
 #[derive(Debug, Clone)]
 pub struct SessionVisits {
     process: u32,
-    workers: Arc<[Arc<VisitRequests<Question>>]>,
+    workers: Arc<[Arc<Questions>]>,
 }
 
 impl SessionVisits {
     pub(super) fn new<'a>(workers: impl Iterator<Item = &'a Arc<WorkerHandle>>) -> Self {
-        let requests =
-            |worker: &Arc<WorkerHandle>| Arc::new(VisitRequests::new(Arc::clone(worker)));
-        Self { process: fastrand::u32(..), workers: workers.map(requests).collect() }
+        let questions =
+            |worker| Questions { worker: Arc::clone(worker), waiting: Mutex::default() };
+        let workers = workers.map(|worker| Arc::new(questions(worker))).collect();
+        Self { process: fastrand::u32(..), workers }
     }
 
     /// The visitor of a worker.
     pub(super) fn visitor(&self, number: usize) -> Option<SessionVisitor> {
-        let requests = Arc::clone(self.workers.get(number)?);
+        let questions = Arc::clone(self.workers.get(number)?);
         let worker = u32::try_from(number).ok()?;
-        Some(SessionVisitor { process: self.process, worker, requests, listing: None })
+        Some(SessionVisitor { process: self.process, worker, questions, listing: None })
     }
 
     /// The number of workers.
@@ -135,11 +145,16 @@ impl SessionVisits {
         worker: usize,
         question: impl FnOnce(oneshot::Sender<T>) -> Question,
     ) -> Result<T, NoAnswer> {
-        let requests = self.workers.get(worker).ok_or(NoAnswer::Ended)?;
+        let Questions { worker, waiting } = &**self.workers.get(worker).ok_or(NoAnswer::Ended)?;
         let (reply, answer) = oneshot::channel();
-        if !requests.send(question(reply), MAX_WAITING) {
-            return Err(NoAnswer::Busy);
+        {
+            let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
+            if waiting.len() >= MAX_WAITING {
+                return Err(NoAnswer::Busy);
+            }
+            waiting.push_back(question(reply));
         }
+        worker.wake();
         answer.await.map_err(|_| NoAnswer::Ended)
     }
 }
@@ -158,15 +173,23 @@ struct Listing {
 pub(super) struct SessionVisitor {
     process: u32,
     worker: u32,
-    requests: Arc<VisitRequests<Question>>,
+    questions: Arc<Questions>,
     listing: Option<Listing>,
 }
 
-impl Visitor for SessionVisitor {
+impl SessionVisitor {
+    /// Visits a few tasks. Returns whether there is more to do. A question on which it panics is
+    /// not answered.
+    pub(super) fn run(&mut self, tasks: &mut Tasks) -> bool {
+        catch_unwind(AssertUnwindSafe(|| self.turn(tasks))).unwrap_or(true)
+    }
+
     fn turn(&mut self, tasks: &mut Tasks) -> bool {
+        let next =
+            || self.questions.waiting.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
         let listing = match self.listing.take() {
             Some(listing) => listing,
-            None => match self.requests.next() {
+            None => match next() {
                 None => return false,
                 Some(Question::Kill { id, reply }) => {
                     // Withdrawn if nobody waits for the answer.
@@ -185,9 +208,7 @@ impl Visitor for SessionVisitor {
         }
         true
     }
-}
 
-impl SessionVisitor {
     /// Visits some sessions. Returns the listing unless it is complete.
     fn advance(&self, mut listing: Listing, tasks: &mut Tasks) -> Option<Listing> {
         let (slots, begin) = (tasks.slots(), Instant::now());

@@ -19,7 +19,7 @@ pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
 
 /// All sessions of all workers, in batches of `most`.
 fn list(proxy: &TestProxy, most: usize) -> Vec<SessionRow> {
-    let sessions = proxy.running().sessions();
+    let sessions = &proxy.running().sessions;
     let mut rows = Vec::new();
     for worker in 0..sessions.workers() {
         let mut from = Some(0);
@@ -126,14 +126,14 @@ fn lists_what_pins_a_session_and_what_it_waits_for() {
     );
     wait_for(&proxy, "SUBSCRIBE", expected(ListedState::Subscribed, resp::Pin::Subscribed));
     drop((client, upstream));
-    proxy.wait_for("its end", |stats| stats.open == 0);
+    proxy.wait_for("its end", |stats| stats.open() == 0);
 
     let (mut client, mut upstream) = session(&proxy, &backend);
     say(&mut client, &mut upstream, b"MONITOR\r\n", b"+OK\r\n");
     let row = wait_for(&proxy, "MONITOR", expected(ListedState::Opaque, resp::Pin::Monitor));
     assert_eq!((row.in_flight, row.said.user), (None, None));
     drop((client, upstream));
-    proxy.wait_for("its end", |stats| stats.open == 0);
+    proxy.wait_for("its end", |stats| stats.open() == 0);
 
     let (mut client, mut upstream) = session(&proxy, &backend);
     say(&mut client, &mut upstream, b"FETCH i\r\n", b"*0\r\n");
@@ -175,7 +175,7 @@ fn lists_every_session_once_in_batches() {
     // More than one slice of each worker, and a free slot among them.
     let mut sessions: Vec<_> = (0..150).map(|_| session(&proxy, &backend)).collect();
     drop(sessions.swap_remove(70));
-    proxy.wait_for("the end of one", |stats| stats.open == 149);
+    proxy.wait_for("the end of one", |stats| stats.open() == 149);
     for most in [1, 7, 32, 33, 1000] {
         let rows = list(&proxy, most);
         let ids: BTreeSet<SessionId> = rows.iter().map(|row| row.id).collect();
@@ -185,7 +185,7 @@ fn lists_every_session_once_in_batches() {
         assert_eq!(workers.len(), 3);
         assert!(rows.iter().all(|row| row.state == ListedState::Idle && row.commands == 1));
     }
-    let sessions = proxy.running().sessions();
+    let sessions = &proxy.running().sessions;
     let (rows, next) = block_on(sessions.list(0, u32::MAX, 10)).unwrap();
     assert_eq!((rows.len(), next), (0, None));
     assert_eq!(block_on(sessions.list(3, 0, 10)), Err(crate::NoAnswer::Ended));
@@ -196,7 +196,7 @@ fn disturbs_no_session_that_it_lists() {
     let backend = Backend::new();
     let proxy = TestProxy::with_target(&backend);
     let (mut client, mut upstream) = session(&proxy, &backend);
-    let sessions = proxy.running().sessions().clone();
+    let sessions = proxy.running().sessions.clone();
     let stop = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -221,7 +221,7 @@ fn kills_one_session_and_no_other() {
     let proxy = TestProxy::with_target(&backend);
     let (mut one, _one) = session(&proxy, &backend);
     let (mut other, mut other_upstream) = session(&proxy, &backend);
-    let sessions = proxy.running().sessions();
+    let sessions = &proxy.running().sessions;
     let row = |client: &TcpStream| {
         let addr = client.local_addr().unwrap().to_string();
         list(&proxy, 100).into_iter().find(|row| row.client_name() == addr).unwrap()
@@ -257,7 +257,7 @@ fn kills_sessions_in_flight_held_and_connecting() {
     let mut proxy = TestProxy::with_target(&backend);
     let kill = |proxy: &TestProxy, state| {
         let row = wait_for(proxy, "the state", |row| row.state == state);
-        assert_eq!(block_on(proxy.running().sessions().kill(row.id)), Ok(()));
+        assert_eq!(block_on(proxy.running().sessions.kill(row.id)), Ok(()));
         row
     };
     // A request is in flight, and its client does not read the replies.
@@ -290,7 +290,7 @@ fn kills_a_session_between_two_targets() {
     let (mut client, _upstream) = session(&proxy, &backend);
     proxy.publisher.clear();
     let row = wait_for(&proxy, "a held session", |row| row.state == ListedState::Held);
-    assert_eq!(block_on(proxy.running().sessions().kill(row.id)), Ok(()));
+    assert_eq!(block_on(proxy.running().sessions.kill(row.id)), Ok(()));
     assert_eq!(rest(&mut client), b"");
     let stats = proxy.wait_for("its end", |stats| stats.closed_in_all() == 1);
     assert_eq!((stats.closed_for(EndReason::Killed), stats.held), (1, 0));

@@ -5,7 +5,6 @@ use std::io;
 use std::sync::Arc;
 
 use drain::{Drain, Phase};
-use tokio::sync::mpsc;
 
 use crate::address::ListenerId;
 use crate::context::WorkerContext;
@@ -16,27 +15,11 @@ use crate::listener::listen_socket::ListenSocket;
 #[cfg(debug_assertions)]
 use crate::runtime::heartbeat;
 use crate::runtime::heartbeat::Heartbeat;
-use crate::runtime::reactor::{self, EventBuffer, Reactor};
+use crate::runtime::reactor::{self, Reactor};
 use crate::runtime::tasks::{self, Panicked, Tasks, WorkerHandle};
 use crate::runtime::timers::TimerThread;
 use crate::workers::WorkerError;
 use crate::workers::session_visitor::SessionVisitor;
-
-/// Reports how a worker ended, even after a panic.
-pub(super) struct ExitReport {
-    pub(super) worker: usize,
-    pub(super) end: mpsc::Sender<Result<(), WorkerError>>,
-    pub(super) result: Option<Result<(), WorkerError>>,
-}
-
-impl Drop for ExitReport {
-    fn drop(&mut self) {
-        let result =
-            self.result.take().unwrap_or(Err(WorkerError::Panicked { worker: self.worker }));
-        // The channel has capacity for each worker; the receiver may be gone.
-        drop(self.end.try_send(result));
-    }
-}
 
 /// A worker before its thread runs.
 pub(super) struct Worker {
@@ -54,48 +37,36 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    pub(super) fn run(self) -> Result<(), WorkerError> {
-        let Self {
-            number: worker,
-            heartbeat,
-            drain,
-            clock,
-            handle,
-            inboxes,
-            reactor,
-            splice_disabled,
-            visitor,
-        } = self;
+    pub(super) fn run(mut self) -> Result<(), WorkerError> {
         // In this order: the tasks are dropped first and still find what they need.
-        let _clock = clock.enter();
-        let _reactor = reactor::install(reactor);
-        if splice_disabled {
+        let _clock = self.clock.enter();
+        reactor::install(self.reactor);
+        if self.splice_disabled {
             pipe::disable();
         }
-        let mut tasks = Tasks::new(handle);
-        if let Some(visitor) = visitor {
-            tasks.set_visitor(Box::new(visitor));
-        }
-        let mut listeners = Listeners { by_id: BTreeMap::new(), worker, inboxes };
+        let (worker, drain) = (self.number, self.drain);
+        let mut tasks = Tasks::new(self.handle);
+        let mut listeners = Listeners { by_id: BTreeMap::new(), worker, inboxes: self.inboxes };
         let end = drain.clone();
         tasks::spawn_essential(async move { end.reached(Phase::Stopped).await });
-        let mut events = EventBuffer::default();
-        heartbeat.begin();
+        let (mut events, mut visits) = (reactor::no_events(), false);
+        self.heartbeat.begin();
         while drain.phase() < Phase::Stopped {
             #[cfg(debug_assertions)]
             heartbeat::stall_if_asked(worker);
             tasks.run_round().map_err(|Panicked| WorkerError::Panicked { worker })?;
-            // Without a limit of its own: it ends in time for the next beat.
-            let wait = tasks.is_busy().then_some(&reactor::NO_WAIT);
-            let turn = reactor::poll_events(&mut events, wait, |key| tasks.wake(key))
+            // Without a limit of its own: the next beat ends it.
+            let wait = (visits || tasks.is_busy()).then_some(&reactor::NO_WAIT);
+            let is_woken = reactor::poll_events(&mut events, wait, |key| tasks.wake(key))
                 .map_err(|source| WorkerError::Loop { worker, source })?;
-            // Not in every turn, which would read the clock for each event of a calm worker.
-            if turn.ticked {
-                heartbeat.beat();
-            }
-            if turn.woken {
+            if is_woken {
+                // Not in every turn, which would read the clock for each event of a calm worker.
+                self.heartbeat.beat();
                 tasks.collect_remote_wakes();
                 listeners.receive();
+            }
+            if is_woken || visits {
+                visits = self.visitor.as_mut().is_some_and(|visitor| visitor.run(&mut tasks));
             }
         }
         Ok(())
@@ -142,9 +113,11 @@ impl Listeners {
                 ));
             }
             WorkerCommand::Detach(id) => drop(self.by_id.remove(&id)),
-            WorkerCommand::Serve(client) => {
-                if let Some(context) = self.by_id.get(&client.listener) {
-                    accept_loop::start_handed_over(client, context);
+            WorkerCommand::Serve(id, client, _permit) => {
+                if let Some(context) = self.by_id.get(&id)
+                    && accept_loop::start_session(client, context).is_err()
+                {
+                    context.counters.accept_errors.increment();
                 }
             }
         }

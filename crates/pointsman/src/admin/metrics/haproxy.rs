@@ -58,7 +58,7 @@ pub(super) fn process(
     page.gauge("haproxy_process_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
     page.gauge("haproxy_process_uptime_seconds", &[], process.uptime.as_secs());
     page.gauge("haproxy_process_max_connections", &[], process.limit);
-    page.gauge("haproxy_process_current_connections", &[], sum(|it| it.open));
+    page.gauge("haproxy_process_current_connections", &[], sum(ServiceSnapshot::open));
     page.count("haproxy_process_connections_total", &[], sum(accepted));
     page.flag("haproxy_process_stopping", &[], process.stopping);
 }
@@ -70,7 +70,7 @@ pub(super) fn listener(page: &mut Exposition, accepting: bool, it: &ListenerMetr
     for (state, is) in [("DOWN", !accepting), ("UP", accepting)] {
         page.flag("haproxy_frontend_status", &[proxy, ("state", state)], is);
     }
-    page.gauge("haproxy_frontend_current_sessions", of, traffic.open);
+    page.gauge("haproxy_frontend_current_sessions", of, traffic.open());
     page.gauge("haproxy_frontend_limit_sessions", of, it.limit);
     page.count("haproxy_frontend_sessions_total", of, traffic.accepted);
     page.count("haproxy_frontend_connections_total", of, accepted(traffic));
@@ -92,7 +92,7 @@ pub(super) fn listener(page: &mut Exposition, accepting: bool, it: &ListenerMetr
         reasons.iter().map(|reason| traffic.closed_for(*reason)).sum::<u64>()
     };
     page.gauge("haproxy_backend_active_servers", of, active);
-    page.gauge("haproxy_backend_current_sessions", of, traffic.open.saturating_sub(traffic.held));
+    page.gauge("haproxy_backend_current_sessions", of, traffic.open().saturating_sub(traffic.held));
     page.count("haproxy_backend_connection_errors_total", of, errors);
     page.count("haproxy_backend_connection_attempts_total", of, traffic.dials + errors);
     page.count("haproxy_backend_server_aborts_total", of, aborted(&SERVER_ABORTS));
@@ -156,7 +156,7 @@ impl ListenerMetrics<'_> {
                     let is =
                         self.seen.master.as_ref().is_some_and(|master| master.addr == node.addr);
                     let sessions =
-                        if is { self.traffic.open.saturating_sub(self.traffic.held) } else { 0 };
+                        if is { self.traffic.open().saturating_sub(self.traffic.held) } else { 0 };
                     (is && self.seen.stopped_since.is_none(), sessions)
                 }
             };

@@ -218,7 +218,7 @@ pub(super) fn traffic(
 ) {
     let both = [("service", service), ("listener", listener.unwrap_or_default())];
     let of = if listener.is_some() { &both[..] } else { &both[..1] };
-    page.gauge("pointsman_sessions_open", of, traffic.open);
+    page.gauge("pointsman_sessions_open", of, traffic.open());
     page.gauge("pointsman_sessions_waiting", of, traffic.held);
     page.gauge("pointsman_sessions_limit", of, limit);
     for (name, value) in [

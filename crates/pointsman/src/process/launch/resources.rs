@@ -256,8 +256,8 @@ fn unix_sockets(
 fn is_in_use(error: &RunError) -> bool {
     match error {
         RunError::Admin(error) => error.is_in_use(),
-        RunError::Listen(proxy::BindError::InUse { .. })
-        | RunError::Takeover(TakeoverError::Occupied(_))
+        RunError::Listen(error) => error.is_in_use(),
+        RunError::Takeover(TakeoverError::Occupied(_))
         | RunError::ControlSocket(ControlSocketError::Occupied(_))
         | RunError::Unix(UnixSocketError::InUse(_)) => true,
         _ => false,

@@ -95,7 +95,7 @@ impl Registration {
 
     /// Records an attempt of `what` that has succeeded, and whether there may be more.
     #[inline]
-    pub(crate) fn note_success(&self, what: Readiness, more: bool) {
+    fn note_success(&self, what: Readiness, more: bool) {
         if !more && !self.cached().has(Readiness::ENDED) {
             self.set_not_ready(what);
         }
@@ -110,7 +110,7 @@ impl Registration {
     /// Records an attempt of `what` that has failed. Returns the error, unless it means to attempt
     /// again when the socket is ready.
     #[cold]
-    pub(crate) fn note_failure(&self, what: Readiness, error: Errno) -> Option<Errno> {
+    fn note_failure(&self, what: Readiness, error: Errno) -> Option<Errno> {
         match error {
             Errno::AGAIN => self.set_not_ready(what),
             Errno::INTR => {}

@@ -28,12 +28,6 @@ impl TaskGroup {
     }
 }
 
-impl Default for TaskGroup {
-    fn default() -> Self {
-        Self::nth(0)
-    }
-}
-
 /// Wakes the tasks of this thread that are in the group, and sets their flags, before the event
 /// loop waits again.
 pub(crate) fn wake(group: TaskGroup) {
@@ -42,6 +36,8 @@ pub(crate) fn wake(group: TaskGroup) {
 
 impl Tasks {
     /// Wakes the tasks of the group that this key is of, if it is one of a group.
+    #[cold]
+    #[inline(never)]
     pub(super) fn wake_group(&self, key: TaskKey) {
         let group = NonZeroU32::new(key.generation()).map(TaskGroup);
         if key.index() != GROUP || group.is_none() {

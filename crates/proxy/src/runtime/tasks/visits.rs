@@ -8,25 +8,19 @@
 //!   [flag](crate::runtime::wake_flag) is set. So the worker sets that flag first. It knows it
 //!   because the session [registers](register) it when it begins to pump; the registration
 //!   piggybacks on the weight check after each poll.
-//! - The visitor itself runs as the task with a [key](VISITOR) that no slot has, and is recognised
-//!   where the worker notices tasks that have ended.
+//! - The visitor itself belongs to the worker, which lets it run between two rounds of its tasks.
+//!   It visits a few tasks at a time.
 //!
-//! The visitor visits a few tasks and is queued again, so all ready tasks and the event loop run in
-//! between. A visit that only asks leaves the queue alone: a task that is due is polled as if there
-//! had been none.
+//! A visit that only asks leaves the queue alone: a task that is due is polled as if there had been
+//! none.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::Poll;
 
 use super::groups::TaskGroup;
-use super::{BYTES, Panicked, TaskKey, Tasks, WorkerHandle};
+use super::{BYTES, Panicked, TaskKey, Tasks};
 use crate::runtime::wake_flag::WakeFlag;
-
-/// The key of the visitor. There are never that many tasks.
-pub(super) const VISITOR: TaskKey = TaskKey::new(u32::MAX, u32::MAX);
 
 /// What a visited session does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,48 +78,7 @@ pub(super) fn take_registered() -> Option<Registered> {
     REGISTERED.take()
 }
 
-/// Visits the tasks of a worker.
-pub(crate) trait Visitor {
-    /// Visits a few tasks. Returns whether there is more to do.
-    fn turn(&mut self, tasks: &mut Tasks) -> bool;
-}
-
-/// Requests to the visitor of a worker, from other threads. Bounded by those who send them.
-#[derive(Debug)]
-pub(crate) struct VisitRequests<R> {
-    worker: Arc<WorkerHandle>,
-    waiting: Mutex<VecDeque<R>>,
-}
-
-impl<R> VisitRequests<R> {
-    pub(crate) fn new(worker: Arc<WorkerHandle>) -> Self {
-        Self { worker, waiting: Mutex::default() }
-    }
-
-    /// Adds a request and wakes the worker, unless `most` are waiting.
-    pub(crate) fn send(&self, request: R, most: usize) -> bool {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        if waiting.len() >= most {
-            return false;
-        }
-        waiting.push_back(request);
-        drop(waiting);
-        self.worker.call(VISITOR);
-        true
-    }
-
-    /// The next request.
-    pub(crate) fn next(&self) -> Option<R> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
-    }
-}
-
 impl Tasks {
-    /// Sets the visitor of this worker.
-    pub(crate) fn set_visitor(&mut self, visitor: Box<dyn Visitor>) {
-        self.visitor = Some(visitor);
-    }
-
     /// The number of slots, used or not.
     pub(crate) fn slots(&self) -> u32 {
         u32::try_from(self.slots.len()).unwrap_or(u32::MAX)
@@ -136,24 +89,6 @@ impl Tasks {
     pub(crate) fn generation(&self, slot: u32) -> Option<u32> {
         let slot = self.slots.get(slot as usize)?;
         slot.task.as_ref().filter(|task| !task.essential).map(|_| slot.generation)
-    }
-
-    /// Called for a key whose task is gone: lets the visitor run if it is its key, or wakes the
-    /// group that it is of.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn poll_gone(&mut self, key: TaskKey) {
-        if key != VISITOR {
-            return self.wake_group(key);
-        }
-        let Some(mut visitor) = self.visitor.take() else { return };
-        // A visitor that panics is dropped: its callers see a worker that does not answer.
-        if let Ok(more) = catch_unwind(AssertUnwindSafe(|| visitor.turn(self))) {
-            self.visitor = Some(visitor);
-            if more {
-                super::queue([VISITOR]);
-            }
-        }
     }
 
     /// Visits the task in this slot, unless it is essential.

@@ -35,7 +35,7 @@ fn carries_a_session_without_state_unnoticed() {
     proxy.wait_for("the count", |stats| stats.carried == 1);
     // The former target got an end, and nothing else.
     assert!(matches!(upstream.read(&mut [0; 8]), Ok(0) | Err(_)));
-    assert_eq!(proxy.stats().open, 1);
+    assert_eq!(proxy.stats().open(), 1);
 }
 
 #[test]
@@ -210,7 +210,7 @@ fn drops_requests_of_carried_clients_that_leave() {
         client.write_all(&b"INCR k\r\n".repeat(size)).unwrap();
         drop(client);
         proxy.wait_for("the end", |stats| {
-            stats.closed_for(EndReason::HoldAbandoned) == round && stats.open == 0
+            stats.closed_for(EndReason::HoldAbandoned) == round && stats.open() == 0
         });
         proxy.commit(new.addr());
         assert!(!new.has_pending_connection());
@@ -264,7 +264,7 @@ fn refuses_requests_that_wait_too_long_at_the_gate() {
     assert_eq!(rest(&mut transaction), b"");
     proxy.publisher.release();
     assert!(is_silent(&mut idle), "an idle client was closed");
-    proxy.wait_for("the three ends", |stats| stats.open == 1);
+    proxy.wait_for("the three ends", |stats| stats.open() == 1);
 }
 
 #[test]

@@ -105,7 +105,7 @@ impl Session {
             self.base.add(0, 0, counts.requests);
         }
         self.base.context.counters.shared.returned.increment();
-        self.linger.get_or_insert_default().returned(Instant::now());
+        self.linger.get_or_insert_default().returned = Some(Instant::now());
         ready
     }
 }

@@ -18,34 +18,30 @@ use crate::end_reason::EndReason;
 use crate::io::stream::ClientStream;
 use crate::session::carry::replay::{Failed, Server};
 use crate::session::dial::is_superseded;
-use crate::session::hold;
-use crate::session::report::SessionBase;
+use crate::session::hold::HeldClient;
 
 /// How long to wait for discovery, which asks within one round trip.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Returns when a session whose connection the replica `from` has closed may continue over another
-/// one. Bytes that the client sends meanwhile are added to `unsent`.
+/// one. Bytes that the client sends meanwhile are kept.
 ///
 /// # Errors
 ///
 /// Why the session has to end: `reason` if the replica meant this session.
 pub(crate) async fn decide(
-    base: &SessionBase,
-    client: &mut impl ClientStream,
-    unsent: &mut Vec<u8>,
+    held: &mut HeldClient<'_, impl ClientStream>,
     from: &TargetRef,
     reason: EndReason,
-    until: Instant,
 ) -> Result<(), EndReason> {
-    let (context, ticket) = (&*base.context, &base.ticket);
-    let ended = Instant::now();
-    let permit = hold::permit(client, unsent, &context.dial_permits, ticket, until).await?;
+    let (base, deadline, ended) = (held.base, held.until, Instant::now());
+    let context = &*base.context;
+    let permit = held.permit().await?;
     let meant = async {
         if is_superseded(from) || cause(from, ended) == CloseCause::Failover {
             return false;
         }
-        match (Server { target: from, context, deadline: until }).answers().await {
+        match (Server { target: from, context, deadline }).answers().await {
             // One answer is valid for all sessions, so none has to wait for another one here.
             Ok(()) => permit.succeeded(),
             // It must not be sent anything now: a failover is believed to be under way.
@@ -62,8 +58,8 @@ pub(crate) async fn decide(
     };
     tokio::select! {
         biased;
-        () = ticket.cut() => Err(EndReason::Cut),
-        gone = hold::client_gone(client, unsent) => Err(gone),
+        () = base.ticket.cut() => Err(EndReason::Cut),
+        gone = held.gone() => Err(gone),
         meant = meant => if meant { Err(reason) } else { Ok(()) },
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! A session can be carried when no reply is owed in either direction and everything that the
 //! server kept for it can be replayed elsewhere ([`resp::Replay`]), subscriptions included if the
-//! operator wants that. It [connects](crate::session::connect) in mode resume: waits for a target
+//! operator wants that. It [connects](crate::session::connect) with it: waits for a target
 //! and for a permit, dials, [replays](replay) its state, checks the answers, and continues;
 //! requests that were read and never forwarded go first.
 //!
@@ -37,9 +37,10 @@ use crate::context::WorkerContext;
 use crate::end_reason::EndReason;
 use crate::io::buffer::KeptBytes;
 use crate::service::Service;
+use crate::session::Ready;
 use crate::session::carry::replay::{Failed, Replayed, Server};
-use crate::session::connect::Connected;
 use crate::session::dial::may_be_used;
+use crate::session::pump::Start;
 use crate::session::upstream::Upstream;
 use crate::shared::{Promotion, verifiers};
 
@@ -178,7 +179,7 @@ impl Migration<'_> {
         &mut self,
         context: &WorkerContext,
         unsent: &mut Vec<u8>,
-    ) -> Option<Connected> {
+    ) -> Option<Ready> {
         let Service { route, options, .. } = &*context.shared.service;
         let from = self.from?;
         let target = route.usable_target().filter(|it| it.generation() == from.generation())?;
@@ -186,13 +187,13 @@ impl Migration<'_> {
         let server = Server { target: &target, context, deadline };
         let (upstream, replayed) = self.promote(server, unsent).await.ok()?;
         if self.is_interrupt {
-            return Some(Connected { target, upstream, replayed });
+            return Some((target, upstream, Start { replayed, ..Start::default() }));
         }
         if !self.reused {
             context.counters.dials.increment();
         }
-        let replayed = Some(self.take_ledger(&target));
-        may_be_used(&target).then_some(Connected { target, upstream, replayed })
+        let start = Start::resumed(Vec::new(), self.take_ledger(&target));
+        may_be_used(&target).then_some((target, upstream, start))
     }
 
     /// The ledger that continues the session on a connection that was opened without one: a shared

@@ -102,7 +102,7 @@ fn gives_up_on_a_full_target_at_the_end_of_the_hold() {
     proxy.publisher.hold();
     asking.write_all(b"GET k\r\n").unwrap();
     proxy.commit(new.addr());
-    while proxy.stats().open > 0 {
+    while proxy.stats().open() > 0 {
         if let Some(mut next) = new.next() {
             // The proxy may have given up already.
             drop(next.write_all(FULL));
@@ -170,7 +170,7 @@ fn leaves_a_target_superseded_during_its_proof() {
 #[tokio::test]
 async fn sends_nothing_to_a_fenced_or_held_target() {
     let home = WorkerHandle::new().unwrap();
-    let _reactor = reactor::install(Reactor::new(home.wake_fd()).unwrap());
+    reactor::install(Reactor::new(home.wake_fd()).unwrap());
     let backend = Backend::new();
     let (_writer, context) = context();
     let ledger = Ledger::new(&Limits { memory: 1024, ..Limits::default() });
@@ -257,7 +257,7 @@ fn carries_sessions_with_a_request_before_idle_ones() {
     let newcomer = proxy.client();
     proxy.wait_for("the newcomer", |stats| stats.held == 1);
     drop(newcomer);
-    proxy.wait_for("its end", |stats| stats.open == 100);
+    proxy.wait_for("its end", |stats| stats.open() == 100);
     proxy.commit(new.addr());
     let mut kept = Vec::new();
     for number in 0..100 {

@@ -6,7 +6,7 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::task::{Poll, ready};
+use std::task::Poll;
 use std::time::Instant;
 
 use resp::{Frames, Ledger, Limits, Replay, ReplayError};
@@ -16,7 +16,7 @@ use tls::OutsideText;
 use crate::context::WorkerContext;
 use crate::end_reason::EndReason;
 use crate::invariant;
-use crate::io::buffer;
+use crate::io::stream;
 use crate::service::DialFailure;
 use crate::session::dial::{self, Dial};
 use crate::session::idle::IdleWatch;
@@ -260,16 +260,12 @@ impl Server<'_> {
         upstream: &mut Upstream,
         mut parse: impl FnMut(&[u8]) -> T,
     ) -> Result<T, Failed> {
-        poll_fn(|cx| {
-            buffer::with_scratch(|scratch| {
-                let read = ready!(upstream.stream().poll_read(cx, scratch))
-                    .map_err(|error| self.broken(&error))?;
-                let bytes =
-                    scratch.get(..read).filter(|bytes| !bytes.is_empty()).ok_or(Failed::Broken)?;
-                Poll::Ready(Ok(parse(bytes)))
-            })
-        })
-        .await
+        let mut parse = |read: io::Result<&[u8]>| match read {
+            Ok([]) => Err(Failed::Broken),
+            Ok(bytes) => Ok(parse(bytes)),
+            Err(error) => Err(self.broken(&error)),
+        };
+        poll_fn(|cx| stream::poll_parse(upstream.stream(), cx, usize::MAX, &mut parse)).await
     }
 
     /// A server that wants a certificate of this side says so after its part of the handshake.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use target::TargetRef;
 
-use super::{Connected, Connecting, FirstDial, Mode, hold_until, rebalance};
+use super::{Connecting, FirstDial, hold_until, rebalance};
 use crate::end_reason::EndReason;
 use crate::io::buffer::KeptBytes;
 use crate::io::stream::ClientStream;
@@ -72,11 +72,11 @@ impl Session {
         let returns_after = again.returns_after;
         let (mut unsent, undelivered) = (Vec::new(), again.state.undelivered.take());
         match self.carry(client, again, &mut unsent, undelivered.is_some()).await {
-            Ok(Connected { target, upstream, mut replayed }) => {
-                if let (Some(replayed), Some(first)) = (&mut replayed, undelivered) {
+            Ok((target, upstream, mut start)) => {
+                if let (Some(replayed), Some(first)) = (&mut start.replayed, undelivered) {
                     replayed.messages.splice(..0, first.into_rest());
                 }
-                Ok((target, upstream, Start { early: unsent, replayed, returns_after }))
+                Ok((target, upstream, Start { early: unsent, returns_after, ..start }))
             }
             Err((reason, push)) => {
                 let undelivered = undelivered.map_or_else(Vec::new, KeptBytes::into_rest);
@@ -93,7 +93,7 @@ impl Session {
         again: Again,
         unsent: &mut Vec<u8>,
         is_behind: bool,
-    ) -> Result<Connected, (EndReason, Vec<u8>)> {
+    ) -> Result<Ready, (EndReason, Vec<u8>)> {
         let Again { state, old, promotion, .. } = again;
         let CarryState { ledger, unsent: requests, lost, waited, .. } = state;
         *unsent = requests;
@@ -103,7 +103,7 @@ impl Session {
         let lost = lost.filter(|reason| !self.was_forgotten(*reason));
         let lost = from.map(|target| target.generation()).zip(lost);
         let (failed, reused, is_interrupt) = (None, false, false);
-        let mode = Mode::Resume(Box::new(Migration {
+        let migration = Box::new(Migration {
             ledger,
             from,
             lost,
@@ -114,30 +114,23 @@ impl Session {
             is_behind,
             reused,
             is_interrupt,
-        }));
-        let mut connecting = Connecting::new(&self.base, client, unsent, mode);
-        connecting.until = hold_until(&self.base.context, waited);
+        });
+        let mut connecting = Connecting::new(&self.base, client, unsent, Some(migration));
+        connecting.held.until = hold_until(&self.base.context, waited);
         let reason = match connecting.connect().await {
             Ok(connected) => return Ok(connected),
             Err(reason) => reason,
         };
-        let push = match &mut connecting.mode {
+        let context = &self.base.context;
+        let Some(migration) = &mut connecting.migration else { return Err((reason, Vec::new())) };
+        if promotion.is_some() && reason == EndReason::HoldAbandoned {
             // The client has ended its direction, and may wait for the replies even so. A
-            // connection of its own would have taken its requests already.
-            Mode::Resume(migration)
-                if promotion.is_some() && reason == EndReason::HoldAbandoned =>
-            {
-                let (context, unsent) = (&self.base.context, &mut *connecting.unsent);
-                // In a box: a session that waits for a target has no memory for this.
-                let promoted = Box::pin(migration.promote_once(context, unsent)).await;
-                return promoted.ok_or((reason, Vec::new()));
-            }
-            Mode::Resume(migration) => {
-                pending::last_push(&migration.ledger, &self.base.context, reason)
-            }
-            Mode::Fresh => Vec::new(),
-        };
-        Err((reason, push))
+            // connection of its own would have taken its requests already. In a box: a session that
+            // waits for a target has no memory for this.
+            let promoted = Box::pin(migration.promote_once(context, connecting.held.unsent)).await;
+            return promoted.ok_or((reason, Vec::new()));
+        }
+        Err((reason, pending::last_push(&migration.ledger, context, reason)))
     }
 
     /// Whether the target did not end the idle connection, and another one is worth an attempt. A

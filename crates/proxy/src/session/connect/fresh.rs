@@ -1,13 +1,14 @@
-//! The steps of mode fresh: the first dial, and the pause that follows a failed one.
+//! The steps of a new session: the first dial, and the pause that follows a failed one.
 
 use std::time::{Duration, Instant};
 
 use target::{Generation, TargetRef};
 
-use super::{Connected, Connecting, Mode, report_failure};
+use super::{Connecting, report_failure};
 use crate::dial_permits::DialPermit;
 use crate::end_reason::EndReason;
 use crate::io::stream::ClientStream;
+use crate::runtime::tasks;
 use crate::service::{DialFailure, Service};
 use crate::session::carry::replay::{Failed, Server};
 use crate::session::dial::{Dial, may_be_used, superseded};
@@ -15,7 +16,7 @@ use crate::session::pump::Start;
 use crate::session::refusals::Refused;
 use crate::session::report::Stage;
 use crate::session::upstream::Upstream;
-use crate::session::{Ready, Session, SessionEnd, first_bytes, hold};
+use crate::session::{Ready, Session, SessionEnd, first_bytes};
 
 /// The first pause after a failed dial; each pause is twice the one before.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
@@ -91,13 +92,16 @@ impl Session {
         }
         let mut early = Vec::new();
         let connected = {
-            let mut connecting = Connecting::new(&self.base, client, &mut early, Mode::Fresh);
+            let mut connecting = Connecting::new(&self.base, client, &mut early, None);
             connecting.begun = begun;
             connecting.connect().await
         };
         match connected {
-            Ok(Connected { target, upstream, .. }) => {
-                first_bytes::let_others_go_first(&self.base).await;
+            Ok((target, upstream, _)) => {
+                // Established sessions go first, which send requests.
+                if self.base.context.silent_clients.are_frequent() {
+                    tasks::yield_now().await;
+                }
                 Ok((target, upstream, Start::from(early)))
             }
             Err(reason) => {
@@ -115,7 +119,7 @@ impl<C: ClientStream> Connecting<'_, C> {
         target: &TargetRef,
         begin: Instant,
     ) -> Result<Upstream, Failed> {
-        let (context, ticket) = (self.context, self.ticket);
+        let (context, ticket) = (self.context, &self.held.base.ticket);
         let options = &context.shared.service.options;
         if options.peek().shares() {
             // The first request opens a connection, or joins one.
@@ -133,7 +137,7 @@ impl<C: ClientStream> Connecting<'_, C> {
         let kept = self.attempts.take().filter(|it| it.generation >= target.generation());
         let attempts = self.attempts.insert(kept.unwrap_or_else(|| Attempts {
             generation: target.generation(),
-            until: self.until.max(begin + options.peek().connect_timeout),
+            until: self.held.until.max(begin + options.peek().connect_timeout),
             pause: FIRST_PAUSE,
         }));
         let dial = dial.map_err(Failed::Dial)?;
@@ -194,17 +198,15 @@ impl<C: ClientStream> Connecting<'_, C> {
                 return Err(failed.end_reason());
             }
             tokio::select! {
-                () = self.ticket.cut() => return Err(EndReason::Cut),
+                () = self.held.base.ticket.cut() => return Err(EndReason::Cut),
                 () = changed => {}
                 () = tokio::time::sleep(attempts.pause) => {}
             }
             attempts.pause = (attempts.pause * 2).min(MAX_PAUSE);
         }
         if in_line {
-            let (permits, until) = (&self.context.dial_permits, self.until);
-            self.base.stage.set(Stage::InLine);
-            let permit = hold::permit(self.client, self.unsent, permits, self.ticket, until);
-            self.permit = Some(match Box::pin(permit).await {
+            self.held.base.stage.set(Stage::InLine);
+            self.permit = Some(match Box::pin(self.held.permit()).await {
                 Err(EndReason::HoldTimeout) if !had_permit => return Err(failed.end_reason()),
                 permit => permit?,
             });

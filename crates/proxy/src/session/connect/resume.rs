@@ -1,24 +1,24 @@
-//! The steps of mode resume: why the connection was lost, the permit for the next one, and what
-//! follows a failed attempt.
+//! The steps of a session that resumes: why the connection was lost, the permit for the next one,
+//! and what follows a failed attempt.
 
 use std::pin::pin;
 use std::time::Instant;
 
 use target::TargetRef;
 
-use super::{Connecting, Mode, report_failure};
+use super::{Connecting, report_failure};
 use crate::end_reason::EndReason;
 use crate::io::stream::ClientStream;
 use crate::maintenance::pending;
 use crate::session::carry::kick;
 use crate::session::carry::replay::Failed;
-use crate::session::hold::{self, CHECK_INTERVAL};
+use crate::session::hold::{CHECK_INTERVAL, HeldClient};
 use crate::session::report::Stage;
 
 impl<C: ClientStream> Connecting<'_, C> {
     /// Lets sessions with a request go first, unless this is one.
     pub(super) async fn yield_to_requests(&self) {
-        if self.unsent.is_empty() && !self.client.is_readable() {
+        if self.held.unsent.is_empty() && !self.held.client.is_readable() {
             self.context.dial_permits.yield_to_requests().await;
         }
     }
@@ -26,39 +26,32 @@ impl<C: ClientStream> Connecting<'_, C> {
     /// If a replica ended the connection: returns when it is known that it did not mean this
     /// session.
     pub(super) async fn examine_loss(&mut self) -> Result<(), EndReason> {
-        let Self { base, client, unsent, mode, until, .. } = self;
-        let Mode::Resume(migration) = mode else { return Ok(()) };
+        let Some(migration) = &mut self.migration else { return Ok(()) };
         let replica = migration.from.filter(|from| from.replica_status().is_some());
         if let (Some(from), Some((_, reason))) = (replica, migration.lost) {
             migration.lost = None;
-            kick::decide(base, &mut **client, unsent, from, reason, *until).await?;
+            kick::decide(&mut self.held, from, reason).await?;
         }
         Ok(())
     }
 
     /// Waits for a permit to resume, and before that at the gate if there is no target.
     pub(super) async fn permit_to_resume(&mut self, at_gate: bool) -> Result<(), EndReason> {
-        let Self { context, ticket, client, unsent, mode, until, .. } = self;
-        let Mode::Resume(migration) = mode else { return Ok(()) };
-        let (context, route, until) = (*context, &context.shared.service.route, *until);
+        let Some(migration) = &mut self.migration else { return Ok(()) };
+        let stage = &self.held.base.stage;
         if at_gate {
             // A failover is under way: whatever ended the connection is part of it.
             (migration.lost, migration.old, migration.failed) = (None, None, None);
-            self.base.stage.set(Stage::AtGate);
-            if !migration.is_behind {
-                let ledger = &mut migration.ledger;
-                Box::pin(pending::announce_failover(*client, ledger, context, until)).await?;
-            }
+            stage.set(Stage::AtGate);
             // In a box: a session that waits for its permit has no memory for this.
-            Box::pin(hold::wait(&mut **client, unsent, route, ticket, until)).await?;
+            Box::pin(self.announce_failover()).await?;
+            Box::pin(self.held.wait()).await?;
             self.yield_to_requests().await;
         }
-        self.base.stage.set(Stage::InLine);
-        let Self { ticket, client, unsent, mode, .. } = self;
-        let Mode::Resume(migration) = mode else { return Ok(()) };
+        stage.set(Stage::InLine);
+        let Some(migration) = &mut self.migration else { return Ok(()) };
         let permit = {
-            let mut permit =
-                pin!(hold::permit(&mut **client, unsent, &context.dial_permits, ticket, until));
+            let mut permit = pin!(self.held.permit());
             // The old connection is closed when it is this session's turn, or when that takes long.
             let old = migration.old.take();
             let first = match old.is_some() {
@@ -88,7 +81,7 @@ impl<C: ClientStream> Connecting<'_, C> {
         target: &TargetRef,
         failed: Failed,
     ) -> Result<(), EndReason> {
-        let Mode::Resume(migration) = &mut self.mode else { return Ok(()) };
+        let Some(migration) = &mut self.migration else { return Ok(()) };
         if failed == Failed::Refused {
             return Err(EndReason::CarryRefused);
         }
@@ -106,10 +99,19 @@ impl<C: ClientStream> Connecting<'_, C> {
                 permit.failed();
             }
         }
-        if !migration.is_behind {
-            let ledger = &mut migration.ledger;
-            pending::announce_failover(self.client, ledger, self.context, self.until).await?;
+        self.announce_failover().await?;
+        if Instant::now() >= self.held.until { Err(reason) } else { Ok(()) }
+    }
+
+    /// Tells the client, unless it is behind with its replies.
+    async fn announce_failover(&mut self) -> Result<(), EndReason> {
+        let HeldClient { client, until, .. } = &mut self.held;
+        match &mut self.migration {
+            Some(migration) if !migration.is_behind => {
+                let ledger = &mut migration.ledger;
+                pending::announce_failover(*client, ledger, self.context, *until).await
+            }
+            _ => Ok(()),
         }
-        if Instant::now() >= self.until { Err(reason) } else { Ok(()) }
     }
 }

@@ -34,7 +34,9 @@ impl CountedContext {
     pub(in crate::session) fn count_pin(&mut self, pin: Option<Pin>) {
         let before = mem::replace(&mut self.pin, pin);
         if before != pin {
-            self.context.counters.repin(before, pin);
+            let pinned = &self.context.counters.pinned;
+            before.inspect(|pin| pinned.decrement(*pin as usize));
+            pin.inspect(|pin| pinned.increment(*pin as usize));
         }
     }
 

@@ -196,7 +196,7 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
         tell: EndSignal,
         reads_left: usize,
     ) -> FlowStep {
-        let before = self.replies.bytes_moved();
+        let before = self.replies.moved;
         let split =
             if self.is_interleaving() { self.move_split_replies(cx, scratch) } else { None };
         let step = split.unwrap_or_else(|| {
@@ -207,7 +207,7 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
             FlowStep::Stopped(read) => self.filter_read(cx, read, scratch),
             step => step,
         };
-        self.replied |= self.leaving != Leaving::No && self.replies.bytes_moved() > before;
+        self.replied |= self.leaving != Leaving::No && self.replies.moved > before;
         step
     }
 

@@ -12,7 +12,6 @@ use resp::{Direction, MaintenanceHandshake};
 use target::ReplyPolicy as Fate;
 
 use super::Pump;
-use super::superseded::Withheld;
 use crate::invariant;
 use crate::io::buffer::KeptBytes;
 use crate::io::flow::FlowStep;
@@ -75,7 +74,7 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
     }
 
     fn take_held_back(&mut self) -> Vec<u8> {
-        self.interleaved.take().map_or_else(Vec::new, |it| it.pushes.into_held_back())
+        self.interleaved.take().map_or_else(Vec::new, |it| it.pushes.refusal)
     }
 
     /// The bytes that the client has not taken yet or that are held back, if the session ends.
@@ -98,7 +97,7 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
             if let Some(step) = flow.flush(cx, client, &mut policy) {
                 return Some(step);
             }
-            if self.replies.has_ended() {
+            if self.replies.ended {
                 let held_back = self.take_held_back();
                 self.replies.replace_kept(held_back);
             } else {
@@ -109,9 +108,9 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
                 continue;
             }
             match self.take_withheld() {
-                Withheld::Nothing => {}
-                Withheld::Waiting => return Some(FlowStep::Stuck),
-                Withheld::Released(bytes) => {
+                Poll::Ready(None) => {}
+                Poll::Pending => return Some(FlowStep::Stuck),
+                Poll::Ready(Some(bytes)) => {
                     let admitted = self.split_replies(&bytes);
                     self.replies.replace_kept(admitted);
                     continue;
@@ -122,7 +121,7 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
                 return Some(FlowStep::Stuck);
             }
             let large = self.ledger.body_left(Direction::Reply) > LARGE_BODY;
-            if large || !self.is_interleaving() || self.replies.has_ended() {
+            if large || !self.is_interleaving() || self.replies.ended {
                 return None;
             }
             // All of it is kept until it is written, which takes longer if the client does not

@@ -49,7 +49,7 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
     #[inline]
     pub(crate) fn record_sent(&mut self) {
         if U::SHARED
-            && let Some(member) = self.upstream.as_member()
+            && let Some(member) = self.upstream.member()
         {
             member.record_sent(|bytes| {
                 self.ledger.request(bytes);
@@ -63,7 +63,7 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
     pub(crate) fn offer_requests(&mut self) {
         if U::SHARED
             && !self.target.fence().is_raised()
-            && let Some(member) = self.upstream.as_member()
+            && let Some(member) = self.upstream.member()
         {
             pool::offer(member, &self.ledger, &self.context, &self.target);
         }
@@ -94,7 +94,7 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
     /// Takes what was read from the client and not sent.
     pub(crate) fn take_unsent(&mut self) -> Vec<u8> {
         self.record_sent();
-        let mut unsent = self.upstream.as_member().map_or_else(Vec::new, Member::take_unsent);
+        let mut unsent = self.upstream.member().map_or_else(Vec::new, Member::take_unsent);
         self.requests.moved = self.requests.moved.saturating_sub(unsent.len() as u64);
         unsent.append(&mut self.requests.take_kept());
         unsent.append(&mut self.ledger.take_screened());
@@ -103,7 +103,7 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
 
     /// Takes the replies that the client has not read, for the session's next connection.
     fn take_replies(&mut self) {
-        let replies = self.upstream.as_member().map_or_else(Vec::new, Member::take_replies);
+        let replies = self.upstream.member().map_or_else(Vec::new, Member::take_replies);
         if !replies.is_empty() {
             let (flow, _, _, mut policy) = self.reply_parts();
             policy.on_read(&replies);
@@ -158,7 +158,7 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
     /// Whether the session has had its own connection for long enough.
     fn may_return(&mut self, waker: &Waker) -> bool {
         let Some(at) = self.sharing.as_ref().and_then(|it| it.return_at) else { return false };
-        let ended = self.first_end == Some(Side::Client) || self.requests.has_ended();
+        let ended = self.first_end == Some(Side::Client) || self.requests.ended;
         let left = at.saturating_duration_since(Instant::now());
         if !left.is_zero() {
             let timer = &mut self.rare().returns;
@@ -175,7 +175,7 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
     /// other rare events.
     pub(crate) fn check_rest(&mut self, waker: &Waker) {
         if U::SHARED {
-            let moved = self.requests.bytes_moved() + self.replies.bytes_moved();
+            let moved = self.requests.moved + self.replies.moved;
             if let Some(sharing) = self.sharing.as_deref_mut() {
                 sharing.rest.check(moved, self.context.events.get(), waker);
             }
@@ -186,7 +186,7 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
     #[inline]
     pub(crate) fn begins_to_rest(&self) -> bool {
         U::SHARED
-            && self.sharing.as_ref().is_some_and(|sharing| sharing.rest.is_due())
+            && self.sharing.as_ref().is_some_and(|sharing| sharing.rest.now)
             && self.may_rest()
     }
 
@@ -199,7 +199,7 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
             && !self.is_interleaving()
             && self.measured == 0
             && self.first_end.is_none()
-            && !self.requests.has_ended()
+            && !self.requests.ended
             && self.leaving == Leaving::No
             && self.context.pin().is_none()
             && self.rare.as_ref().is_none_or(|rare| rare.is_unused())
@@ -218,10 +218,11 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
         }
         let (ledger, sharing) = (self.ledger.rest()?, self.sharing.as_ref()?);
         let mut idle = std::mem::take(&mut self.idle);
-        let moved = self.requests.bytes_moved() as u32;
+        let moved = self.requests.moved as u32;
         idle.begin_rest(moved, &self.context.shared.service.options.now());
         self.context.counters.shared.rests.increment();
-        Some(sharing.rest.keep(ledger, idle, self.upstream.as_member()?.rest()))
+        let (events, member) = (sharing.rest.events, self.upstream.member()?.rest());
+        Some(Resting { ledger, idle, events, member })
     }
 }
 

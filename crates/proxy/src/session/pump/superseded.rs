@@ -62,16 +62,6 @@ const LONGEST: Duration = Duration::from_secs(5);
 /// Maximum bytes.
 const MOST: u64 = 64 * 1024 * 1024;
 
-/// The state of withheld bytes.
-pub(super) enum Withheld {
-    /// There are none.
-    Nothing,
-    /// They have to wait.
-    Waiting,
-    /// They need not wait any more.
-    Released(Vec<u8>),
-}
-
 impl<C: ByteStream, U: TargetStream> Pump<C, U> {
     /// Examines bytes that were read and that the forwarding policy did not admit, and forwards
     /// those that may pass.
@@ -102,15 +92,15 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
         }
     }
 
-    /// Takes the withheld bytes if they need not wait any more.
-    pub(super) fn take_withheld(&mut self) -> Withheld {
+    /// Takes the withheld bytes, if there are any, unless they have to wait.
+    pub(super) fn take_withheld(&mut self) -> Poll<Option<Vec<u8>>> {
         let Some(interleaved) = self.interleaved.as_mut().filter(|it| it.withheld.is_some()) else {
-            return Withheld::Nothing;
+            return Poll::Ready(None);
         };
         if self.target.reply_policy() == Fate::Wait {
-            return Withheld::Waiting;
+            return Poll::Pending;
         }
-        Withheld::Released(interleaved.withheld.take().map_or_else(Vec::new, KeptBytes::into_rest))
+        Poll::Ready(interleaved.withheld.take().map(KeptBytes::into_rest))
     }
 
     /// [Delivers](Self::deliver_last_replies) them, and stops. Returns the ends, too. In a box,
@@ -123,7 +113,7 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
         // An order ends them, and changes nothing of why the session ends.
         let _ended = while_visited(base, Box::pin(self.deliver_last_replies(&base.ticket))).await;
         let stopped = self.stop(EndReason::Fenced.into());
-        let (client, upstream) = self.into_ends();
+        let Pump { client, upstream, .. } = *self;
         (stopped, client, upstream)
     }
 
@@ -131,7 +121,7 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
     /// loop gets one round to receive them first, and one after each piece.
     async fn deliver_last_replies(&mut self, ticket: &Ticket) {
         let deadline = Instant::now() + LONGEST;
-        let most = self.replies.bytes_moved().saturating_add(MOST);
+        let most = self.replies.moved.saturating_add(MOST);
         loop {
             tokio::task::yield_now().await;
             let piece = poll_fn(|cx| self.poll_last_piece(cx));
@@ -139,7 +129,7 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
                 Ok(true) => {}
                 Ok(false) | Err(_) => return,
             }
-            if ticket.is_cut() || Instant::now() >= deadline || self.replies.bytes_moved() >= most {
+            if ticket.is_cut() || Instant::now() >= deadline || self.replies.moved >= most {
                 return;
             }
         }
@@ -152,7 +142,7 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
         }
         self.client.update_readiness(cx);
         self.upstream.update_readiness(cx);
-        let before = self.replies.bytes_moved();
+        let before = self.replies.moved;
         // An end of the target is passed on by the end of the session.
         let step = buffer::with_scratch(|scratch| {
             self.move_replies(cx, scratch, EndSignal::NotYet, MAX_READS)
@@ -171,7 +161,7 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
             | FlowStep::SinkFailed(_) => false,
         };
         match waits {
-            true if self.replies.bytes_moved() == before => Poll::Pending,
+            true if self.replies.moved == before => Poll::Pending,
             more => Poll::Ready(more),
         }
     }

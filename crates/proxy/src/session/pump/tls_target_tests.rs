@@ -138,7 +138,7 @@ fn completes_a_begun_request_before_it_leaves() {
             pump.client.incoming.push_back(rest);
             assert_eq!(poll(&mut pump), Poll::Pending);
             assert!(pump.upstream.has_begun_write());
-            assert_eq!(pump.requests.bytes_moved(), 13);
+            assert_eq!(pump.requests.moved, 13);
             pump.leaving = Leaving::AtBoundary;
             settle(&mut pump, far);
             // Everything that was encrypted with it arrived, to the end of the last request of it.

@@ -45,7 +45,7 @@ fn connects_readers_where_fewest_are() {
     let second = [session(&proxy, &other), session(&proxy, &other)];
     assert_eq!(writer.targets().iter().map(|it| it.load()).collect::<Vec<_>>(), [2, 2]);
     drop(first);
-    proxy.wait_for("two free places", |stats| stats.open == 2);
+    proxy.wait_for("two free places", |stats| stats.open() == 2);
     let _third = [session(&proxy, &one), session(&proxy, &one)];
     drop(second);
 }
@@ -72,7 +72,10 @@ fn carries_readers_from_an_ejected_replica() {
     ask(&mut quiet);
     answer(&mut quiet, &mut again);
     let stats = proxy.stats();
-    assert_eq!((stats.carried, stats.open, stats.closed_for(EndReason::ReplicaEjected)), (2, 1, 0));
+    assert_eq!(
+        (stats.carried, stats.open(), stats.closed_for(EndReason::ReplicaEjected)),
+        (2, 1, 0)
+    );
 }
 
 #[test]
@@ -182,7 +185,7 @@ fn skips_a_refusing_replica_at_once() {
     );
     // Without another replica to try, there are pauses between the attempts.
     drop(kept);
-    proxy.wait_for("the end of all sessions", |stats| stats.open == 0);
+    proxy.wait_for("the end of all sessions", |stats| stats.open() == 0);
     publish(&mut writer, &[]);
     writer.publish(vec![destination(nowhere)]);
     let began = Instant::now();

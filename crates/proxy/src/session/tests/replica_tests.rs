@@ -72,7 +72,7 @@ fn keeps_a_reader_whose_replica_was_repointed() {
     note_role(&mut writer, &one, true);
     let mut again = one.accept();
     serve(&mut client, &mut again);
-    assert_eq!((proxy.stats().carried, proxy.stats().open), (1, 1));
+    assert_eq!((proxy.stats().carried, proxy.stats().open()), (1, 1));
     // The next close is later than the change, and nothing else is known of it.
     drop(again);
     answer_ping(&mut one.accept());
@@ -190,7 +190,7 @@ fn ends_requests_on_an_unresponsive_replica() {
     serve(&mut quiet, &mut again);
     assert_eq!(rest(&mut waiting), b"");
     proxy.wait_for_end(EndReason::TargetUnresponsive);
-    assert_eq!((proxy.stats().carried, proxy.stats().open), (1, 1));
+    assert_eq!((proxy.stats().carried, proxy.stats().open()), (1, 1));
 }
 
 #[test]
@@ -209,7 +209,7 @@ fn keeps_requests_on_a_replica_that_answers_again() {
     publish(&mut writer, &[&one]);
     upstream.write_all(b"$1\r\nv\r\n").unwrap();
     expect(&mut waiting, b"$1\r\nv\r\n");
-    assert_eq!(proxy.stats().open, 1);
+    assert_eq!(proxy.stats().open(), 1);
 }
 
 /// A session that has selected a database, which has to be replayed.

@@ -109,7 +109,7 @@ fn lists_and_ends_a_session_that_rests() {
     exchange(&mut client, &mut shared, &get("k"), b"$-1\r\n");
     let before = proxy.stats().shared.rests;
     proxy.wait_for("a rest", |stats| stats.shared.rests > before);
-    block_on(proxy.running().sessions().kill(row.id)).unwrap();
+    block_on(proxy.running().sessions.kill(row.id)).unwrap();
     assert_eq!(rest(&mut client), b"");
     proxy.wait_for_end(EndReason::Killed);
 }

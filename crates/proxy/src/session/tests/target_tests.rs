@@ -346,7 +346,7 @@ fn gives_up_a_dial_without_answer_at_a_master_change() {
     proxy.commit(addr);
     let mut client = proxy.client();
     client.write_all(b"PING\r\n").unwrap();
-    proxy.wait_for("the session", |stats| stats.open == 1);
+    proxy.wait_for("the session", |stats| stats.open() == 1);
     proxy.commit(backend.addr());
     expect(&mut backend.accept(), b"PING\r\n");
     assert_eq!((proxy.stats().dials, proxy.stats().dial_failures), (1, [0; 7]));
@@ -365,9 +365,9 @@ fn ends_a_dial_at_the_cut() {
     });
     proxy.commit(addr);
     let _client = proxy.client();
-    proxy.wait_for("the session", |stats| stats.open == 1);
+    proxy.wait_for("the session", |stats| stats.open() == 1);
     let (_, stats) = proxy.stop(drain::StopRequest::Cut);
-    assert_eq!((stats.closed_for(EndReason::Cut), stats.open), (1, 0));
+    assert_eq!((stats.closed_for(EndReason::Cut), stats.open()), (1, 0));
 }
 
 #[test]

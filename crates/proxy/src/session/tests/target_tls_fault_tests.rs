@@ -287,7 +287,7 @@ fn bounds_attempts_after_failed_handshakes() {
     }
     // From now on the server answers nothing. A handshake costs as much as a hundred requests, so
     // only those with a permit try again.
-    let sessions = proxy.running().sessions();
+    let sessions = &proxy.running().sessions;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let begin = Instant::now();
     loop {

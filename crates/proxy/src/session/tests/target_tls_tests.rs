@@ -65,7 +65,7 @@ fn value(size: usize, seed: u8) -> Vec<u8> {
 
 fn rows(proxy: &TestProxy) -> Vec<SessionRow> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-    runtime.block_on(proxy.running().sessions().list(0, 0, 100)).unwrap().0
+    runtime.block_on(proxy.running().sessions.list(0, 0, 100)).unwrap().0
 }
 
 /// Sends values of many sizes and reads them back.
