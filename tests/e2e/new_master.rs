@@ -301,3 +301,32 @@ fn shows_no_error_of_a_full_master_after_a_failover() {
     }
     assert!(waited, "the new master was not full");
 }
+
+/// A new master where nobody may be anonymous any more does not serve such sessions.
+#[test]
+fn closes_admitted_sessions_where_a_password_is_needed() {
+    let cluster = two_masters();
+    let [old, new] = [&cluster.groups()[0].nodes()[0], &cluster.groups()[1].nodes()[0]];
+    let mut plane = Plane::start(&cluster, options());
+    plane.commit(old);
+    let mut clients = plane.clients();
+    let needs_password = ["CONFIG", "SET", "requirepass", "pw"];
+    for node in [new, old] {
+        assert!(node.ask(&needs_password).expect("an answer").is_ok());
+    }
+    // As with Redis itself, a password applies to clients that come later.
+    assert_eq!(clients[0].cmd(&["PING"]).expect("an answer").text(), Some("PONG"));
+    let mut late = Client::connect_within(plane.addr, PATIENCE).expect("a connection");
+    let is_refused = |client: &mut Client| {
+        let reply = client.cmd(&["GET", "k"]).expect("an answer");
+        reply.error().is_some_and(|error| error.starts_with("NOAUTH"))
+    };
+    assert!(is_refused(&mut late));
+    plane.commit(new);
+    for client in &mut clients {
+        assert_eq!(client.read_to_end().expect("the end of the connection").0, b"");
+    }
+    assert!(is_refused(&mut late), "it has not authenticated yet, and may do so");
+    assert!(late.cmd(&["AUTH", "pw"]).expect("an answer").is_ok());
+    assert_eq!(plane.stats().carried, 1);
+}

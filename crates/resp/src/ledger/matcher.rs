@@ -212,6 +212,9 @@ pub(crate) struct Matcher {
     pub(super) owed: u32,
     /// Position of the oldest request without a reply, modulo 2^32.
     pub(super) answered: u32,
+    /// Differs from `answered` if a reply since the last `-NOAUTH` or `RESET` shows that the server
+    /// admits the client. Modulo 2^32.
+    pub(super) unadmitted: u32,
     pub(super) marks: InFlightMarks,
     pub(super) connection: ConnectionState,
     pub(super) subscriptions: SubscriptionCounts,
@@ -271,6 +274,7 @@ impl Matcher {
         Self {
             owed: 0,
             answered: 0,
+            unadmitted: 0,
             marks: InFlightMarks::new(),
             connection: ConnectionState::default(),
             subscriptions: SubscriptionCounts::default(),
@@ -355,7 +359,7 @@ impl Matcher {
         let top = frame.top();
         match top {
             b'>' => return self.push(frame),
-            b'-' => self.affinity.error_received(frame.line()),
+            b'-' => self.error_received(frame.line()),
             b'*' if !self.connection.resp3
                 && frame.message().0 != MessageKind::Other
                 && self.message(frame)? =>
@@ -372,6 +376,25 @@ impl Matcher {
         }
         self.count_replies(1);
         Ok(())
+    }
+
+    /// An error was received, which is counted next. A server checks the command and the number of
+    /// its words first, and answers `AUTH` and `HELLO` to anyone.
+    fn error_received(&mut self, line: &[u8]) {
+        self.affinity.error_received(line);
+        if line.starts_with(b"NOAUTH") {
+            self.unadmitted = self.answered.wrapping_add(1);
+        } else if line.starts_with(b"ERR unknown ")
+            || line.starts_with(b"ERR wrong number of ")
+            || matches!(self.head(), Some(Class::Auth | Class::Hello))
+        {
+            self.unadmitted = self.unadmitted.wrapping_add(1);
+        }
+    }
+
+    /// Whether the server has served the client, with or without credentials.
+    pub(crate) fn is_admitted(&self) -> bool {
+        self.unadmitted != self.answered
     }
 
     fn count_push(&mut self) {
@@ -525,6 +548,7 @@ impl Matcher {
                     (ConnectionState::default(), SubscriptionCounts::default());
                 self.features.reset();
                 self.forget_unmarked();
+                self.unadmitted = self.answered;
             }
             _ if class.is_connection_feature() => self.features.accepted(class),
             Class::Quit => self.phase = LedgerPhase::Ended,

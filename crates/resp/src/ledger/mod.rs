@@ -414,6 +414,11 @@ impl Ledger {
         if self.limits.memory == 0 { None } else { self.matcher.replay_state() }
     }
 
+    /// Whether the server has served the client on this connection.
+    pub(crate) fn is_admitted(&self) -> bool {
+        self.matcher.is_admitted()
+    }
+
     pub(crate) fn recorded_state(&self) -> Option<&ReplayState> {
         self.matcher.recorder.recorded_state()
     }

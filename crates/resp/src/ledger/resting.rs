@@ -25,6 +25,7 @@ pub struct RestingLedger {
     affinity: ServerAffinity,
     wait_use: WaitUse,
     resp3: bool,
+    is_admitted: bool,
 }
 
 impl Ledger {
@@ -46,6 +47,7 @@ impl Ledger {
         }
         let empty = self.successor();
         let Self { matcher, limits, stateless, refusals, .. } = std::mem::replace(self, empty);
+        let is_admitted = matcher.is_admitted();
         let Matcher { recorder, features, affinity, wait_use, connection, .. } = matcher;
         let resp3 = connection.resp3;
         Some(RestingLedger {
@@ -57,6 +59,7 @@ impl Ledger {
             affinity,
             wait_use,
             resp3,
+            is_admitted,
         })
     }
 }
@@ -71,6 +74,7 @@ impl RestingLedger {
         let matcher = &mut ledger.matcher;
         (matcher.recorder, matcher.features, matcher.connection) = (recorder, features, connection);
         (matcher.affinity, matcher.wait_use) = (affinity, wait_use);
+        matcher.unadmitted = matcher.answered.wrapping_sub(u32::from(self.is_admitted));
         ledger
     }
 }
@@ -111,11 +115,12 @@ mod tests {
     fn facts(ledger: &Ledger) -> String {
         let facts = (ledger.session_state(), ledger.owed(), ledger.pin(), ledger.must_end());
         let carried = (ledger.can_be_carried(), ledger.relies_on_former_scripts());
+        let is_admitted = ledger.matcher.is_admitted();
         let notices = (ledger.maintenance_handshake(), ledger.failover_announced());
         let shared = ledger.shared_state().map(|it| (it.credentials, it.db, it.resp3));
         let replay = Replay::of(ledger).map(|it| it.requests().to_vec());
         let client = ledger.client_facts();
-        format!("{facts:?} {carried:?} {notices:?} {shared:?} {replay:?} {client:?}")
+        format!("{facts:?} {carried:?} {is_admitted} {notices:?} {shared:?} {replay:?} {client:?}")
     }
 
     fn says() -> impl Strategy<Value = Vec<(ModelCommand, bool)>> {

@@ -10,7 +10,9 @@
 //! that a server is working: a server that loads its data answers `HELLO`, `SELECT` and
 //! `SUBSCRIBE`, and one that runs a script answers `AUTH` and `HELLO`. The `PING` precedes the
 //! subscriptions, after which RESP2 has another reply to it. Every reply proves that the server
-//! works, `-NOAUTH` and `-NOPERM` included, except those that say that it cannot serve now.
+//! works, `-NOAUTH` and `-NOPERM` included, except those that say that it cannot serve now. If the
+//! former server has served the client, `-NOAUTH` is a refusal: it would be the reply to everything
+//! from then on.
 //!
 //! A client may have set what its user may not set: before it authenticated, or as a part of
 //! `HELLO`, which needs no permission for a name. The name is therefore set by `HELLO` where the
@@ -75,6 +77,8 @@ pub struct Replay {
     messages: Option<Messages>,
     /// Whether the session was on this server before, and if so, whether it runs a script now.
     same_server: Option<bool>,
+    /// The former server has served the client.
+    is_admitted: bool,
     /// The server refused the `PING` of a client that has not authenticated.
     unauthenticated: bool,
     /// The error with which the server refused a request.
@@ -105,7 +109,8 @@ impl Replay {
         let mut fresh = ledger.successor();
         fresh.request(&requests);
         let messages = (ledger.session_state() == SessionState::Subscribed).then(Messages::default);
-        Some(Self { messages, ..Self::with(requests, fresh, after_ping) })
+        let is_admitted = ledger.is_admitted();
+        Some(Self { messages, is_admitted, ..Self::with(requests, fresh, after_ping) })
     }
 
     /// The replay of the state of a session that [may share](Ledger::shared_state) connections, on
@@ -130,7 +135,8 @@ impl Replay {
     }
 
     fn with(requests: Zeroizing<Vec<u8>>, ledger: Ledger, after_ping: u64) -> Self {
-        let (messages, same_server, unauthenticated) = (None, None, false);
+        let (messages, same_server) = (None, None);
+        let (is_admitted, unauthenticated) = (false, false);
         let (refusal, is_denied) = (Vec::new(), false);
         Self {
             requests,
@@ -138,6 +144,7 @@ impl Replay {
             after_ping,
             messages,
             same_server,
+            is_admitted,
             unauthenticated,
             refusal,
             is_denied,
@@ -326,7 +333,11 @@ impl Replay {
         }
         if owed == self.after_ping + 1 {
             self.unauthenticated = kind == b'-' && line.starts_with(b"NOAUTH");
-            return if matches!(kind, b'+' | b'-') { Ok(()) } else { Err(ReplayError::Unexpected) };
+            return match kind {
+                b'-' if self.unauthenticated && self.is_admitted => Err(ReplayError::Refused),
+                b'+' | b'-' => Ok(()),
+                _ => Err(ReplayError::Unexpected),
+            };
         }
         match self.ledger.last_answer() {
             Some((_, ReplyOutcome::Done)) => Ok(()),

@@ -43,3 +43,58 @@ fn notices_that_nobody_has_authenticated() {
     let mut loading = Replay::of_new();
     assert_eq!(loading.answer(b"-LOADING x\r\n"), Err(ReplayError::NotReady(Hint::Loading)));
 }
+
+/// A carried session has to be served as before, and not read `-NOAUTH` from then on.
+#[test]
+fn refuses_to_carry_an_admitted_client_into_noauth() {
+    const NOAUTH: &str = "-NOAUTH Authentication required./";
+    let carried = |requests: &[&str], replies: &str| {
+        let (mut it, mut again) = (talk(), talk());
+        for request in requests {
+            it.c(request);
+        }
+        it.s(replies);
+        it.0.take_counts();
+        let rested = it.0.rest().expect("a session that may rest").wake();
+        again.0 = rested;
+        let mut replay = Replay::of(&again.0).unwrap();
+        let owed = replay.requests().split(|byte| *byte == b'*').count() - 1;
+        let answers = NOAUTH.repeat(owed).replace('/', "\r\n");
+        let answered = replay.answer(answers.as_bytes()).map(|_| ());
+        assert_eq!(answered.is_err(), replay.refusal().starts_with(b"NOAUTH"), "{requests:?}");
+        answered
+    };
+    for (requests, replies) in [
+        (&["GET k"][..], "$-1/"),
+        (&["GET k", "GET k"], "$-1/$-1/"),
+        (&["GET"], "-WRONGTYPE x/"),
+        (&["GET k"], "-NOPERM x/"),
+        (&["HELLO 2"], "*2/+proto/:2/"),
+        (&["SELECT 2", "GET k"], "+OK/-ERR unknown command/"),
+        (&["MULTI", "GET k", "EXEC"], "+OK/+QUEUED/*1/$-1/"),
+        (&["AUTH me pw", "RESET", "GET k"], "+OK/+RESET/$-1/"),
+        (&["GET k", "GET k"], "-NOAUTH x/$-1/"),
+    ] {
+        assert_eq!(carried(requests, replies), Err(ReplayError::Refused), "{requests:?}");
+    }
+    // Nothing shows that the server admits the client: it may authenticate on the next one, too.
+    for (requests, replies) in [
+        (&[][..], ""),
+        (&["GET k"], NOAUTH),
+        (&["GET k", "GET k"], "$-1/-NOAUTH x/"),
+        (&["GET k", "AUTH me no"], "-NOAUTH x/-WRONGPASS x/"),
+        (&["HELLO 9"], "-NOPROTO x/"),
+        (&["GET", "GET k"], "-ERR wrong number of arguments/-ERR unknown command/"),
+        (&["RESET"], "+RESET/"),
+        (&["GET k", "RESET"], "$-1/+RESET/"),
+    ] {
+        assert_eq!(carried(requests, replies), Ok(()), "{requests:?}");
+    }
+    // The next server that admits the client is the one that counts.
+    let before = talk();
+    let mut replay = Replay::of(&before.0).unwrap();
+    assert!(replay.answer(b"+PONG\r\n").is_ok());
+    let (after, _) = replay.finish(&before.0).unwrap();
+    let refused = Replay::of(&after).unwrap().answer(b"-NOAUTH no\r\n");
+    assert_eq!(refused, Err(ReplayError::Refused));
+}
