@@ -398,18 +398,23 @@ impl Recording {
 
 /// Whether a refused `HELLO` certainly changed nothing: without credentials and a name there is
 /// nothing that it could have changed. Up to Redis 7.0, its options take effect one by one, so an
-/// earlier option may have taken effect when a later one is refused (`redis:src/networking.c`,
-/// `helloCommand`).
+/// earlier option may have taken effect when a later one is refused, also the first of two `AUTH`
+/// (`redis:src/networking.c`, `helloCommand`).
 fn is_without_effect(words: Option<&[&[u8]]>, error: &[u8]) -> bool {
     let refused_as_a_whole =
         [&b"NOPROTO"[..], b"ERR unknown", b"NOPERM"].iter().any(|start| error.starts_with(start));
     let options = words.map(|words| words.get(2..).unwrap_or_default());
     let is = |option: &[u8], name: &[u8]| option.eq_ignore_ascii_case(name);
-    let wrong_password = error.starts_with(b"WRONGPASS");
     refused_as_a_whole
-        || options.is_some_and(|it| !it.iter().any(|it| is(it, b"AUTH") || is(it, b"SETNAME")))
-        || (wrong_password
-            && options.and_then(|it| it.first()).is_some_and(|option| is(option, b"AUTH")))
+        || options.is_some_and(|it| {
+            let logins = it.iter().filter(|word| is(word, b"AUTH")).count();
+            let first_is_login = it.first().is_some_and(|word| is(word, b"AUTH"));
+            match logins {
+                0 => !it.iter().any(|word| is(word, b"SETNAME")),
+                1 => first_is_login && error.starts_with(b"WRONGPASS"),
+                _ => false,
+            }
+        })
 }
 
 #[cfg(test)]
