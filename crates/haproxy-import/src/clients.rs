@@ -1,19 +1,22 @@
 //! Which clients a listener accepted: rules on source networks, and the PROXY protocol.
 //!
 //! haproxy evaluates `tcp-request` rules in order, and the first that applies decides. Converted
-//! are the forms that only permit: `reject` for everyone outside some networks, and `accept` for
-//! some networks before a `reject` for everyone. Rules that refuse single networks, and rules on
-//! anything but the source, have no counterpart and are reported as such.
+//! are the forms that only permit: `reject` or `silent-drop` for everyone outside some networks,
+//! and `accept` for some networks before a `reject` for everyone. Other rules that turn clients
+//! away by their source, such as those of single networks, are refused: without them the import
+//! would admit more clients. Rules on anything else are reported.
 //!
-//! `accept` ends only its own stage, of `connection`, `session` and `content`. If several stages
+//! `accept` ends only its own stage, of `connection`, `session` and `content`. If several rules
 //! restrict clients, the networks of one have to be part of those of all others.
 //!
 //! With `accept-proxy`, rules of the stage `connection` concern the load balancer and not the
 //! client, so only later stages are converted.
 
-use std::net::IpAddr;
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::config_file::Directive;
+use crate::Refusal;
+use crate::config_file::{ConfigFile, Directive, Section};
 use crate::plan::{self, Plan, PlannedService, Planner};
 use crate::proxies::{self, RedisListener};
 use crate::report::LineOutcome;
@@ -26,8 +29,12 @@ const LOCALHOST: [&str; 2] = ["127.0.0.0/8", "::1/128"];
 
 /// A key's value, and the line that it comes from.
 type Value<'a> = (String, &'a Directive);
-/// The networks that a stage accepts, and its rules.
-type Stage<'a> = (Vec<String>, Vec<&'a Directive>);
+/// The networks that rules accept, and the rules.
+type Restriction<'a> = (Vec<String>, Vec<&'a Directive>);
+
+/// The remedy for rules that are refused.
+const REMEDY: &str = "write `reject unless { src NETWORK … }`, or remove the rule and use a \
+                      NetworkPolicy or a firewall";
 
 /// What a listener demands of its clients.
 #[derive(Debug, Default)]
@@ -43,14 +50,12 @@ struct ClientRules<'a> {
 impl<'a> Planner<'a> {
     /// Adds the rules on clients to the services.
     pub(super) fn add_client_rules(&mut self, plan: &mut Plan) {
-        let config = self.config;
         for service in &mut plan.services {
-            let mut masters: Vec<ClientRules<'a>> = Vec::new();
-            let mut readers: Vec<ClientRules<'a>> = Vec::new();
+            let (mut masters, mut readers) = (Vec::new(), Vec::new());
             for listener in &self.proxies.listeners {
-                if plan::is_of(config, listener.section, &service.listen) {
+                if plan::is_of(self.config, listener.section, &service.listen) {
                     masters.push(self.rules_of(listener));
-                } else if plan::is_of(config, listener.section, &service.replica_listen) {
+                } else if plan::is_of(self.config, listener.section, &service.replica_listen) {
                     readers.push(self.rules_of(listener));
                 }
             }
@@ -68,11 +73,22 @@ impl<'a> Planner<'a> {
             service.keys.extend(tls::planned_keys(vec![(key, value.to_owned())], line));
         };
         let all = || masters.iter().chain(readers);
+        let mut note_balancers = |outcome, note: &str| {
+            for line in all().flat_map(|it| &it.lines).filter(|it| is_about_proxies(it)) {
+                self.notes.replace(line, outcome, note);
+            }
+        };
         match common(all().map(|it| &it.balancers)) {
             Ok(Some((value, line))) => {
                 set("proxy_protocol_from", &value, line);
-                for line in all().flat_map(|it| &it.lines).filter(|it| is_about_proxies(it)) {
-                    self.note_balancers(line, &value);
+                if value == EVERYONE {
+                    let note = "haproxy took the PROXY header of every client, which may then \
+                                claim any address: name the networks of the load balancers in \
+                                service.proxy_protocol_from";
+                    note_balancers(LineOutcome::Assumed, note);
+                } else {
+                    let note = format!("service.proxy_protocol_from = {value}");
+                    note_balancers(LineOutcome::Mapped, &note);
                 }
             }
             Ok(None) => {}
@@ -80,18 +96,14 @@ impl<'a> Planner<'a> {
                 let note = "only some addresses of the service expect the PROXY protocol; \
                             proxy_protocol_from applies to all of them, by the network of the \
                             load balancer";
-                for line in all().flat_map(|it| &it.lines).filter(|it| is_about_proxies(it)) {
-                    self.notes.replace(line, LineOutcome::Unmatched, note);
-                }
+                note_balancers(LineOutcome::Unmatched, note);
             }
         }
         let allow = common(masters.iter().map(|it| &it.allow));
         let replica_allow = common(readers.iter().map(|it| &it.allow));
         let (Ok(allow), Ok(replica_allow)) = (allow, replica_allow) else {
-            let note = "listeners of this service accept different networks: give them services of \
-                        their own, or use a firewall";
-            for line in all().flat_map(|it| &it.lines).filter(|it| !is_about_proxies(it)) {
-                self.notes.replace(line, LineOutcome::Unmatched, note);
+            for line in all().filter_map(|it| Some(it.allow.as_ref()?.1)) {
+                self.refuse_rule(line, "listeners of one service accept different networks");
             }
             return;
         };
@@ -110,87 +122,113 @@ impl<'a> Planner<'a> {
         }
     }
 
-    fn note_balancers(&mut self, line: &Directive, value: &str) {
-        if value == EVERYONE {
-            let note = "haproxy took the PROXY header of every client, which may then claim any \
-                        address: name the networks of the load balancers in \
-                        service.proxy_protocol_from";
-            self.notes.replace(line, LineOutcome::Assumed, note);
-        } else {
-            let note = format!("service.proxy_protocol_from = {value}");
-            self.notes.replace(line, LineOutcome::Mapped, &note);
-        }
+    fn refuse_rule(&mut self, rule: &Directive, message: &str) {
+        self.refusals.push(Refusal::new(rule.position.clone(), message, REMEDY));
     }
 
-    fn rules_of(&self, listener: &RedisListener) -> ClientRules<'a> {
+    fn rules_of(&mut self, listener: &RedisListener) -> ClientRules<'a> {
         let config = self.config;
-        let own = proxies::directives(config, listener.section);
+        let own = &own_and_inherited(config, listener.section);
         let mut rules = ClientRules::default();
-        let binds: Vec<&Directive> = proxies::lines(config, listener.section, "bind").collect();
-        let accepts_proxy = |it: &&&Directive| it.has("accept-proxy");
-        let with_proxy: Vec<&Directive> = binds.iter().filter(accepts_proxy).copied().collect();
+        let (with_proxy, without): (Vec<&Directive>, Vec<_>) =
+            proxies::lines(config, listener.section, "bind").partition(|it| it.has("accept-proxy"));
         if let Some(first) = with_proxy.first() {
             // With a part of the addresses only, a value that no other listener has.
-            let all = with_proxy.len() == binds.len();
-            let value = if all { EVERYONE } else { "" };
+            let value = if without.is_empty() { EVERYONE } else { "" };
             rules.balancers = Some((value.to_owned(), first));
             rules.lines.extend(&with_proxy);
         }
         let before = ["tcp-request", "connection", "expect-proxy", "layer4"];
-        let expecting: Vec<&Directive> = own.iter().filter(|it| it.begins(&before)).collect();
-        for rule in &expecting {
+        let mut is_proxied = rules.balancers.is_some();
+        for rule in own.iter().copied().filter(|it| it.begins(&before)) {
+            is_proxied = true;
             if let Some(Condition::Inside(networks)) = condition(own, rule, 4) {
                 rules.balancers = Some((toml_list(&networks), rule));
                 rules.lines.push(rule);
             }
         }
-        let is_proxied = rules.balancers.is_some() || !expecting.is_empty();
-        let stages = ["connection", "session", "content"];
-        let stages: Vec<Stage<'a>> = stages
-            .iter()
-            .skip(usize::from(is_proxied))
-            .filter_map(|stage| restriction(own, stage))
-            .collect();
-        // A client has to pass every stage.
-        let is_narrowest = |it: &&Stage<'a>| stages.iter().all(|other| is_within(&it.0, &other.0));
-        let lines: Vec<&Directive> = stages.iter().flat_map(|it| &it.1).copied().collect();
-        if let Some((networks, used)) = stages.iter().find(is_narrowest) {
-            rules.allow = used.last().map(|last| (toml_list(networks), *last));
+        let mut found: Vec<Restriction<'a>> = Vec::new();
+        for section in [listener.section].iter().chain(&listener.backends) {
+            let own = &own_and_inherited(config, *section);
+            for stage in ["connection", "session", "content"] {
+                let is_of_client = stage != "connection" || !is_proxied;
+                if let Err(rule) = restrict(own, stage, is_of_client, &mut found) {
+                    self.refuse_rule(rule, "this rule by `src` cannot be converted");
+                }
+            }
         }
-        if rules.allow.is_some() {
-            let is_used = |acl: &&Directive| {
-                let is_name = |word: &str| word.trim_start_matches('!') == acl.word(1);
-                acl.begins(&["acl"])
-                    && lines.iter().any(|rule| rule.words.iter().any(|it| is_name(&it.to_string())))
-            };
-            rules.lines.extend(own.iter().filter(is_used));
-            rules.lines.extend(&lines);
+        // A client has to pass all of them.
+        let is_part = |it: &&Restriction<'a>| found.iter().all(|other| is_within(&it.0, &other.0));
+        let lines: Vec<&Directive> = found.iter().flat_map(|it| &it.1).copied().collect();
+        match (found.iter().find(is_part), lines.last()) {
+            (Some((networks, used)), _) => {
+                rules.allow = used.last().map(|last| (toml_list(networks), *last));
+                let words = lines.iter().flat_map(|it| it.rest(3));
+                let named: BTreeSet<String> = words.map(|it| it.replace('!', "")).collect();
+                let is_used = |it: &&&Directive| it.has_at(0, "acl") && named.contains(&it.word(1));
+                rules.lines.extend(own.iter().filter(is_used));
+                rules.lines.extend(&lines);
+            }
+            (None, Some(last)) => self.refuse_rule(last, "no network list is part of all others"),
+            (None, None) => {}
         }
         rules
     }
 }
 
-/// The only networks whose clients pass the rules of a stage; `None` if it closes nobody else.
-fn restriction<'a>(own: &'a [Directive], stage: &str) -> Option<Stage<'a>> {
-    let mut accepted: Vec<String> = Vec::new();
-    let mut lines: Vec<&Directive> = Vec::new();
-    for rule in own.iter().filter(|it| it.begins(&["tcp-request", stage])) {
-        let action = rule.word(2);
-        let (networks, is_last) = match (action.as_str(), condition(own, rule, 3)) {
-            ("accept", Some(Condition::Inside(networks))) => (networks, false),
-            ("reject", Some(Condition::Outside(networks))) => (networks, true),
-            ("reject", Some(Condition::Always)) if !accepted.is_empty() => (Vec::new(), true),
-            // Who is accepted by a rule that is not understood is unknown.
-            ("accept", _) => return None,
-            _ => continue,
-        };
-        accepted.extend(networks);
-        lines.push(rule);
-        if is_last {
-            return Some((accepted, lines));
+/// The lines of a section, after those of its defaults, which are evaluated first.
+fn own_and_inherited(config: &ConfigFile, section: usize) -> Vec<&Directive> {
+    let chain: Vec<&Section> = config.chain(section).collect();
+    chain.into_iter().rev().flat_map(|it| &it.directives).collect()
+}
+
+/// Adds the networks whose clients pass the rules of a stage, for each rule that turns all others
+/// away.
+///
+/// # Errors
+///
+/// A rule that turns clients away by their source, and cannot be converted.
+fn restrict<'a>(
+    own: &[&'a Directive],
+    stage: &str,
+    is_of_client: bool,
+    found: &mut Vec<Restriction<'a>>,
+) -> Result<(), &'a Directive> {
+    let (mut accepted, mut lines) = (Vec::new(), Vec::new());
+    let (mut is_understood, mut by_source) = (is_of_client, false);
+    for rule in own.iter().copied().filter(|it| it.begins(&["tcp-request", stage])) {
+        let accepts = rule.has_at(2, "accept");
+        if !accepts && !rule.has_at(2, "reject") && !rule.has_at(2, "silent-drop") {
+            continue;
+        }
+        let (names_source, condition) = (names_source(own, rule), condition(own, rule, 3));
+        let is_always = matches!(&condition, Some(Condition::Outside(it)) if it.is_empty());
+        let admits_none = is_always && accepted.is_empty();
+        by_source |= names_source;
+        match condition {
+            Some(Condition::Inside(networks)) if accepts => {
+                accepted.extend(networks);
+                lines.push(rule);
+            }
+            _ if accepts => is_understood = false,
+            Some(Condition::Outside(networks)) if is_understood && !admits_none => {
+                lines.push(rule);
+                found.push(([accepted.clone(), networks].concat(), lines.clone()));
+            }
+            _ if names_source || (by_source && is_always) => return Err(rule),
+            _ => {}
         }
     }
-    None
+    Ok(())
+}
+
+/// Whether a rule depends on the address of the client.
+fn names_source(own: &[&Directive], rule: &Directive) -> bool {
+    let is_source = |word: &str| word == "src" || word.starts_with("src,");
+    rule.rest(3).iter().map(|it| it.trim_start_matches('!')).any(|word| {
+        let mut acls = own.iter().filter(|it| it.is_acl(word));
+        is_source(word) || word == "LOCALHOST" || acls.any(|it| is_source(&it.word(2)))
+    })
 }
 
 fn is_about_proxies(line: &Directive) -> bool {
@@ -214,49 +252,44 @@ fn common<'b, 'a: 'b>(
 
 /// A condition on the source of a client.
 enum Condition {
-    Always,
     Inside(Vec<String>),
+    /// Outside all of them: always, if there are none.
     Outside(Vec<String>),
 }
 
-/// The condition of a rule, from its word `at` on; `None` if it is about anything else.
-fn condition(own: &[Directive], rule: &Directive, at: usize) -> Option<Condition> {
-    let words = rule.rest(at);
-    let mut words: &[String] = &words;
-    let [first, rest @ ..] = words else { return Some(Condition::Always) };
-    let mut is_outside = match first.as_str() {
-        "if" => false,
-        "unless" => true,
-        _ => return None,
-    };
-    words = rest;
+/// The condition of a rule, from its word `at` on; `None` if it is about anything else than one set
+/// of networks.
+fn condition(own: &[&Directive], rule: &Directive, at: usize) -> Option<Condition> {
     // A negation may be a word of its own or the beginning of one.
-    let mut name = words.first()?.as_str();
-    if let Some(rest) = name.strip_prefix('!') {
-        is_outside = !is_outside;
-        name = rest;
-        if name.is_empty() {
-            words = words.get(1..)?;
-            name = words.first()?.as_str();
-        }
+    let text = rule.rest(at).join(" ").replace("if TRUE", "").replace('!', " ! ");
+    let mut words = text.split_whitespace().peekable();
+    let Some(first) = words.next() else { return Some(Condition::Outside(Vec::new())) };
+    let is_negated = first == "unless";
+    (is_negated || first == "if").then_some(())?;
+    let (mut all, mut terms, mut ors) = (Vec::new(), Vec::new(), 0);
+    while words.peek().is_some() {
+        ors += usize::from(words.next_if(|it| ["or", "||"].contains(it)).is_some());
+        terms.push(std::iter::from_fn(|| words.next_if_eq(&"!")).count() % 2 == 1);
+        all.extend(match words.next()? {
+            "{" => {
+                let inner: Vec<&str> = words.by_ref().take_while(|it| *it != "}").collect();
+                let ["src", inner @ ..] = inner.as_slice() else { return None };
+                networks(inner)?
+            }
+            name => named_networks(own, name)?,
+        });
     }
-    let networks = match (name, words) {
-        ("{", [_, function, inner @ .., close]) if function == "src" && close == "}" => {
-            networks(inner)?
-        }
-        (name, [_]) => named_networks(own, name)?,
-        _ => return None,
-    };
-    Some(if is_outside { Condition::Outside(networks) } else { Condition::Inside(networks) })
+    let is_outside = *terms.first()?;
+    let ors_of_union = if is_outside { 0 } else { terms.len() - 1 };
+    (ors == ors_of_union && terms.iter().all(|it| *it == is_outside)).then_some(())?;
+    Some(if is_outside == is_negated { Condition::Inside(all) } else { Condition::Outside(all) })
 }
 
 /// The networks of the section's ACL called `name`.
-fn named_networks(own: &[Directive], name: &str) -> Option<Vec<String>> {
+fn named_networks(own: &[&Directive], name: &str) -> Option<Vec<String>> {
     let mut found = Vec::new();
     for acl in own.iter().filter(|it| it.is_acl(name)) {
-        if acl.word(2) != "src" {
-            return None;
-        }
+        (acl.word(2) == "src").then_some(())?;
         found.extend(networks(&acl.rest(3))?);
     }
     match name {
@@ -266,62 +299,44 @@ fn named_networks(own: &[Directive], name: &str) -> Option<Vec<String>> {
 }
 
 /// Networks as Pointsman writes them; `None` if one is a name, a file or an option.
-fn networks(words: &[String]) -> Option<Vec<String>> {
-    let words = words.strip_prefix(&["--".to_owned()]).unwrap_or(words);
-    (!words.is_empty()).then_some(())?;
-    words.iter().map(|word| network(word)).collect()
+fn networks(words: &[impl AsRef<str>]) -> Option<Vec<String>> {
+    let start = usize::from(words.first().is_some_and(|it| it.as_ref() == "--"));
+    let found: Option<Vec<String>> =
+        words.iter().skip(start).map(|word| network(word.as_ref())).collect();
+    found.filter(|it| !it.is_empty())
 }
 
 fn network(text: &str) -> Option<String> {
-    let (ip, prefix) = match text.split_once('/') {
-        Some((ip, prefix)) => (ip, Some(prefix)),
-        None => (text, None),
-    };
+    let (ip, prefix) = text.split_once('/').unwrap_or((text, ""));
     let ip: IpAddr = ip.parse().ok()?;
-    let (bits, width): (u128, u32) = match ip {
-        IpAddr::V4(ip) => (ip.to_bits().into(), 32),
-        IpAddr::V6(ip) => (ip.to_bits(), 128),
-    };
-    let length: u32 = match prefix {
-        None => width,
-        Some(prefix) => match (prefix.parse(), prefix.parse::<std::net::Ipv4Addr>()) {
-            (Ok(length), _) if length <= width => length,
-            // A mask in place of a length: ones, then zeros.
-            (_, Ok(mask)) if width == 32 => {
-                let length = mask.to_bits().leading_ones();
-                (mask.to_bits().count_ones() == length).then_some(length)?
-            }
-            _ => return None,
-        },
-    };
-    let hosts = width - length;
-    let base = bits.checked_shr(hosts).unwrap_or(0).checked_shl(hosts).unwrap_or(0);
+    let width = if ip.is_ipv4() { 32 } else { 128 };
+    // A mask in place of a length: ones, then zeros.
+    let mask = prefix.parse::<Ipv4Addr>().ok().map(Ipv4Addr::to_bits).filter(|_| width == 32);
+    let of_mask = mask.filter(|it| it.leading_ones() == it.count_ones()).map(u32::leading_ones);
+    let length = if prefix.is_empty() { width } else { prefix.parse().ok().or(of_mask)? };
+    let hosts = width.checked_sub(length)?;
     let base: IpAddr = match ip {
-        IpAddr::V4(_) => std::net::Ipv4Addr::from_bits(u32::try_from(base).ok()?).into(),
-        IpAddr::V6(_) => std::net::Ipv6Addr::from_bits(base).into(),
+        IpAddr::V4(ip) => (ip & Ipv4Addr::from(u32::MAX.checked_shl(hosts).unwrap_or(0))).into(),
+        IpAddr::V6(ip) => (ip & Ipv6Addr::from(u128::MAX.checked_shl(hosts).unwrap_or(0))).into(),
     };
     Some(format!("{base}/{length}"))
 }
 
 /// Whether each of these networks is part of one of the others.
 fn is_within(networks: &[String], others: &[String]) -> bool {
-    let length = |it: &str| it.rsplit_once('/').and_then(|(_, length)| length.parse::<u32>().ok());
     let is_part = |inner: &String, outer: &String| {
-        let base = inner.split('/').next().unwrap_or_default();
-        let wider = length(outer).filter(|it| length(inner).is_some_and(|own| own >= *it));
-        wider.is_some_and(|it| network(&format!("{base}/{it}")).as_ref() == Some(outer))
+        let [(base, own), (_, wider)] =
+            [inner, outer].map(|it| it.split_once('/').unwrap_or_default());
+        own.parse::<u32>().ok() >= wider.parse().ok()
+            && network(&format!("{base}/{wider}")).as_ref() == Some(outer)
     };
     networks.iter().all(|inner| others.iter().any(|outer| is_part(inner, outer)))
 }
 
 fn toml_list(networks: &[String]) -> String {
-    let mut sorted: Vec<String> = Vec::new();
-    for network in networks {
-        if !sorted.contains(network) {
-            sorted.push(network.clone());
-        }
-    }
-    tls::toml_list(&sorted)
+    let mut seen = BTreeSet::new();
+    let distinct: Vec<&String> = networks.iter().filter(|it| seen.insert(*it)).collect();
+    tls::toml_list(&distinct)
 }
 
 #[cfg(test)]

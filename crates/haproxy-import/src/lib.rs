@@ -7,9 +7,10 @@
 //! `names`, `sentinels`, `clients`, `admin`, `tls` and `settings` (the new configuration as data),
 //! and `render` (TOML). Contents of certificates are not read.
 //!
-//! Two rules decide what is refused. A configuration that could lead clients to another dataset, or
-//! that drops encryption, is never written by default: it needs a flag that names the decision. A
-//! line that is merely unknown is reported and ignored, since the next haproxy has more keywords.
+//! Two rules decide what is refused. A configuration that could lead clients to another dataset,
+//! drops encryption, or admits clients that haproxy turns away by their address is never written by
+//! default. A line that is merely unknown is reported and ignored, since the next haproxy has more
+//! keywords.
 //!
 //! `.if` blocks, Lua and HTTP are not evaluated. haproxy's way to find the master is not converted,
 //! because the sentinels replace it.
