@@ -24,7 +24,8 @@ start](quickstart.md#with-a-configuration-file) has a small file that suits most
 - Durations are written `\"250ms\"`, `\"5s\"`, `\"10m\"`.
 - There may be several `[[service]]` tables, one for each master. They share the connections to
   their sentinels.
-- A reload applies all keys except those marked *restart*, also to established sessions.
+- A reload applies all keys except those marked *restart*, also to established sessions; a client
+  that waits keeps its `hold_timeout`.
 - `--set shutdown.drain_timeout=30s` sets any key that has no flag of its own, except passwords.
 ";
 
