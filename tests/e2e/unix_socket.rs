@@ -332,3 +332,18 @@ fn check_refuses_an_ipv4_address_in_the_form_of_ipv6() {
         "{code:?} {text}"
     );
 }
+
+/// The start ends if one of them is missing.
+#[test]
+fn check_warns_of_missing_folders_of_the_process() {
+    for setting in ["admin.control_socket=/nowhere/a/control.sock", "process.state_dir=/nowhere/a"]
+    {
+        let mut command = Command::new(PROGRAM);
+        let output = command
+            .args(["check", "--sentinel", "s", "--set", "admin.control=true", "--set", setting])
+            .output()
+            .expect("pointsman check");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(text.contains("the folder /nowhere/a does not exist here"), "{setting}: {text}");
+    }
+}

@@ -54,7 +54,7 @@ pub(super) fn warnings(settings: &Settings) -> Vec<Finding> {
     let mut findings = Vec::new();
     for service in &settings.services {
         let mut note = noting(service, &mut findings);
-        missing_folders(service, &mut note);
+        missing_folders(service, &LISTEN, &mut note);
         tls_clients::warn(service, &mut note);
         if let Some(Value::Endpoints(sentinels)) = service.value("service.sentinels") {
             let mut sorted = sentinels.clone();
@@ -75,6 +75,7 @@ pub(super) fn warnings(settings: &Settings) -> Vec<Finding> {
             }
         }
     }
+    missing_folders(&settings.process, &SOCKETS, &mut noting(&settings.process, &mut findings));
     findings
 }
 
@@ -132,11 +133,16 @@ fn check_service(service: &SettingMap, damaged: bool, findings: &mut Vec<Finding
 
 /// Warns of missing folders of Unix sockets. It is not a fault, because the configuration may be
 /// checked on another machine.
-fn missing_folders(service: &SettingMap, note: &mut Note<'_>) {
-    for key in LISTEN {
-        let Some(Value::Listen(addrs)) = service.value(key) else { continue };
-        for folder in
-            addrs.iter().filter_map(|addr| addr.unix()?.parent()).filter(|folder| !folder.is_dir())
+fn missing_folders(values: &SettingMap, keys: &[&str], note: &mut Note<'_>) {
+    for key in keys {
+        let addrs = match values.value(key) {
+            Some(Value::Listen(addrs)) => addrs.clone(),
+            _ => socket(values, key).into_iter().collect(),
+        };
+        for folder in addrs
+            .iter()
+            .filter_map(|addr| addr.unix()?.parent())
+            .filter(|folder| !folder.join(".").is_dir())
         {
             let what = format!("the folder {} does not exist here", folder.display());
             let remedy =
@@ -242,18 +248,24 @@ const LISTEN: [&str; 6] = [
     TLS_LISTEN[2],
 ];
 
+/// The keys of the process that lead to a Unix socket.
+const SOCKETS: [&str; 2] = ["admin.control_socket", "process.state_dir"];
+
+/// The Unix socket of one of [`SOCKETS`].
+fn socket(process: &SettingMap, key: &str) -> Option<ListenAddr> {
+    let path = Path::new(process.text(key)?);
+    let is_folder = key == "process.state_dir";
+    Some(ListenAddr::Unix(if is_folder { path.join(TAKEOVER_SOCKET) } else { path.to_owned() }))
+}
+
 /// Reports listen addresses that conflict. A wildcard conflicts with every address of its family
 /// and port; `[::]` does not conflict with IPv4, which is left to an IPv4 address if there is one.
 fn check_addresses(settings: &Settings, findings: &mut Vec<Finding>) {
     let services = settings.services.iter().flat_map(|service| LISTEN.map(|key| (service, key)));
-    let mut taken: Vec<(ListenAddr, Origin, &str)> = Vec::new();
     let process = &settings.process;
-    for key in ["admin.control_socket", "process.state_dir"] {
-        let Some(path) = process.text(key).map(Path::new) else { continue };
-        let path =
-            if key == "process.state_dir" { path.join(TAKEOVER_SOCKET) } else { path.to_owned() };
-        taken.push((ListenAddr::Unix(path), process.origin(key), key));
-    }
+    let socket = |key: &'static str| Some((socket(process, key)?, process.origin(key), key));
+    let mut taken: Vec<(ListenAddr, Origin, &str)> =
+        SOCKETS.into_iter().filter_map(socket).collect();
     let admin = ["admin.listen", "admin.read_only_listen"].map(|key| (&settings.process, key));
     for (values, key) in services.chain(admin) {
         let Some(Value::Listen(addrs)) = values.value(key) else { continue };
