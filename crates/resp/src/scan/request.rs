@@ -61,6 +61,9 @@ pub(crate) struct RequestScanner {
     last: Option<Class>,
 }
 
+/// Bytes that are not a request.
+pub(crate) const NO_REQUEST: &[u8] = b"*1\r\n!\r\n";
+
 impl RequestScanner {
     pub(crate) fn new() -> Self {
         Self {
@@ -184,6 +187,15 @@ impl RequestScanner {
                 }
                 RequestState::Inline => return self.read_inline(input, limits),
             }
+        }
+    }
+
+    /// A few bytes that are invalid for the same reason as those that were read last.
+    pub(crate) fn as_invalid(&self, limits: &Bounds) -> &'static [u8] {
+        match self.state {
+            RequestState::Count => b"*x\r\n",
+            RequestState::Inline if self.left <= limits.inline_bytes => b"\"\r\n",
+            _ => NO_REQUEST,
         }
     }
 

@@ -7,13 +7,14 @@
 //!
 //! Bytes that are no request are not forwarded: the server gets other bytes that are none, answers
 //! with its error and closes. Nothing is read from the client after that. The beginning of a line
-//! that is longer than the caller can hold is treated in the same way.
+//! that is longer than the caller can hold is treated in the same way. The error names the client's
+//! mistake if a few bytes can repeat it.
 
 use crate::commands::refused::{Decision, RefusalRules, RefusedCommand};
 use crate::scan::bulk::MAX_BULK_LEN;
 use crate::scan::frame_runs;
 use crate::scan::limits::{Bounds, Limits};
-use crate::scan::request::{RequestScan, RequestScanner};
+use crate::scan::request::{NO_REQUEST, RequestScan, RequestScanner};
 use crate::scan::stack::MAX_ELEMENTS;
 
 /// The longest refused request that is kept until it is complete.
@@ -50,11 +51,10 @@ pub struct Screened {
 }
 
 impl Screened {
-    /// Appends bytes that are not a request in place of the client's. If the server has seen the
-    /// beginning of the request, they stand where a header has to.
-    fn break_off(&mut self, begun: bool) {
+    /// Appends bytes that are not a request in place of the client's.
+    fn break_off(&mut self, instead: &[u8]) {
         self.broken = true;
-        self.bytes.extend_from_slice(if begun { b"!\r\n" } else { b"*1\r\n!\r\n" });
+        self.bytes.extend_from_slice(instead);
     }
 }
 
@@ -154,7 +154,7 @@ impl Screen {
             self.held = Vec::new();
             if self.fate == Fate::Undecided {
                 self.fate = Fate::Broken;
-                output.change().break_off(false);
+                output.change().break_off(NO_REQUEST);
             }
         }
         output.changed
@@ -173,11 +173,13 @@ impl Screen {
         let piece = before.get(..before.len() - input.len()).unwrap_or(before);
         let ended = matches!(scan, RequestScan::Request(..) | RequestScan::Empty);
         if scan == RequestScan::Invalid {
-            let begun = self.fate == Fate::Passes;
-            if begun {
+            let mut instead = self.scanner.as_invalid(bounds);
+            if self.fate == Fate::Passes {
                 output.pass(piece);
+                // The server has seen the beginning of the request, and expects a header.
+                instead = b"!\r\n";
             }
-            output.change().break_off(begun);
+            output.change().break_off(instead);
             self.held = Vec::new();
             self.fate = Fate::Broken;
             return;
@@ -225,7 +227,7 @@ impl Screen {
             Decision::Wait if ended => {
                 self.fate = Fate::Broken;
                 self.held = Vec::new();
-                output.change().break_off(false);
+                output.change().break_off(NO_REQUEST);
             }
             Decision::Pass => {
                 self.fate = Fate::Passes;
@@ -361,16 +363,23 @@ mod tests {
     #[test]
     fn forwards_nothing_after_what_is_no_request() {
         let publish = encode(&[b"PUBLISH", b"__sentinel__:hello", b"m"]);
-        for broken in
-            [&b"GET \"k\r\n"[..], b"GET a\0b\r\n", b"*1\r\n:1\r\n", b"*03\r\n", b"*1\r\n$-1\r\n"]
-        {
+        for (broken, instead) in [
+            (&b"GET \"k\r\n"[..], &b"\"\r\n"[..]),
+            (b"GET a\0b\r\n", b"\"\r\n"),
+            (b"*03\r\n", b"*x\r\n"),
+            (b"*2147483647\r\n", b"*x\r\n"),
+            (b"*1\r\n:1\r\n", b"*1\r\n!\r\n"),
+            (b"*1\r\n$-1\r\n", b"*1\r\n!\r\n"),
+            (&[b'x'; 65_537], b"*1\r\n!\r\n"),
+        ] {
             let all = [broken, &publish, b"PUBLISH __sentinel__:hello x\r\n"].concat();
             for size in [1, 7, all.len()] {
                 let (forwarded, refused, is_broken) =
                     forward(&mut ledger(DEFAULT), all.chunks(size));
                 assert!(is_broken && refused.is_empty(), "{broken:?}");
                 let has = |text: &[u8]| forwarded.windows(text.len()).any(|it| it == text);
-                assert!(!has(b"PUBLISH") && !has(b"hello") && forwarded.ends_with(b"!\r\n"));
+                assert!(!has(b"PUBLISH") && !has(b"hello"));
+                assert_eq!(forwarded, instead, "{:?}", &broken[..4]);
             }
         }
     }
