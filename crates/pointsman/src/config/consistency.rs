@@ -139,11 +139,8 @@ fn missing_folders(values: &SettingMap, keys: &[&str], note: &mut Note<'_>) {
             Some(Value::Listen(addrs)) => addrs.clone(),
             _ => socket(values, key).into_iter().collect(),
         };
-        for folder in addrs
-            .iter()
-            .filter_map(|addr| addr.unix()?.parent())
-            .filter(|folder| !folder.join(".").is_dir())
-        {
+        let folders = addrs.iter().filter_map(|addr| addr.unix()?.parent());
+        for folder in folders.filter(|folder| !folder.join(".").is_dir()) {
             let what = format!("the folder {} does not exist here", folder.display());
             let remedy =
                 "create it before the start, for example with RuntimeDirectory= in a systemd unit";

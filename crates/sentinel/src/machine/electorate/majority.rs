@@ -234,10 +234,10 @@ impl Electorate {
         self.is_majority(&ours.map(|(id, ..)| id).collect())
     }
 
-    /// Whether every trusted member reports, by its own list, that it cannot reach a majority of the
-    /// sentinels; if it reaches most of the configured ones, that a majority is out of its reach,
-    /// and could replace the master there. `None` if no view says anything about it: in TILT the
-    /// count means nothing.
+    /// Whether every trusted member reports, by its own list, that it cannot reach a majority of
+    /// the sentinels; if it reaches most of the configured ones, that a majority is out of its
+    /// reach, and could replace the master there. `None` if no view says anything about it: in
+    /// TILT the count means nothing.
     ///
     /// There are no more configured sentinels than addresses of them, whatever former ones are
     /// listed. Learned ones count once they have answered: anybody may have announced others.
