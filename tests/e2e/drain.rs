@@ -156,27 +156,38 @@ fn ends_sessions_at_failover_during_drain() {
     assert_ne!(cluster.master().addr(), old);
 }
 
+/// A client whose request was never forwarded is told so, a new one and an established one: without
+/// that, it would not know whether to send it again.
 #[test]
 fn cuts_endless_hold_at_the_deadline() {
     let cluster = small();
     let pointsman =
         started(&cluster, &format!("{AT_ONCE}drain_spread = \"0s\"\ndrain_timeout = \"2s\""));
+    let mut established = pointsman.client();
+    assert!(established.cmd(&["PING"]).is_ok());
     cluster.sentinels()[0].kill();
     cluster.nodes()[0].kill();
-    let mut held = Client::connect_within(pointsman.addr(), PATIENCE).expect("a connection");
-    held.send(&encode(&["PING"])).expect("send");
-    wait_until("the client to be held", PATIENCE, || {
-        metric(&pointsman, "pointsman_sessions_waiting{service=\"mymaster\"}") == Some(1.0)
+    let new = Client::connect_within(pointsman.addr(), PATIENCE).expect("a connection");
+    let mut held = [established, new];
+    held.iter_mut().for_each(|client| client.send(&encode(&["SET", "k", "v"])).expect("send"));
+    wait_until("the clients to be held", PATIENCE, || {
+        metric(&pointsman, "pointsman_sessions_waiting{service=\"mymaster\"}") == Some(2.0)
     });
     let begin = Instant::now();
     pointsman.sigterm();
+    for client in &mut held {
+        client.set_timeout(PATIENCE).expect("a timeout");
+        let (reply, ending) = client.read_to_end().expect("its end");
+        let reply = String::from_utf8_lossy(&reply).into_owned();
+        assert!(reply.starts_with("-LOADING") && ending == Ending::Fin, "{reply:?} {ending:?}");
+    }
     assert_eq!(pointsman.wait_exit(PATIENCE).code(), Some(0));
     let took = begin.elapsed();
     assert!(
         took >= Duration::from_millis(1900) && took < Duration::from_secs(10),
         "it took {took:?}"
     );
-    assert!(held.read_to_end().is_ok());
+    assert!(pointsman.process().log().contains("\"cut\":2"), "{}", pointsman.process().tail());
 }
 
 /// A client in the middle of a request gets its reply, also if its service shares connections.

@@ -73,6 +73,13 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
             && self.ledger.owed() == 0
     }
 
+    /// Whether a session that ends for this reason was held: its requests were not forwarded
+    /// because there is no master.
+    fn is_held_at(&self, reason: EndReason) -> bool {
+        let is_cut = reason == EndReason::Cut && !self.target.accepts_requests();
+        is_cut || reason == EndReason::HoldTimeout
+    }
+
     /// Whether nothing of the waiting requests was forwarded, and no reply is owed that would have
     /// to come first.
     fn can_be_refused(&self) -> bool {
@@ -243,7 +250,7 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
         } else if may_continue && self.can_be_carried() {
             let unsent = self.take_unsent();
             Some(Left::State(self.take_state(unsent, lost), None))
-        } else if reason == EndReason::HoldTimeout && self.can_be_refused() {
+        } else if self.is_held_at(reason) && self.can_be_refused() {
             let transaction = self.ledger.session_state() == SessionState::Transaction;
             Some(Left::Refused(Refused { unsent: self.take_unsent(), transaction }))
         } else if reason == EndReason::ClientClosed && self.leaves_clean() {

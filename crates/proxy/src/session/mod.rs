@@ -103,6 +103,15 @@ impl From<EndReason> for SessionEnd {
     }
 }
 
+impl SessionEnd {
+    /// Whether its client is sent anything more. A client that is cut hears that the requests which
+    /// it waits for were never forwarded: it may send them again.
+    fn reaches_client(&self) -> bool {
+        let has_waiting = self.refused.as_ref().is_some_and(|it| !it.unsent.is_empty());
+        self.reason.reaches_client() || (self.reason == EndReason::Cut && has_waiting)
+    }
+}
+
 /// What a session does next.
 enum Next {
     Connect(Box<Why>),
@@ -146,7 +155,8 @@ impl Session {
             Next::Rest(rest) => continue_as(resting(self, client, rest)),
             // As most sessions end: nothing has to be waited for. It is recorded before its client
             // can see the end.
-            Next::Close(SessionEnd { reason, .. }) if !reason.reaches_client() => {
+            Next::Close(end) if !end.reaches_client() => {
+                let reason = end.reason;
                 self.end(reason);
                 // Some libraries wait for the answer when they close a TLS session.
                 if reason == EndReason::ClientClosed {

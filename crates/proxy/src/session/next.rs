@@ -35,7 +35,7 @@ impl Session {
             }
             Some(Left::Refused(refused)) => {
                 // Nothing is undelivered but our last push.
-                let (reason, refused) = (EndReason::HoldTimeout, Some(refused));
+                let (reason, refused) = (stop.reason(), Some(refused));
                 let end =
                     SessionEnd { reason, undelivered: Vec::new(), refused, push: undelivered };
                 Next::Close(self.not_continued(end))

@@ -54,7 +54,10 @@ pub(crate) async fn refuse(
     is_new: bool,
 ) -> Vec<u8> {
     let why = match reason {
-        EndReason::HoldTimeout | EndReason::DialFailed | EndReason::TargetTlsFailed => NO_MASTER,
+        EndReason::HoldTimeout
+        | EndReason::DialFailed
+        | EndReason::TargetTlsFailed
+        | EndReason::Cut => NO_MASTER,
         EndReason::ResourcesExhausted => EXHAUSTED,
         EndReason::NoReplica => NO_REPLICA,
         _ => return Vec::new(),
