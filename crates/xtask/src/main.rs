@@ -142,10 +142,11 @@ fn test(args: &[OsString]) -> Result<ExitCode, String> {
     let given = steps::with_separator(std::env::args_os(), "test", args);
     let mut all = vec![steps::test(&given)];
     if given.is_empty() {
-        bench::build_ahead();
         all.extend([steps::instructions(), steps::deploy()]);
     }
-    Ok(finish(&steps::run(&all)))
+    let outcome = steps::run(&all);
+    println!("{}", steps::closing(&outcome));
+    Ok(steps::code(&outcome))
 }
 
 /// Prints the time of each step and the result.

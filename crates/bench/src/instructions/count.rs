@@ -8,7 +8,7 @@
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::load::{Loader, Workload};
@@ -79,7 +79,8 @@ fn alone(program: &Path, case: &str, times: u32) -> Result<u64, String> {
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
         .arg(program)
         .arg(case)
-        .arg(times.to_string());
+        .arg(times.to_string())
+        .stdin(Stdio::null());
     let output = command.output().map_err(|error| format!("valgrind: {error}"))?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     if !output.status.success() {

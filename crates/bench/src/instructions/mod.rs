@@ -13,16 +13,15 @@
 mod budget;
 mod count;
 
-use std::path::PathBuf;
+use std::fs;
 use std::process::ExitCode;
 use std::time::Instant;
-use std::{fs, thread};
 
 use clap::Args;
 use setup::{build, cargo, files, install, seconds};
 
+use super::machine;
 use super::raw::benches;
-use super::{machine, priority};
 use budget::Budgets;
 use count::Case;
 
@@ -34,17 +33,6 @@ pub(crate) struct InstructionsOptions {
     record: bool,
 }
 
-fn build() -> Result<[PathBuf; 2], String> {
-    build::examples([("pointsman-resp", "count"), ("pointsman-proxy", "fixed")])
-}
-
-/// Builds what is counted, with what other work leaves of the cores. To be called early: the tests
-/// mostly wait.
-pub fn build_ahead() {
-    // If it fails, counting builds again, and says why.
-    thread::spawn(|| priority::give_way().and_then(|()| build()));
-}
-
 /// Counts; success if nothing is over its budget, or if it was recorded.
 ///
 /// # Errors
@@ -52,7 +40,7 @@ pub fn build_ahead() {
 pub(crate) fn run(options: &InstructionsOptions) -> Result<ExitCode, String> {
     install::for_instructions()?;
     let start = Instant::now();
-    let programs = build()?;
+    let programs = build::examples([("pointsman-resp", "count"), ("pointsman-proxy", "fixed")])?;
     let file = benches().join("instructions.json");
     let mut budgets = Budgets::read(&fs::read_to_string(&file).unwrap_or_default())?;
     let compiler = machine::said(cargo().arg("--version")).unwrap_or_default();
@@ -72,7 +60,10 @@ pub(crate) fn run(options: &InstructionsOptions) -> Result<ExitCode, String> {
     }
     if options.record {
         files::write(&file, budgets.text()?)?;
-        println!("Recorded in benches/instructions.json; commit it with its cause.");
+        println!(
+            "Recorded in benches/instructions.json; commit it with the change that it belongs to."
+        );
+        return Ok(ExitCode::SUCCESS);
     }
     println!("Counted in {}.", seconds(start.elapsed()));
     if over == 0 {

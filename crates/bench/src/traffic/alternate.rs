@@ -63,7 +63,8 @@ pub(crate) struct AlternateOptions {
 /// # Errors
 /// A message for people, if it cannot start, or if a request fails.
 pub(crate) fn run(options: &AlternateOptions) -> Result<ExitCode, String> {
-    let flows = options.only.iter().copied().map(flow).collect::<Result<Vec<_>, _>>()?;
+    let flows: Vec<(Row, Flow)> =
+        options.only.iter().copied().map(flow).collect::<Result<_, _>>()?;
     if options.with == Peer::Direct {
         return Err("there is no proxy to measure in `direct`; choose another `--with`".to_owned());
     }
