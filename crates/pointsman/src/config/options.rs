@@ -48,7 +48,7 @@ section! {
         /// The section replicas defines which replicas are eligible. A client stays on the replica
         /// that had the fewest clients of this process when it connected. Requires verify = "role".
         replica_listen: Vec<ListenAddr> = ValueKind::Listen, Some(""), Live;
-        /// Addresses on which clients reach any live sentinel; none by default.
+        /// Addresses on which clients reach any live configured sentinel; none by default.
         ///
         /// For clients that support Sentinel: they get the addresses of Redis itself and bypass
         /// Pointsman for their data. A client stays on one sentinel; if that fails, the connection
