@@ -53,6 +53,8 @@ pub struct DiscoverySnapshot {
     pub spare_replicas: Option<i32>,
     /// The size of the electorate and of a majority.
     pub quorum: (usize, usize),
+    /// Fewer sentinels are configured than a failover needs: learned ones have to be trusted.
+    pub depends_on_learned: bool,
     /// Every sentinel with an existing or wanted connection.
     pub sentinels: Vec<SentinelSnapshot>,
     /// Every watched redis node.
@@ -231,6 +233,7 @@ impl DiscoverySnapshot {
             minority: false,
             spare_replicas: None,
             quorum,
+            depends_on_learned: false,
             sentinels: Vec::new(),
             nodes: Vec::new(),
             replicas: None,

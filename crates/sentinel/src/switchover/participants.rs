@@ -34,17 +34,15 @@ pub(super) fn select_participants(
         .ok_or(SwitchoverError::Unsettled)?;
     let agree = |it: &&SentinelSnapshot| it.up && it.member && !it.disagrees && it.view.is_some();
     let mut sentinels: Vec<&SentinelSnapshot> = seen.sentinels.iter().filter(agree).collect();
+    let (mut members, mut majority) = seen.quorum;
     // Anybody who may publish may have announced the others: they get no password and no order, and
-    // their number does not matter. A single configured sentinel depends on them.
-    let is_configured = |it: &&SentinelSnapshot| it.origin == Admission::Configured;
-    let configured = seen.sentinels.iter().filter(is_configured).count();
-    let (members, majority) = match configured {
-        0 | 1 => seen.quorum,
-        _ => {
-            sentinels.retain(is_configured);
-            (configured, configured / 2 + 1)
-        }
-    };
+    // their number does not matter.
+    if !seen.depends_on_learned {
+        let is_configured = |it: &&SentinelSnapshot| it.origin == Admission::Configured;
+        sentinels.retain(is_configured);
+        members = seen.sentinels.iter().filter(is_configured).count();
+        majority = members / 2 + 1;
+    }
     if sentinels.len() < majority.max(1) {
         return Err(SwitchoverError::Refused(format!(
             "only {} of {members} sentinels are reachable and name the current master; {majority} \
@@ -252,15 +250,17 @@ mod tests {
     /// A client that may publish can announce any number of sentinels, with any identity.
     #[test]
     fn asks_no_learned_sentinel_beside_configured_ones() {
-        let ports = |configured: usize| {
+        let asked = |configured: usize, depends_on_learned: bool| {
             let mut seen = seen(&[]);
-            seen.quorum = (9, 5);
+            (seen.quorum, seen.depends_on_learned) = ((3, 2), depends_on_learned);
             for it in seen.sentinels.iter_mut().skip(configured) {
                 it.origin = Admission::Learned;
             }
             select_participants(&seen).map(|it| it.sentinels.len())
         };
-        assert_eq!([ports(3), ports(2)], [Ok(3), Ok(2)]);
-        assert!(matches!(ports(1), Err(SwitchoverError::Refused(_))), "one depends on the others");
+        let alone = [3, 2, 1].map(|configured| asked(configured, false));
+        assert_eq!(alone, [Ok(3), Ok(2), Ok(1)], "also beside a single one, whose quorum is 1");
+        assert!(matches!(asked(0, false), Err(SwitchoverError::Refused(_))));
+        assert_eq!(asked(1, true), Ok(3), "one of three depends on the others");
     }
 }

@@ -151,6 +151,7 @@ impl ServiceRuntime {
             minority: self.machine.is_minority(),
             spare_replicas: self.machine.spare_replicas(),
             quorum: self.machine.quorum(),
+            depends_on_learned: self.machine.depends_on_learned(),
             sentinels: sentinels.collect(),
             nodes: nodes.collect(),
             replicas: self.replica_publisher.as_ref().map(ReplicaPublisher::snapshot),
