@@ -77,7 +77,7 @@ pub use history::Trust;
 use hold::Hold;
 pub use messages::{Commit, MachineAction, MachineEvent, Warning};
 use minority::Reach;
-use nodes::NodeTable;
+use nodes::{MAX_NODES, NodeTable};
 use override_order::Orders;
 pub use override_order::{
     FollowOrder, FollowRefusal, Followed, Override, OverrideEnd, OverrideNews,
@@ -318,6 +318,11 @@ impl Machine {
             committed.into_iter().chain(named.iter().flatten()).chain(&listed).collect();
         let mut replicas = self.other_names();
         replicas.extend(self.succession.children().cloned());
+        if self.committed.is_none() {
+            // A replica that was promoted since is a child as soon as its parent is committed, and
+            // its leader, which names it, lists it no more.
+            replicas.extend(self.nodes.iter().map(|(addr, _)| addr.clone()).take(MAX_NODES));
+        }
         // In a doubt the replicas may know what sentinels that do not answer cannot say, and they
         // serve readers while the sentinels are silent.
         if self.is_in_grave_doubt() || !self.electorate.majority_answers() {

@@ -77,6 +77,27 @@ fn starts_closed_to_parent_of_a_promoted_replica() {
 }
 
 #[test]
+fn starts_closed_to_parent_although_few_list_the_child() {
+    for (is_reset, is_heard) in [(false, true), (true, true), (false, false)] {
+        let mut rig = Rig::new();
+        rig.disconnects(3).fails('A', ProbeFailure::Unreachable).run(500);
+        rig.promotes('B').run(if is_heard { 200 } else { 0 });
+        rig.names(2, 'B', 6).run(10);
+        if is_reset {
+            rig.change(1, |view| view.replicas.clear());
+        }
+        rig.run(300);
+        rig.nodes.insert('A', master('A', "history-1", ""));
+        rig.run(200);
+        assert_eq!(rig.outcomes_untimed(), ["commit A@5 majority"]);
+        assert!(rig.machine.is_holding(), "{is_reset}: {:?}", rig.machine.state());
+        rig.all_name('B', 6).run(1100);
+        assert_eq!(rig.outcomes_untimed(), ["commit A@5 majority", "commit B@6 majority"]);
+        assert!(!rig.machine.is_holding());
+    }
+}
+
+#[test]
 fn starts_closed_while_a_failover_is_in_progress() {
     let mut rig = Rig::new();
     rig.change(1, |view| view.failing_over = true).run(500);
