@@ -27,6 +27,7 @@ mod verify;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
+use std::time::Instant;
 
 use clap::{Parser, Subcommand};
 use setup::install;
@@ -136,23 +137,23 @@ fn test(args: &[OsString]) -> Result<ExitCode, String> {
         _ => {}
     }
     install_for_tests()?;
+    let start = Instant::now();
     if first == Some("--quick") {
-        return Ok(finish(&steps::run(&steps::quick())));
+        return Ok(finish(&steps::run(&steps::quick()), start));
     }
     let given = steps::with_separator(std::env::args_os(), "test", args);
-    let mut all = vec![steps::test(&given)];
+    let mut outcome = steps::run(&[steps::test(&given)]);
     if given.is_empty() {
-        all.extend([steps::instructions(), steps::deploy()]);
+        // Neither measures time.
+        outcome.extend(steps::run_both(&steps::instructions(), &steps::deploy()));
     }
-    let outcome = steps::run(&all);
-    println!("{}", steps::closing(&outcome));
-    Ok(steps::code(&outcome))
+    Ok(finish(&outcome, start))
 }
 
 /// Prints the time of each step and the result.
-fn finish(outcome: &[steps::Outcome]) -> ExitCode {
+fn finish(outcome: &[steps::Outcome], start: Instant) -> ExitCode {
     println!("{}", steps::table(outcome));
-    println!("{}", steps::closing(outcome));
+    println!("{}", steps::closing(outcome, start.elapsed()));
     steps::code(outcome)
 }
 
@@ -167,9 +168,10 @@ fn install_for_tests() -> Result<(), String> {
 fn ci(offline: bool) -> Result<ExitCode, String> {
     install_for_tests()?;
     let has_deny = harness::find_in_path("cargo-deny").is_some();
+    let start = Instant::now();
     let outcome = steps::run(&steps::ci(offline, has_deny));
     for line in steps::left_out(offline, has_deny) {
         println!("{line}");
     }
-    Ok(finish(&outcome))
+    Ok(finish(&outcome, start))
 }

@@ -1,7 +1,8 @@
 //! Runs commands one after the other, each announced and timed, and summarises the results.
 
 use std::ffi::{OsStr, OsString};
-use std::process::ExitCode;
+use std::panic::resume_unwind;
+use std::process::{ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use setup::build::FAST_PROPERTIES;
@@ -147,51 +148,51 @@ pub(crate) fn with_separator(
 
 /// Runs all steps, also after one has failed, so that one run reports everything.
 pub(crate) fn run(steps: &[Step]) -> Vec<Outcome> {
-    steps
-        .iter()
-        .map(|step| {
-            println!(
-                "── {}: cargo {}",
-                step.title,
-                step.args.join(OsStr::new(" ")).to_string_lossy()
-            );
-            let start = Instant::now();
-            let status = cargo().args(&step.args).envs(step.env.clone()).status();
-            if let Err(error) = &status {
-                eprintln!("cargo could not be started: {error}");
-            }
-            let outcome = Outcome {
-                title: step.title,
-                passed: status.is_ok_and(|status| status.success()),
-                took: start.elapsed(),
-            };
-            println!(
-                "── {} {} in {}\n",
-                step.title,
-                verdict(outcome.passed),
-                seconds(outcome.took)
-            );
-            outcome
-        })
-        .collect()
+    steps.iter().map(|step| run_one(step, Stdio::inherit)).collect()
+}
+
+/// Runs `other` while `step` runs, and prints what it wrote when it has ended.
+pub(crate) fn run_both(step: &Step, other: &Step) -> [Outcome; 2] {
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| run_one(other, Stdio::piped));
+        let outcome = run_one(step, Stdio::inherit);
+        [outcome, other.join().unwrap_or_else(|panic| resume_unwind(panic))]
+    })
+}
+
+fn run_one(step: &Step, stdio: fn() -> Stdio) -> Outcome {
+    let args = step.args.join(OsStr::new(" "));
+    println!("── {}: cargo {}", step.title, args.to_string_lossy());
+    let start = Instant::now();
+    let mut cargo = cargo();
+    cargo.args(&step.args).envs(step.env.clone()).stdout(stdio()).stderr(stdio());
+    let passed = match cargo.output() {
+        Ok(output) => {
+            let wrote = [output.stdout, output.stderr].concat();
+            print!("{}", String::from_utf8_lossy(&wrote));
+            output.status.success()
+        }
+        Err(error) => {
+            eprintln!("cargo could not be started: {error}");
+            false
+        }
+    };
+    let outcome = Outcome { title: step.title, passed, took: start.elapsed() };
+    println!("── {} {} in {}\n", step.title, verdict(passed), seconds(outcome.took));
+    outcome
 }
 
 /// One line per step.
 pub(crate) fn table(outcomes: &[Outcome]) -> String {
-    let line = |outcome: &Outcome| {
-        format!(
-            "  {:<10} {:<7} {:>9}\n",
-            outcome.title,
-            verdict(outcome.passed),
-            seconds(outcome.took)
-        )
+    let line = |it: &Outcome| {
+        format!("  {:<10} {:<7} {:>9}\n", it.title, verdict(it.passed), seconds(it.took))
     };
     outcomes.iter().map(line).collect()
 }
 
 /// The last line.
-pub(crate) fn closing(outcomes: &[Outcome]) -> String {
-    let took = seconds(outcomes.iter().map(|outcome| outcome.took).sum());
+pub(crate) fn closing(outcomes: &[Outcome], took: Duration) -> String {
+    let took = seconds(took);
     let failed: Vec<&str> =
         outcomes.iter().filter(|outcome| !outcome.passed).map(|outcome| outcome.title).collect();
     match (failed.as_slice(), outcomes) {
@@ -274,11 +275,12 @@ mod tests {
 
     #[test]
     fn names_failed_steps_in_the_last_line() {
-        let outcome = |title, passed| Outcome { title, passed, took: Duration::from_millis(1500) };
-        assert_eq!(closing(&[outcome("test", true)]), "All tests passed in 1.5 s.");
+        let took = Duration::from_millis(1500);
+        let outcome = |title, passed| Outcome { title, passed, took };
+        assert_eq!(closing(&[outcome("test", true)], took), "All tests passed in 1.5 s.");
         assert_eq!(
-            closing(&[outcome("lint", false), outcome("doc", true)]),
-            "FAILED after 3.0 s: lint."
+            closing(&[outcome("lint", false), outcome("doc", true)], took),
+            "FAILED after 1.5 s: lint."
         );
     }
 }
