@@ -293,10 +293,32 @@ fn resumes_writes_when_the_ordered_sentinel_dies() {
         stdout(&done),
         stderr(&done)
     );
-    // The discovery machine holds for three seconds after a selection; the switchover for ten.
+    // The discovery machine holds for three seconds after a selection.
     assert!(took < Duration::from_secs(5), "{took:?}");
     assert_eq!(loads[0].counts().errors, 0, "{:?}", loads[0].errors());
     allow_promotion(&cluster, true);
+    nothing_is_lost(&mut loads, old);
+}
+
+/// As if the selected replica were gone: Sentinel waits for it until its timeout.
+#[test]
+fn resumes_writes_when_the_promotion_takes_long() {
+    let cluster = Cluster::builder().failover_timeout(PATIENCE).start();
+    let pointsman = controlled(&cluster);
+    let old = cluster.master().addr();
+    let events = Events::of_all(cluster.sentinels());
+    let mut loads = loads(&[&pointsman], 8);
+    allow_promotion(&cluster, false);
+    let order = ordered(&pointsman, &["switchover"]);
+    let selected = events.wait_for("+selected-slave", PATIENCE).at;
+    let done = order.wait_with_output().expect("the order ends");
+    assert!(!done.status.success(), "{}", stdout(&done));
+    let reason = if coordinates() { reason_when_forbidden() } else { "no new master was verified" };
+    assert!(stderr(&done).contains(reason), "{}", stderr(&done));
+    let gap = loads[0].gaps().into_iter().max_by_key(harness::Gap::length).expect("the hold");
+    let took = gap.to.saturating_duration_since(selected);
+    assert!(took < Duration::from_secs(5), "{took:?} from the selection: {}", stdout(&done));
+    assert_eq!(loads[0].counts().errors, 0, "{:?}", loads[0].errors());
     nothing_is_lost(&mut loads, old);
 }
 

@@ -386,10 +386,8 @@ impl Electorate {
 
     /// Sentinels that answer at configured addresses, know something and have no vote.
     fn configured_strangers(&self) -> impl Iterator<Item = (&MyId, &ReceivedView)> {
-        let strangers = self.by_id.iter().filter(|(_, sentinel)| sentinel.member.is_none());
-        let received = strangers
-            .filter_map(|(id, sentinel)| sentinel.received.as_ref().map(|received| (id, received)));
-        received.filter(|(_, received)| received.configured && received.knows_something())
+        let known = self.all_views().filter(|(.., it)| it.configured && it.knows_something());
+        known.filter(|(_, member, _)| !member).map(|(id, _, received)| (id, received))
     }
 
     /// Whether the configuration leads to a sentinel that no member knows and that knows no member:
@@ -399,11 +397,8 @@ impl Electorate {
     }
 
     fn received_from_members(&self) -> impl Iterator<Item = (&MyId, &ReceivedView)> {
-        self.by_id
-            .iter()
-            .filter(|(_, sentinel)| sentinel.member.is_some())
-            .filter_map(|(id, sentinel)| sentinel.received.as_ref().map(|received| (id, received)))
-            .filter(|(_, received)| received.knows_something())
+        let known = self.all_views().filter(|(_, member, it)| *member && it.knows_something());
+        known.map(|(id, _, received)| (id, received))
     }
 
     /// The unexpired first-hand views of members that know anything.
@@ -411,11 +406,20 @@ impl Electorate {
         self.received_from_members().map(|(id, received)| (id, &received.view))
     }
 
-    /// The same, limited to answers to queries sent at or after `since`.
-    pub(super) fn member_views_since(&self, since: Instant) -> impl Iterator<Item = &View> {
-        self.received_from_members()
-            .filter(move |(_, received)| received.asked_at >= since)
-            .map(|(_, received)| &received.view)
+    /// What they answered to queries sent at or after `since`.
+    fn received_since(
+        &self,
+        since: Option<Instant>,
+    ) -> impl Iterator<Item = (&MyId, &ReceivedView)> {
+        self.received_from_members().filter(move |(_, it)| since <= Some(it.asked_at))
+    }
+
+    /// The [views](Self::member_views) in answer to queries sent at or after `since`.
+    pub(super) fn member_views_since(
+        &self,
+        since: Instant,
+    ) -> impl Iterator<Item = (&MyId, &View)> {
+        self.received_since(Some(since)).map(|(id, it)| (id, &it.view))
     }
 
     /// Whether a sentinel is heard about the state of master and peers. Only configured ones are:
@@ -434,16 +438,8 @@ impl Electorate {
     /// limited to answers to queries sent at or after `since`.
     pub(super) fn trusted_views(&self, since: Option<Instant>) -> impl Iterator<Item = &View> {
         let all = self.is_trusted(false);
-        self.received_from_members()
-            .filter(move |(_, it)| it.configured || all)
-            .filter(move |(_, it)| since <= Some(it.asked_at))
-            .map(|(_, it)| &it.view)
-    }
-
-    /// The members that answered queries sent at or after `since`.
-    pub(super) fn member_ids_since(&self, since: Instant) -> BTreeSet<&MyId> {
-        let received = self.received_from_members();
-        received.filter(|(_, received)| received.asked_at >= since).map(|(id, _)| id).collect()
+        let trusted = self.received_since(since).filter(move |(_, it)| it.configured || all);
+        trusted.map(|(_, it)| &it.view)
     }
 
     /// The quorum that most of the answering configured members need for a failover, or more: one

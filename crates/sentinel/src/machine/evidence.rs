@@ -291,7 +291,8 @@ impl Machine {
         let over = |since: &Instant| now >= *since + self.rules.solo_grace;
         let stood = claim.map(|it| it.since).filter(over);
         let seen = self.succession.children.get(addr).map(|child| child.since).filter(over);
-        let asked = stood.or(seen).map(|since| self.electorate.member_ids_since(since));
+        let ids = |since| self.electorate.member_views_since(since).map(|(id, _)| id);
+        let asked = stood.or(seen).map(|since| ids(since).collect::<BTreeSet<&MyId>>());
         let objects = |(id, view): (&MyId, &View)| {
             view.addr != *addr
                 && (!elected || sees_majority(view) != Some(false))
@@ -313,7 +314,7 @@ impl Machine {
             self.electorate.member_views().filter(stands).map(|(id, _)| id).collect();
         let failing = |view: &View| view.addr == committed.addr && view.failing_over;
         let is_trusted_failing = self.electorate.trusted_views(Some(since)).any(failing);
-        let is_failing = self.electorate.member_views_since(since).any(failing);
+        let is_failing = self.electorate.member_views_since(since).any(|(_, it)| failing(it));
         let named = self.succession.children().any(|child| self.is_named_above(child));
         if named || is_trusted_failing || !self.may_decide(&standing) {
             self.succession.favoured_since = None;

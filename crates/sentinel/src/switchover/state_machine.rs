@@ -5,12 +5,12 @@
 //!                '--- only with --pause-clients ---'
 //!
 //! Following -> Lingering -> Ending
-//!          '-> LeaderLost
+//!          '-> Released
 //! ```
 //!
 //! Until the failover command everything can be revoked, and is, at the first irregularity. After
 //! it only Sentinel decides, and the hold ends with the first of: the commit, the leader's abort,
-//! the loss of the leader, the time limit. It may end before the promotion is decided, because it
+//! the loss of the leader, three seconds. It may end before the promotion is decided, because it
 //! is not what keeps writes safe from then on: once a replica is selected, the discovery machine
 //! holds by itself.
 //!
@@ -34,6 +34,9 @@ use crate::{MasterSnapshot, NodeAddr, Pause};
 const CATCH_UP: Duration = Duration::from_secs(2);
 /// From the failover command to the selection of a replica.
 pub(super) const BEGIN: Duration = Duration::from_secs(2);
+/// From the failover command to the end of this hold. Discovery holds for the selected replica by
+/// itself, and decides alone from then on.
+const HOLD: Duration = Duration::from_secs(3);
 /// From the failover command to the verified new master.
 const FOLLOW: Duration = Duration::from_secs(10);
 /// For discovery to close the gate.
@@ -164,10 +167,11 @@ enum Phase {
     Following {
         ask_at: Option<Instant>,
     },
-    /// The leader was lost after it had selected a replica.
-    LeaderLost {
+    /// The leader was lost after it had selected a replica, or the promotion takes long: traffic is
+    /// not held for it any more, and a commit may still come.
+    Released {
         until: Instant,
-        problem: String,
+        error: SwitchoverError,
     },
     /// The new master is in force; other clients stay paused for a while.
     Lingering {
@@ -190,7 +194,7 @@ impl Phase {
 
     /// The failover command was sent, and its result is unknown.
     fn is_after_failover_command(&self) -> bool {
-        matches!(self, Self::StartingFailover | Self::Following { .. } | Self::LeaderLost { .. })
+        matches!(self, Self::StartingFailover | Self::Following { .. } | Self::Released { .. })
     }
 
     /// The master's other clients are kept paused, if they are paused at all.
@@ -248,6 +252,12 @@ impl SwitchoverMachine {
     fn hold(&mut self) {
         let until = self.start + CATCH_UP + FOLLOW;
         self.actions.push(Action::Hold(Pause { since: self.start, until, ends_with_commit: true }));
+    }
+
+    /// The discovery machine holds as long as the promotion may still come.
+    fn release(&mut self, until: Instant, error: SwitchoverError) {
+        self.actions.push(Action::Release);
+        self.phase = Phase::Released { until, error };
     }
 
     /// Processes one input and returns the actions, in order.
@@ -343,7 +353,7 @@ impl SwitchoverMachine {
             (phase, Some(master)) if phase.is_after_failover_command() => {
                 self.committed(now, master);
             }
-            (Phase::LeaderLost { .. }, None)
+            (Phase::Released { .. }, None)
                 if !discovery.holding && self.pausing.as_mut().is_some_and(PauseSchedule::stop) =>
             {
                 // Traffic flows to the old master again, and must not be paused there.
@@ -473,13 +483,11 @@ impl SwitchoverMachine {
 
     fn leader_lost(&mut self, now: Instant, problem: String) {
         let Phase::Following { .. } = self.phase else { return };
+        let error = SwitchoverError::LeaderLost(self.leader.clone(), problem);
         if self.failover.is_selected() {
-            // The discovery machine holds as long as the promotion may still come.
-            self.actions.push(Action::Release);
-            self.phase = Phase::LeaderLost { until: now + COMMIT_WITHOUT_LEADER, problem };
+            self.release(now + COMMIT_WITHOUT_LEADER, error);
         } else {
-            let sentinel = self.leader.clone();
-            self.end(Err(SwitchoverError::LeaderLost(sentinel, problem)));
+            self.end(Err(error));
         }
     }
 
@@ -488,7 +496,7 @@ impl SwitchoverMachine {
         if to == self.participants.master {
             // The old master was verified anew, which opened the gate.
             self.participants.generation = generation;
-            if !matches!(self.phase, Phase::LeaderLost { .. }) {
+            if !matches!(self.phase, Phase::Released { .. }) {
                 self.hold();
             }
             return;
@@ -541,15 +549,16 @@ impl SwitchoverMachine {
                 self.end(Err(SwitchoverError::Unsettled));
             }
             Phase::Settling { until } if now >= *until => self.phase = Phase::Pausing,
-            Phase::Following { .. } if now >= self.ordered_at + FOLLOW => {
-                self.end(Err(SwitchoverError::NoCommit));
+            Phase::Following { .. } if has_begun && now >= self.ordered_at + HOLD => {
+                self.report("hold", "the promotion takes long: traffic is held no longer for it");
+                self.release(self.ordered_at + FOLLOW, SwitchoverError::NoCommit);
             }
             Phase::Following { .. } if !has_begun && now >= self.ordered_at + BEGIN => {
                 self.end(Err(SwitchoverError::NotBegun(self.leader.clone(), BEGIN)));
             }
-            Phase::LeaderLost { until, problem } if now >= *until => {
-                let (sentinel, problem) = (self.leader.clone(), problem.clone());
-                self.end(Err(SwitchoverError::LeaderLost(sentinel, problem)));
+            Phase::Released { until, error } if now >= *until => {
+                let error = error.clone();
+                self.end(Err(error));
             }
             Phase::Lingering { until, outcome } if now >= *until => {
                 let outcome = outcome.clone();

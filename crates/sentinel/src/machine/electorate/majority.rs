@@ -30,12 +30,10 @@ impl Electorate {
         &self,
         since: Instant,
     ) -> impl Iterator<Item = (&MyId, &NodeAddr, Epoch)> {
-        let views =
-            self.received_from_members().filter(move |(_, received)| received.asked_at >= since);
-        let named = self.named_by_roots();
-        views.map(|(id, received)| (id, &received.view.addr, received.view.epoch)).filter(
-            move |(_, addr, epoch)| named.is_empty() || named.contains(&((*addr).clone(), *epoch)),
-        )
+        let (views, named) = (self.member_views_since(since), self.named_by_roots());
+        views.map(|(id, view)| (id, &view.addr, view.epoch)).filter(move |(_, addr, epoch)| {
+            named.is_empty() || named.contains(&((*addr).clone(), *epoch))
+        })
     }
 
     /// What the answering configured members vote for.

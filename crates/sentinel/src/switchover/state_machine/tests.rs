@@ -339,6 +339,30 @@ fn ends_hold_when_leader_is_lost() {
     scenario.pass(5001).assert_failed(&lost);
 }
 
+/// The selected replica died.
+#[test]
+fn ends_hold_when_promotion_takes_long() {
+    for down_after in [None, Some(MS(30_000))] {
+        let released = |it: &Scenario| it.count(|it| *it == Action::Release);
+        let unpaused = |it: &Scenario| it.count(|it| *it == Action::Master(MasterCommand::Unpause));
+        let mut scenario = Scenario::begin(down_after);
+        scenario.select().pass(2700);
+        assert_eq!(released(&scenario), 0);
+        scenario.pass(300);
+        assert_eq!((released(&scenario), scenario.result()), (1, None));
+        // The old master is verified anew.
+        scenario.step(discovery(false, 1, 5, 6)).step(discovery(false, 1, 5, 6)).pass(1);
+        assert_eq!(unpaused(&scenario), usize::from(down_after.is_some()));
+        let held = scenario.count(|it| matches!(it, Action::Hold(_)));
+        assert_eq!(held, 1, "traffic is held again: {:?}", scenario.actions);
+        scenario.pass(7000).assert_failed(&SwitchoverError::NoCommit);
+
+        let mut scenario = Scenario::begin(down_after);
+        scenario.select().pass(5000).step(discovery(false, 2, 5, 7)).pass(1500);
+        assert!(scenario.result().expect("a result").is_ok(), "{:?}", scenario.actions);
+    }
+}
+
 #[test]
 fn revokes_all_on_refusal_lag_and_lost_node() {
     let refused = SwitchoverError::Refused("-INPROG".to_owned());
