@@ -229,6 +229,8 @@ impl Observed {
     pub(super) fn told(&mut self, told: &Told, from: Addr, asked: Micros, now: Micros) {
         match told {
             Told::View { id, master, epoch, .. } => {
+                // A late answer names nobody any more, and is evidence for a claim all the same.
+                self.claims.entry((*master, *epoch)).or_insert(now);
                 if now.saturating_sub(asked) > STALE_AFTER {
                     return;
                 }
@@ -237,7 +239,6 @@ impl Observed {
                 }
                 self.unproven_since = None;
                 self.heard.insert(*id, now);
-                self.claims.entry((*master, *epoch)).or_insert(now);
             }
             Told::Event { id, channel, payload } => self.heard_event(*id, channel, payload, now),
             Told::Role { is_master: true, .. } => {
@@ -321,7 +322,8 @@ impl Observed {
                     let how = format!("committed at epoch {} ({:?})", commit.epoch, commit.basis);
                     events.push(self.opened(now, to, how));
                 }
-                self.claims.clear();
+                // What was named before a commit at a lower epoch is evidence for the next one.
+                self.claims.retain(|(_, epoch), _| *epoch > commit.epoch);
             }
         } else if was_held && !self.held {
             (self.evidence, self.selected) = (None, None);
