@@ -36,7 +36,7 @@ impl Machine {
         self.weigh_override();
         self.weigh_denials(now);
         self.recall_strays();
-        self.meet_children(now, self.committed.as_ref().map(|it| it.since));
+        self.meet_children(now, self.committed.as_ref().map(|it| it.since), false);
         match finding {
             _ if self.is_cut_off() => {
                 match finding {

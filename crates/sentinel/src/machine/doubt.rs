@@ -9,6 +9,8 @@
 //! - when this process was suspended;
 //! - when the master proved unreachable, or was removed;
 //! - when another process answers at its address;
+//! - when a first master is committed that sentinels see down, since no other process is known to
+//!   compare it with: most of them have to see it up, or ten seconds to pass;
 //! - when it failed to answer while no majority of the sentinels was reachable either. If the
 //!   sentinels had been silent long before, the loss of the master reveals nothing new, and there
 //!   is no doubt.
@@ -31,7 +33,7 @@ use std::time::{Duration, Instant};
 use super::nodes::verifies;
 use super::state::{Basis, MachineState, NoMasterReason};
 use super::{Committed, Machine, MachineAction, Warning};
-use crate::{Minority, MyId, NodeAddr, NodeReport, Probe, ProbeFailure, Role};
+use crate::{Minority, MyId, NodeAddr, NodeReport, Probe, ProbeFailure, Role, View};
 
 /// A doubt; see the module documentation.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -49,6 +51,8 @@ pub(super) struct Doubt {
     no_answers: bool,
     /// It began with the end of a hold, so a failover in progress was waited for already.
     has_held: bool,
+    /// It began with the first commit.
+    is_first: bool,
     /// The process that answers at the address of the committed one.
     successor: Option<Box<str>>,
 }
@@ -113,6 +117,7 @@ impl Machine {
             majority_silent,
             no_answers: false,
             has_held: false,
+            is_first: false,
             successor: None,
         };
         let doubt = self.doubt.get_or_insert(new);
@@ -128,6 +133,26 @@ impl Machine {
     /// answer before the old master is used again.
     pub(super) fn doubt_after_hold(&mut self, now: Instant) {
         self.doubt(now, now, true).has_held = true;
+    }
+
+    /// The first master was committed. If sentinels see it down, it may be an empty process that
+    /// they are about to replace.
+    pub(super) fn doubt_first(&mut self, now: Instant) {
+        if self.is_seen_down(None) {
+            self.doubt(now, now, true).is_first = true;
+            self.enter(MachineState::Unconfirmed { since: now });
+        }
+    }
+
+    /// Whether a sentinel sees the committed master down or restarted, as far as was asked at or
+    /// after `since`, and those that do not cannot decide.
+    fn is_seen_down(&self, since: Option<Instant>) -> bool {
+        let Some(committed) = &self.committed else { return false };
+        let names = |view: &View| view.addr == committed.addr && !view.tilt;
+        let is_down = |view: &View| view.down || view.rebooted;
+        let views = self.electorate.member_views().filter(|(_, it)| names(it) && !is_down(it));
+        self.electorate.trusted_views(since).any(|it| names(it) && is_down(it))
+            && !self.may_decide(&views.map(|(id, _)| id).collect())
     }
 
     /// The published master answered as a master.
@@ -310,7 +335,9 @@ impl Machine {
         };
         let same = committed.published && relation == ProcessRelation::Same;
         let Some(patience) = self.patience(now, doubt, committed, relation, same) else { return };
-        if now.saturating_duration_since(doubt.until) < patience {
+        let is_down = doubt.is_first && self.is_seen_down(Some(doubt.until));
+        let least = if is_down { self.rules.verify_deadline } else { Duration::ZERO };
+        if now.saturating_duration_since(doubt.until) < patience.max(least) {
             return;
         }
         let (addr, epoch) = (committed.addr.clone(), committed.epoch);
@@ -388,12 +415,16 @@ impl Machine {
         let failing_over = trusted().any(|view| view.failing_over && view.addr == committed.addr);
         let waits = failing_over && !doubt.has_held;
         let calm = if waits { self.rules.hold_max } else { Duration::ZERO };
+        let has_heard_replicas = self.has_heard_replicas(Some(doubt.until));
         if !newer && self.may_decide(&confirming) {
-            Some(calm)
+            // One of them may have been promoted, and its leader be out of reach.
+            let all_answer = self.electorate.members().all(|(id, ..)| confirming.contains(id));
+            let is_told = all_answer || has_heard_replicas;
+            Some(if is_told { calm } else { self.rules.bootstrap_grace.max(calm) })
         } else if !opposed
             && relation != ProcessRelation::Unrelated
             && self.may_decide(&agreeing)
-            && self.has_heard_replicas(Some(doubt.until))
+            && has_heard_replicas
         {
             // Sentinels that were configured anew begin at epoch 0. They say nothing about a
             // failover before that, but a promoted replica does.

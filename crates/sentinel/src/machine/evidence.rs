@@ -33,7 +33,7 @@ use super::history::Kinship;
 use super::nodes::{MAX_NODES, NodeRecord, verifies};
 use super::state::{Basis, HoldCause, MachineState};
 use super::{Committed, Machine, MachineAction, Warning};
-use crate::{Epoch, Lineage, MyId, NodeAddr, NodeReport, Role, Verify, View};
+use crate::{Epoch, Lineage, MyId, NodeAddr, NodeReport, Probe, ProbeFailure, Role, Verify, View};
 
 /// How long Sentinel takes at most to demote a master that it does not want. It learns of the role
 /// from an INFO, of which it sends one every 10 s, and demotes the node at the first INFO that is
@@ -152,7 +152,7 @@ impl Machine {
 
     /// E1: adds the children that the answers to queries from `since` on show. One that was
     /// promoted anew is another one.
-    pub(super) fn meet_children(&mut self, now: Instant, since: Option<Instant>) {
+    pub(super) fn meet_children(&mut self, now: Instant, since: Option<Instant>, first: bool) {
         let Some(committed) = &self.committed else { return };
         let is_new = |node: &NodeAddr, report: &NodeReport| {
             let known = self.succession.children.get(node);
@@ -164,7 +164,7 @@ impl Machine {
             .iter()
             .filter(|(_, it)| it.last.as_ref().is_some_and(|last| since <= Some(last.asked_at)))
             .filter_map(|(node, it)| Some((node, it.report()?)))
-            .filter(|(node, report)| is_new(node, report) && self.is_child(node, report))
+            .filter(|(node, report)| is_new(node, report) && self.is_child(node, report, first))
             .map(|(node, report)| (node.clone(), written(report.lineage.as_ref())))
             .collect();
         if children.is_empty() {
@@ -181,9 +181,13 @@ impl Machine {
         self.pacing.ask_now(now);
     }
 
-    fn is_child(&self, node: &NodeAddr, report: &NodeReport) -> bool {
+    /// At the first commit the master may have been restarted unnoticed, and write a new history:
+    /// a node with another one may continue that of before.
+    fn is_child(&self, node: &NodeAddr, report: &NodeReport, first: bool) -> bool {
         let continues = match self.kinship(node, report) {
-            Some(kinship) => kinship == Kinship::Continues,
+            Some(kinship) => {
+                kinship == Kinship::Continues || (first && kinship == Kinship::Foreign)
+            }
             None => self.nodes.family.contains(node),
         };
         verifies(report, Verify::Role)
@@ -204,12 +208,17 @@ impl Machine {
     }
 
     /// Whether all replicas that the sentinels see up, and the known ones, have answered a query
-    /// sent at or after `since`, or have failed to. A start waits for them, and so does a doubt
-    /// that only votes at a lower epoch could end, since one of them may have been promoted.
+    /// sent at or after `since`, or are unreachable. A start waits for them, and so does a doubt,
+    /// since one of them may have been promoted.
     pub(super) fn has_heard_replicas(&self, since: Option<Instant>) -> bool {
         let listed = self.electorate.member_views().flat_map(|(_, view)| &view.replicas);
         let listed = listed.filter(|replica| replica.healthy).map(|replica| &replica.addr);
-        let heard = |it: &NodeRecord| it.last.as_ref().is_some_and(|it| since <= Some(it.asked_at));
+        let is_told = |probe: &Probe| {
+            use ProbeFailure::{Busy, ConnectionRejected, Unresponsive};
+            let silent = matches!(probe.outcome, Err(Unresponsive | ConnectionRejected | Busy));
+            since <= Some(probe.asked_at) && !silent
+        };
+        let heard = |it: &NodeRecord| it.last.as_ref().is_some_and(is_told);
         listed.chain(&self.nodes.family).all(|addr| self.nodes.get(addr).is_none_or(heard))
     }
 
@@ -225,8 +234,9 @@ impl Machine {
         });
         let hidden: Vec<NodeAddr> = hidden.map(|(node, _)| node.clone()).collect();
         hidden.into_iter().for_each(|node| self.succession.ignore(node, None));
-        self.meet_children(now, None);
+        self.meet_children(now, None, first);
         if first {
+            self.doubt_first(now);
             self.hold_for_failover_in_progress(now);
         }
         self.close_to_parent(now);

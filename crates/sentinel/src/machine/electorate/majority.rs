@@ -99,11 +99,12 @@ impl Electorate {
     /// The same, whichever of the members they are. It is sufficient to conclude that the network
     /// works: a configured member that has just been lost still has a view. If a configured one is
     /// among them, only such a one proves it. However many others are listed, most of the
-    /// configured ones are enough.
+    /// configured ones are enough. However few are listed, fewer than half as many as are
+    /// configured are not: a sentinel that was RESET lists nobody.
     fn are_enough(&self, voters: &BTreeSet<&MyId>) -> bool {
         let (_, ours) = self.count_roots(voters);
         let rooted = ours > 0 && !self.depends_on_learned();
-        voters.len() >= self.majority()
+        (voters.len() >= self.majority() && voters.len() > self.expected / 2)
             || self.is_own_majority(voters, rooted)
             || self.is_root_majority(voters)
     }
@@ -229,7 +230,8 @@ impl Electorate {
     ) -> bool {
         let ours =
             self.own_votes_since(since).filter(|(_, named, at)| *named == addr && *at == epoch);
-        self.is_majority(&ours.map(|(id, ..)| id).collect())
+        let ours = ours.map(|(id, ..)| id).collect();
+        self.is_majority(&ours) && self.are_enough(&ours)
     }
 
     /// Whether every trusted member reports, by its own list, that it cannot reach a majority of

@@ -97,6 +97,56 @@ fn starts_closed_to_parent_although_few_list_the_child() {
     }
 }
 
+/// It writes a history of its own since then, as far as can be read: no child, but no other master
+/// is to be expected among the replicas of this one.
+#[test]
+fn starts_closed_if_the_parent_has_restarted() {
+    let mut rig = Rig::new();
+    rig.disconnects(1).promotes('B');
+    rig.nodes.insert('A', master('A', "history-of-the-restart", ""));
+    rig.run(900);
+    assert_eq!(rig.outcomes_untimed(), ["commit A@5 majority"]);
+    assert!(rig.machine.is_holding(), "{:?}", rig.machine.state());
+    rig.all_name('B', 6).run(1100);
+    assert_eq!(rig.outcomes_untimed().last().map(String::as_str), Some("commit B@6 majority"));
+    assert!(!rig.machine.is_holding());
+}
+
+/// Sentinels see the master down. It may be an empty process at its address, and they are about to
+/// replace it.
+#[test]
+fn starts_closed_to_a_master_that_sentinels_see_down() {
+    let starting = |down: u8| {
+        let mut rig = Rig::new();
+        for sentinel in 1..=down {
+            rig.change(sentinel, |it| it.down = true);
+        }
+        rig.run(2000);
+        assert_eq!(rig.outcomes_untimed().first().map(String::as_str), Some("commit A@5 majority"));
+        // One of three may be wrong.
+        assert_eq!(rig.machine.is_holding(), down > 1, "{down}: {:?}", rig.machine.state());
+        rig
+    };
+    for down in [1, 2, 3] {
+        let mut rig = starting(down);
+        for sentinel in 1..=down {
+            rig.change(sentinel, |it| it.down = false);
+        }
+        rig.run(1100);
+        assert!(!rig.machine.is_holding(), "{down}: {:?}", rig.machine.state());
+        // All may be wrong, for lack of a password.
+        let mut rig = starting(down);
+        rig.run(6000);
+        assert_eq!(rig.machine.is_holding(), down > 1);
+        rig.run(3000);
+        assert!(!rig.machine.is_holding(), "{down}: {:?}", rig.machine.state());
+    }
+    // They replace it.
+    let mut rig = starting(3);
+    rig.promotes('B').all_name('B', 6).run(1100);
+    assert_eq!(rig.outcomes_untimed(), ["commit A@5 majority", "commit B@6 majority"]);
+}
+
 #[test]
 fn starts_closed_while_a_failover_is_in_progress() {
     let mut rig = Rig::new();
@@ -263,6 +313,14 @@ fn asks_all_replicas_before_a_start() {
     assert!(rig.outcomes().is_empty(), "B may have been promoted: {:?}", rig.outcomes());
     rig.run(1000);
     assert_eq!(rig.outcomes_untimed(), ["commit A@5 majority"]);
+    // It answers with an error.
+    for failure in [ProbeFailure::ConnectionRejected, ProbeFailure::Busy] {
+        let mut rig = Rig::new();
+        rig.fails('B', failure).run(1000);
+        assert!(rig.outcomes().is_empty(), "{failure:?}: {:?}", rig.outcomes());
+        rig.run(1000);
+        assert_eq!(rig.outcomes_untimed(), ["commit A@5 majority"]);
+    }
     // The sentinels see it down.
     let mut rig = Rig::new();
     rig.nodes.insert('B', Answer::Lost);

@@ -253,6 +253,28 @@ fn holds_or_skips_first_master_of_a_minority() {
     }
 }
 
+/// The only one in reach was RESET, or lost its file: it lists no peers.
+#[test]
+fn takes_a_sentinel_without_peers_for_no_majority() {
+    for minority in [Minority::Hold, Minority::Cut] {
+        let mut rig = with(minority);
+        isolate(&mut rig);
+        let stopped = rig.outcomes_untimed();
+        assert_eq!(stopped.len(), 1, "{minority:?}");
+        rig.change(3, |it| it.peers.clear()).run(120_000);
+        assert_eq!(rig.outcomes_untimed(), stopped, "{minority:?}");
+        heal(&mut rig);
+        rig.change(3, |it| it.peers = [1, 2].map(|peer| (id(peer), true)).to_vec()).run(3000);
+        let last = rig.outcomes_untimed();
+        assert_eq!(last.len(), 2, "{minority:?}: {last:?}");
+
+        let mut rig = Rig::with(MachineRules { minority, ..MachineRules::default() }, 3);
+        rig.disconnects(1).disconnects(2).change(3, |it| it.peers.clear()).run(120_000);
+        let is_open = !rig.outcomes().is_empty() && !rig.machine.is_holding();
+        assert!(!is_open, "{minority:?}: {:?}", rig.outcomes());
+    }
+}
+
 #[test]
 fn ignores_ghosts_in_minority_check() {
     // After a rolling restart with new identities, the oldest of the new sentinels lists two

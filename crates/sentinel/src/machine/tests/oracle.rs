@@ -75,7 +75,7 @@ pub(in crate::machine) struct Oracle {
     /// The last input other than the passage of time.
     last_input: Option<Instant>,
     last_step: Option<Instant>,
-    /// Every address of which a sentinel said that it is being replaced.
+    /// Every address of which a sentinel said that it is down, or being replaced.
     failing: BTreeSet<NodeAddr>,
     /// Every node that has reported `role:master`: closing the gate for one of them is safe.
     masters: BTreeSet<NodeAddr>,
@@ -230,7 +230,7 @@ impl Oracle {
             MachineEvent::Follow(order) => self.order = Some((order.clone(), now)),
             MachineEvent::View { from, view, asked_at, .. } => {
                 let claim = (view.addr.clone(), view.epoch);
-                if view.failing_over {
+                if view.failing_over || view.down || view.rebooted {
                     self.failing.insert(view.addr.clone());
                 }
                 if !view.is_empty_state() {

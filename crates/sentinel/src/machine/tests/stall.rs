@@ -2,7 +2,7 @@
 
 use super::rig::{Answer, Rig, master, node, view};
 use crate::machine::{MachineEvent, MachineState, Warning};
-use crate::{MachineRules, Minority};
+use crate::{MachineRules, Minority, ProbeFailure};
 
 #[test]
 fn confirms_master_after_stall() {
@@ -38,6 +38,25 @@ fn detects_failover_during_stall() {
     rig.promotes('B').names(1, 'B', 6).names(2, 'B', 6);
     rig.run(1000);
     assert_eq!(rig.outcomes(), ["0 hold", "2 commit B@6 majority"]);
+}
+
+/// The leader of the failover is out of reach, and the promoted replica is slow.
+#[test]
+fn asks_all_replicas_after_a_stall() {
+    let mut rig = Rig::booted();
+    rig.disconnects(1).stall(30_000);
+    rig.mark();
+    rig.fails('B', ProbeFailure::Unresponsive).run(1000);
+    assert_eq!(rig.outcomes(), ["0 hold"]);
+    rig.promotes('B').run(2000);
+    assert_eq!(rig.outcomes(), ["0 hold"], "{:?}", rig.machine.state());
+    // One that never answers is not waited for.
+    let mut rig = Rig::booted();
+    rig.disconnects(1).stall(30_000);
+    rig.mark();
+    rig.nodes.insert('B', Answer::Lost);
+    rig.run(2000);
+    assert_eq!(rig.outcomes_untimed(), ["hold", "release"]);
 }
 
 #[test]
