@@ -28,7 +28,7 @@ const CRATES: &[(&str, usize, usize)] = &[
     ("drain", 850, 850),
     ("haproxy-import", 4_190, 3_600),
     ("pointsman", 15_760, 14_300),
-    ("proxy", 13_500, 12_900),
+    ("proxy", 12_960, 12_900),
     ("resp", 6_600, 5_100),
     ("sentinel", 13_870, 10_900),
     ("setup", 540, 300),

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use crate::runtime::tasks::groups::TaskGroup;
+use crate::runtime::tasks::visits::TaskGroup;
 
 /// The prefix of a Unix socket's path.
 const UNIX: &str = "unix:";

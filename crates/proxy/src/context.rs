@@ -8,7 +8,6 @@ use drain::{Drain, Phase};
 use resp::RefusedCommand;
 use target::Target;
 use tls::FaultKind;
-use tokio::sync::Notify;
 
 use crate::address::ListenerId;
 use crate::counter::Counter;
@@ -16,7 +15,7 @@ use crate::dial_permits::DialPermits;
 use crate::limits::{Limits, Slots};
 use crate::log_rate::LogRate;
 use crate::rejection::Rejection;
-use crate::runtime::tasks::groups;
+use crate::runtime::tasks::visits;
 use crate::service::{Hint, Service};
 use crate::silent_clients::SilentClients;
 use crate::stats::WorkerCounters;
@@ -73,8 +72,6 @@ pub(crate) struct WorkerContext {
     pub(crate) shared: Arc<ServiceContext>,
     pub(crate) counters: Arc<WorkerCounters>,
     pub(crate) listener: Arc<ListenerContext>,
-    /// Notifies sessions that connect of the events. All others are woken by their worker.
-    pub(crate) session_notify: Notify,
     /// The number of events that sessions were notified of, on their worker's thread: master
     /// changes, reloads of options, the beginning of the drain, and when it cuts and stops. One
     /// that [rests](crate::session::rest) compares it.
@@ -117,7 +114,6 @@ impl WorkerContext {
 
     fn notify_sessions(&self) {
         self.events.increment();
-        self.session_notify.notify_waiters();
-        groups::wake(self.listener.id.group());
+        visits::wake(self.listener.id.group());
     }
 }

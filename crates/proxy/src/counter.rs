@@ -66,6 +66,14 @@ impl Counted<u64> for Counter {
     }
 }
 
+/// For more kinds than an array has a default for.
+impl<const KINDS: usize> Counted<Vec<u64>> for Counters<KINDS> {
+    fn add_to(&self, sums: &mut Vec<u64>) {
+        sums.resize(KINDS, 0);
+        sums.iter_mut().zip(&self.0).for_each(|(sum, count)| count.add_to(sum));
+    }
+}
+
 impl<const KINDS: usize> Counted<[u64; KINDS]> for Counters<KINDS> {
     fn add_to(&self, sums: &mut [u64; KINDS]) {
         sums.iter_mut().zip(&self.0).for_each(|(sum, count)| count.add_to(sum));

@@ -241,10 +241,26 @@ impl PermitQueue {
         }
     }
 
-    /// The end of the pause, if session `id` is the one to wait for it.
-    fn end_to_wait_for(&mut self, id: u64) -> Option<Instant> {
-        let end = self.not_before?;
-        if *self.timed.get_or_insert(id) == id { Some(end) } else { None }
+    /// The permit of a session that enters the queue if it has no `id`; otherwise the end of the
+    /// pause, if it is the one to wait for it.
+    fn poll(
+        &mut self,
+        id: &mut Option<u64>,
+        urgent: bool,
+        waker: &Waker,
+    ) -> Result<GrantedPermit, Option<Instant>> {
+        let number = *id.get_or_insert_with(|| {
+            let id = self.enter(urgent, waker);
+            self.grant();
+            id
+        });
+        if let Some(permit) = self.granted.remove(&number) {
+            *id = None;
+            return Ok(permit);
+        }
+        self.line(urgent).entry(number).and_modify(|it| it.clone_from(waker));
+        let end = self.not_before;
+        Err(end.filter(|_| *self.timed.get_or_insert(number) == number))
     }
 
     /// Removes a session, with or without a permit.
@@ -277,27 +293,13 @@ impl<'a> Future for PermitRequest<'a> {
         let this = self.get_mut();
         let (permits, urgent) = (this.permits, this.urgent);
         loop {
-            let (id, permit, end) = permits.change(|state| {
-                let id = this.id.unwrap_or_else(|| {
-                    let id = state.enter(urgent, cx.waker());
-                    state.grant();
-                    id
-                });
-                let permit = state.granted.remove(&id);
-                if permit.is_none() {
-                    state.line(urgent).entry(id).and_modify(|it| it.clone_from(cx.waker()));
+            let end = match permits.change(|it| it.poll(&mut this.id, urgent, cx.waker())) {
+                Ok(permit) => return Poll::Ready(DialPermit { permits, permit }),
+                Err(Some(end)) => end,
+                Err(None) => {
+                    this.timer = None;
+                    return Poll::Pending;
                 }
-                let end = if permit.is_none() { state.end_to_wait_for(id) } else { None };
-                (id, permit, end)
-            });
-            this.id = Some(id);
-            if let Some(permit) = permit {
-                this.id = None;
-                return Poll::Ready(DialPermit { permits, permit });
-            }
-            let Some(end) = end else {
-                this.timer = None;
-                return Poll::Pending;
             };
             let timer = this.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(end)));
             if timer.deadline() != end {

@@ -7,7 +7,6 @@ use std::io::ErrorKind;
 
 use drain::Exit;
 
-use crate::counter::{Counted, Counters};
 use crate::labelled::labelled;
 
 /// One of the two connections of a session.
@@ -104,31 +103,6 @@ labelled! {
     }
 }
 
-/// A number for each reason, by its place in [`EndReason::ALL`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PerReason(pub(crate) [u64; EndReason::ALL.len()]);
-
-impl Default for PerReason {
-    fn default() -> Self {
-        Self([0; EndReason::ALL.len()])
-    }
-}
-
-impl Counted<PerReason> for Counters<{ EndReason::ALL.len() }> {
-    fn add_to(&self, sums: &mut PerReason) {
-        self.add_to(&mut sums.0);
-    }
-}
-
-impl IntoIterator for PerReason {
-    type Item = u64;
-    type IntoIter = std::array::IntoIter<u64, { EndReason::ALL.len() }>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.0.into_iter()
-    }
-}
-
 impl EndReason {
     /// The kind of exit that the drain counts.
     #[must_use]
@@ -187,19 +161,17 @@ impl EndReason {
             Side::Client => (Self::ClientReset, Self::ClientLost, Self::ClientError),
             Side::Upstream => (Self::UpstreamReset, Self::UpstreamLost, Self::UpstreamError),
         };
-        match (side, kind) {
-            (
-                _,
-                ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::ConnectionAborted,
-            ) => reset,
-            (
-                _,
-                ErrorKind::TimedOut | ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable,
-            ) => lost,
+        match kind {
+            ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::ConnectionAborted => {
+                reset
+            }
+            ErrorKind::TimedOut | ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => {
+                lost
+            }
             // Only a TLS session rejects what it receives.
-            (Side::Upstream, ErrorKind::InvalidData) => Self::TargetTlsFailed,
+            ErrorKind::InvalidData if matches!(side, Side::Upstream) => Self::TargetTlsFailed,
             // Only a connection whose writes are confirmed is given up.
-            (Side::Upstream, ErrorKind::Unsupported) => Self::NotConfirmed,
+            ErrorKind::Unsupported if matches!(side, Side::Upstream) => Self::NotConfirmed,
             _ => other,
         }
     }

@@ -76,21 +76,16 @@ impl Counted<Distribution> for Histogram {
 }
 
 /// The measurements of all workers so far.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Distribution {
-    counts: [u64; BUCKETS],
+    counts: Vec<u64>,
     micros: u64,
-}
-
-impl Default for Distribution {
-    fn default() -> Self {
-        Self { counts: [0; BUCKETS], micros: 0 }
-    }
 }
 
 impl Distribution {
     /// Adds another distribution.
     pub fn merge(&mut self, other: &Self) {
+        self.counts.resize(BUCKETS, 0);
         self.counts.iter_mut().zip(&other.counts).for_each(|(sum, count)| *sum += count);
         self.micros = self.micros.saturating_add(other.micros);
     }

@@ -76,7 +76,7 @@ mod testing;
 
 pub use access_log::{AccessLog, LoggedSessions};
 pub use address::{ListenAddr, ListenerId};
-pub use end_reason::{EndReason, PerReason, Side};
+pub use end_reason::{EndReason, Side};
 /// For the fuzz target of TLS streams.
 #[cfg(fuzzing)]
 pub use io::tls_stream_rig::run as run_tls_stream;

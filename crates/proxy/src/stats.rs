@@ -12,7 +12,7 @@ use arc_swap::ArcSwap;
 use resp::{Pin, RefusedCommand};
 
 use crate::counter::{Counted, Counter, Counters, counted};
-use crate::end_reason::{EndReason, PerReason};
+use crate::end_reason::EndReason;
 use crate::latency::{CommandTimes, Distribution, Histogram};
 use crate::limits::Limit;
 use crate::maintenance_kind::MaintenanceKind;
@@ -32,7 +32,7 @@ counted! {
     /// The counters of one service since the start of the process, summed over all workers.
     pub struct ServiceSnapshot {
         /// Sessions ended, by [`EndReason`]'s number.
-        closed: Counters<{ EndReason::ALL.len() }> => PerReason,
+        closed: Counters<{ EndReason::ALL.len() }> => Vec<u64>,
         /// Sessions that wait at the gate now.
         held: Counter => u64,
         /// Times that a session began to wait at the gate.
@@ -113,6 +113,16 @@ impl WorkerCounters {
         self.command_time.elapsed()
     }
 
+    /// A session begins to wait at the gate, or no longer waits.
+    pub(crate) fn count_held(&self, begins: bool) {
+        if begins {
+            self.waits.increment();
+            self.held.increment();
+        } else {
+            self.held.decrement();
+        }
+    }
+
     /// Sessions that have begun and not ended.
     fn open(&self) -> u64 {
         // Ends are read before beginnings, so that a session that does both in between is not
@@ -166,13 +176,13 @@ impl ServiceSnapshot {
     /// Sessions that ended for `reason`.
     #[must_use]
     pub fn closed_for(&self, reason: EndReason) -> u64 {
-        self.closed.0.get(reason as usize).copied().unwrap_or(0)
+        self.closed.get(reason as usize).copied().unwrap_or(0)
     }
 
     /// Sessions that ended.
     #[must_use]
     pub fn closed_in_all(&self) -> u64 {
-        self.closed.0.iter().sum()
+        self.closed.iter().sum()
     }
 
     /// Sessions open now, including those that wait at the gate.

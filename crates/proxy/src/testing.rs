@@ -345,7 +345,6 @@ pub(crate) fn context() -> (TargetWriter, Arc<WorkerContext>) {
             shared,
             counters,
             listener,
-            session_notify: tokio::sync::Notify::new(),
             events: Counter::default(),
             dial_permits: Arc::default(),
             silent_clients: SilentClients::default(),

@@ -59,7 +59,8 @@ fn micros(distribution: &Distribution, per_mille: u64) -> u64 {
 /// Returns the counters of one listener of a service with these settings.
 #[must_use]
 pub fn traffic(settings: &ServiceSettings, counted: &ServiceSnapshot) -> TrafficStatus {
-    let closed = EndReason::ALL.iter().zip(counted.closed).filter(|(_, count)| *count > 0);
+    let closed =
+        EndReason::ALL.iter().zip(counted.closed.iter().copied()).filter(|(_, count)| *count > 0);
     let ordinary = std::iter::once((ORDINARY, counted.ordinary()));
     let states = ordinary.chain(Pin::ALL.iter().map(|pin| pin.label()).zip(counted.pinned));
     let not_carried = NotCarried::all().map(NotCarried::label).zip(counted.not_carried);

@@ -3,6 +3,7 @@
 //! It takes the place of the connection in a pump, or of the connection that several clients share.
 //! What is confirmed, and where a `WAIT` is sent, is decided by [`Confirmations`].
 
+use std::collections::VecDeque;
 use std::io::{self, Read};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -43,9 +44,8 @@ pub(crate) struct ConfirmedStream<S> {
     is_write_held: bool,
     /// Bytes of a `WAIT` that are not written yet.
     unwritten: usize,
-    /// Replies that may pass, and how many of their bytes were read.
-    ready: Vec<u8>,
-    read: usize,
+    /// Replies that may pass.
+    ready: VecDeque<u8>,
     /// Counts what is held as kept by the worker, which reads less from all then.
     kept: KeptCount,
     /// There was something to read in the last poll, and whether any of it was read.
@@ -79,8 +79,7 @@ impl<S: ByteStream> ConfirmedStream<S> {
             patience,
             is_write_held: false,
             unwritten: 0,
-            ready: Vec::new(),
-            read: 0,
+            ready: VecDeque::new(),
             kept: KeptCount::default(),
             was_readable: false,
             was_read: false,
@@ -92,10 +91,6 @@ impl<S: ByteStream> ConfirmedStream<S> {
     /// The connection. Nothing may be in flight on it if it is used further.
     pub(crate) fn into_inner(self) -> S {
         self.stream
-    }
-
-    fn has_ready(&self) -> bool {
-        self.read < self.ready.len()
     }
 
     /// Writes the rest of a `WAIT`, if there is one and the target may be sent anything.
@@ -117,18 +112,6 @@ impl<S: ByteStream> ConfirmedStream<S> {
         Poll::Ready(Ok(()))
     }
 
-    /// Moves replies that may pass to the reader.
-    fn read_ready(&mut self, buffer: &mut [u8]) -> usize {
-        let mut waiting = self.ready.get(self.read..).unwrap_or_default();
-        let len = waiting.read(buffer).unwrap_or_default();
-        self.read += len;
-        if !self.has_ready() {
-            (self.ready, self.read) = (Vec::new(), 0);
-            self.count_kept();
-        }
-        len
-    }
-
     /// Counts what is held, and what may pass and is not read by the client.
     fn count_kept(&mut self) {
         self.kept.set(self.confirmations.held.len() + self.ready.len());
@@ -140,7 +123,9 @@ impl<S: ByteStream> ConfirmedStream<S> {
             self.confirmations.pass(bytes);
             return Ok(true);
         }
-        let received = self.confirmations.receive(bytes, &mut self.ready);
+        let mut ready = Vec::from(std::mem::take(&mut self.ready));
+        let received = self.confirmations.receive(bytes, &mut ready);
+        self.ready = ready.into();
         let not_confirmed = self.confirmations.take_not_confirmed();
         if not_confirmed > 0 {
             self.context.counters.not_confirmed.add(not_confirmed.into());
@@ -165,12 +150,12 @@ impl<S: ByteStream> ByteStream for ConfirmedStream<S> {
     }
 
     fn is_readable(&self) -> bool {
-        self.has_ready() || self.stream.is_readable()
+        !self.ready.is_empty() || self.stream.is_readable()
     }
 
     fn poll_read(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
         self.was_read = true;
-        while !self.has_ready() {
+        while self.ready.is_empty() {
             let read = ready!(self.stream.poll_read(cx, buffer))?;
             if read == 0 {
                 // What is held stays held: its outcome is unknown.
@@ -185,7 +170,12 @@ impl<S: ByteStream> ByteStream for ConfirmedStream<S> {
                 cx.waker().wake_by_ref();
             }
         }
-        Poll::Ready(Ok(self.read_ready(buffer)))
+        let len = self.ready.read(buffer).unwrap_or_default();
+        if self.ready.is_empty() {
+            self.ready = VecDeque::new();
+            self.count_kept();
+        }
+        Poll::Ready(Ok(len))
     }
 
     fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
@@ -252,11 +242,11 @@ impl<S: ByteStream> ByteStream for ConfirmedStream<S> {
     }
 
     fn peer_closed(&self) -> bool {
-        self.stream.peer_closed() && !self.has_ready()
+        self.stream.peer_closed() && self.ready.is_empty()
     }
 
     fn has_unread(&self) -> bool {
-        self.has_ready() || self.stream.has_unread()
+        !self.ready.is_empty() || self.stream.has_unread()
     }
 
     fn tls_facts(&self) -> Option<TlsFacts> {

@@ -111,12 +111,6 @@ pub(crate) fn keeps_too_much() -> bool {
     KEPT_BYTES.get() > 64 << 20
 }
 
-fn set_kept(all: usize) {
-    KEPT_BYTES.set(all);
-    MAX_READ
-        .set((SCRATCH_SIZE >> (all / HALVING_STEP).min(usize::BITS as usize - 1)).max(MIN_READ));
-}
-
 /// Bytes read and not yet written: those from index `from`.
 #[derive(Debug)]
 pub(crate) struct KeptBytes {
@@ -175,7 +169,10 @@ impl KeptCount {
     pub(crate) fn set(&mut self, bytes: usize) {
         if bytes != self.0 {
             // A session ends on the worker on which it began.
-            set_kept(KEPT_BYTES.get().saturating_sub(self.0).saturating_add(bytes));
+            let all = KEPT_BYTES.get().saturating_sub(self.0).saturating_add(bytes);
+            KEPT_BYTES.set(all);
+            let halvings = (all / HALVING_STEP).min(usize::BITS as usize - 1);
+            MAX_READ.set((SCRATCH_SIZE >> halvings).max(MIN_READ));
             self.0 = bytes;
         }
     }

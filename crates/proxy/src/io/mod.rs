@@ -1,10 +1,8 @@
 //! Moving bytes between two sockets: buffers, back-pressure, and splicing.
 
 pub(crate) mod buffer;
-pub(crate) mod bulk;
 pub(crate) mod flow;
 pub(crate) mod pipe;
-pub(crate) mod socket_facts;
 pub(crate) mod socket_options;
 pub(crate) mod stream;
 pub(crate) mod tls_stream;

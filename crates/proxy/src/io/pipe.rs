@@ -17,8 +17,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 
-use crate::invariant;
-use crate::limits;
+use crate::{invariant, limits};
 
 /// The capacity of a pipe: the size of a read.
 pub(crate) const PIPE_SIZE: usize = crate::io::buffer::SCRATCH_SIZE;

@@ -13,14 +13,15 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use nix::sys::socket::getsockopt;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
 use socket2::{SockAddr, SockRef, Socket};
 
+use crate::address::{ListenAddr, Peer};
 use crate::invariant;
 use crate::io::buffer;
 use crate::io::pipe::Pipe;
-use crate::io::socket_facts::SocketFacts;
 use crate::runtime::reactor::{self, Readiness, Registration};
 use crate::session_row::TlsFacts;
 
@@ -355,5 +356,42 @@ impl ByteStream for SocketStream {
             result => result.map(|n| (n, true)),
         };
         self.registration.attempt(cx, Readiness::WRITE, attempt).map_err(io::Error::from)
+    }
+}
+
+// What the kernel knows of a client's connection and no session keeps: asked when an operator asks
+// for the sessions.
+
+nix::getsockopt_impl!(
+    TcpInfo,
+    libc::IPPROTO_TCP,
+    libc::TCP_INFO,
+    libc::tcp_info,
+    nix::sys::socket::sockopt::GetStruct<libc::tcp_info>
+);
+
+/// The option `TCP_INFO`.
+#[derive(Debug, Clone, Copy)]
+struct TcpInfo;
+
+/// The facts of one connection.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct SocketFacts {
+    /// The address that the client connected to.
+    pub(crate) listener: Option<ListenAddr>,
+    /// Since the last bytes arrived, or since the connection was opened. Unknown at a Unix socket.
+    pub(crate) silent: Option<Duration>,
+}
+
+impl SocketFacts {
+    pub(crate) fn of(socket: &impl AsFd) -> Self {
+        let local = SockRef::from(socket).local_addr().ok();
+        let listener = local.and_then(|local| match local.as_socket() {
+            Some(addr) => Peer::from(addr).addr().map(ListenAddr::Tcp),
+            None => local.as_pathname().map(|path| ListenAddr::Unix(path.to_owned())),
+        });
+        let silent = getsockopt(socket, TcpInfo).ok();
+        let silent = silent.map(|info| Duration::from_millis(info.tcpi_last_data_recv.into()));
+        Self { listener, silent }
     }
 }

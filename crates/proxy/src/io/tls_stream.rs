@@ -26,8 +26,7 @@ use tls::{MAX_RECORD, RECORD_OVERHEAD, TlsConnection, TlsSide};
 
 use crate::invariant;
 use crate::io::buffer::{self, KeptCount, SCRATCH_SIZE};
-use crate::io::socket_facts::SocketFacts;
-use crate::io::stream::{ByteStream, ClientStream, SocketStream};
+use crate::io::stream::{ByteStream, ClientStream, SocketFacts, SocketStream};
 use crate::session_row::TlsFacts;
 
 /// Records encrypted before they are sent: 64 KiB with one system call.
@@ -300,14 +299,6 @@ impl<S: TlsSide> State<S> {
     fn unsent(&self) -> usize {
         self.records.iter().map(|(_, length)| length).sum()
     }
-
-    /// Takes what was written since this was last asked.
-    fn take_written(&mut self) -> usize {
-        let written = std::mem::take(&mut self.written);
-        #[cfg(debug_assertions)]
-        self.expected.drain(..written.min(self.expected.len()));
-        written
-    }
 }
 
 /// The result of a write after which this much more was sent in whole records. `None` if there were
@@ -431,7 +422,10 @@ impl<S: TlsSide> ByteStream for TlsStream<S> {
             #[cfg(debug_assertions)]
             assert!(bytes.starts_with(&self.state.expected), "other bytes than before");
             let flushed = self.poll_flush(cx);
-            if let Some(result) = written_by(self.state.take_written(), flushed) {
+            let written = std::mem::take(&mut self.state.written);
+            #[cfg(debug_assertions)]
+            self.state.expected.drain(..written.min(self.state.expected.len()));
+            if let Some(result) = written_by(written, flushed) {
                 return result;
             }
         }

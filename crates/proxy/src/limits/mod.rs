@@ -189,16 +189,14 @@ impl Limits {
             self.service.release();
             return Err(Limit::Process);
         }
-        // The total includes this client; as above, two simultaneous attempts for the last slot may
-        // both fail.
-        if self.total.taken() > self.shortage.files() {
-            self.total.release();
-            self.service.release();
-            return Err(Limit::Files);
-        }
         // From here on the guard releases what was taken. The table of sources comes last, so it
         // never has more entries than there are sessions.
         let mut admission = Admission { limits: Arc::clone(self), source: None };
+        // The total includes this client; as above, two simultaneous attempts for the last slot may
+        // both fail.
+        if self.total.taken() > self.shortage.files() {
+            return Err(Limit::Files);
+        }
         // A client without an address uses a Unix socket: it has the permission of this machine's
         // administrator.
         admission.count_source(peer)?;

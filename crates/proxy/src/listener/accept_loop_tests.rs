@@ -19,8 +19,7 @@ use crate::listener::accept_loop::{drain_queue, serve};
 use crate::listener::inbox::Inboxes;
 use crate::listener::listen_socket::{AcceptSource, ListenSocket};
 use crate::runtime::reactor::{self, Reactor};
-use crate::runtime::tasks;
-use crate::runtime::tasks::{Tasks, WorkerHandle};
+use crate::runtime::tasks::{self, Tasks, WorkerHandle};
 use crate::testing::{SOON, context};
 
 /// Fails as configured, then accepts the clients of a real listener.

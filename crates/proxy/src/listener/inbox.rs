@@ -16,17 +16,19 @@
 //!
 //! Traffic is not balanced: the load of a session is not known when it begins.
 
+use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use drain::AcceptPermit;
+use tokio::sync::oneshot;
 
-use crate::address::ListenerId;
-use crate::address::{ListenAddr, Peer};
+use crate::address::{ListenAddr, ListenerId, Peer};
 use crate::context::{ListenerContext, WorkerContext};
 use crate::limits::Admission;
 use crate::runtime::tasks::WorkerHandle;
+use crate::session_row::{SessionId, SessionRow};
 
 /// The capacity of an inbox; further connections stay on the worker that accepted them.
 const MAX_WAITING: usize = 256;
@@ -52,18 +54,45 @@ pub(crate) enum WorkerCommand {
 /// An admitted connection.
 pub(crate) type Client = (OwnedFd, Peer, Admission);
 
+/// Rows of one worker, and the slot with which the next batch begins, if there may be more.
+pub type SessionBatch = (Vec<SessionRow>, Option<u32>);
+
+/// A question about the sessions of a worker.
+#[derive(Debug)]
+pub(crate) enum Question {
+    /// The rows of sessions.
+    List(Listing),
+    /// Ends the session; whether there was one.
+    Kill { id: SessionId, reply: oneshot::Sender<bool> },
+}
+
+/// A batch that is being made, of the sessions from slot `next` on.
+#[derive(Debug)]
+pub(crate) struct Listing {
+    pub(crate) next: u32,
+    pub(crate) most: usize,
+    pub(crate) rows: Vec<SessionRow>,
+    pub(crate) reply: oneshot::Sender<SessionBatch>,
+}
+
 /// A worker as seen by other workers.
 #[derive(Debug)]
-struct Inbox {
-    worker: Arc<WorkerHandle>,
+pub(crate) struct Inbox {
+    pub(crate) worker: Arc<WorkerHandle>,
     commands: Mutex<Vec<WorkerCommand>>,
+    questions: Mutex<VecDeque<Question>>,
     /// The clients among them, readable without the lock.
     waiting: AtomicUsize,
 }
 
 impl Inbox {
     fn new(worker: Arc<WorkerHandle>) -> Self {
-        Self { worker, commands: Mutex::default(), waiting: AtomicUsize::new(0) }
+        let (commands, questions) = (Mutex::default(), Mutex::default());
+        Self { worker, commands, questions, waiting: AtomicUsize::new(0) }
+    }
+
+    pub(crate) fn questions(&self) -> MutexGuard<'_, VecDeque<Question>> {
+        self.questions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn commands(&self) -> MutexGuard<'_, Vec<WorkerCommand>> {
@@ -80,8 +109,8 @@ impl Inbox {
 /// All workers of a process as seen by one of them.
 #[derive(Debug, Clone)]
 pub(crate) struct Inboxes {
-    all: Arc<[Inbox]>,
-    own: usize,
+    pub(crate) all: Arc<[Inbox]>,
+    pub(crate) own: usize,
 }
 
 impl Inboxes {
@@ -94,13 +123,6 @@ impl Inboxes {
         Self { all: Arc::clone(&self.all), own }
     }
 
-    /// The worker that should get the next connection instead of this one, if any.
-    fn less_loaded(&self) -> Option<&Inbox> {
-        let own = self.all.get(self.own)?.load();
-        let least = self.all.iter().min_by_key(|inbox| inbox.load())?;
-        is_clearly_more_loaded(own, least.load()).then_some(least)
-    }
-
     /// Hands a connection over, or returns it to be served here.
     ///
     /// # Errors
@@ -111,7 +133,11 @@ impl Inboxes {
         listener: &ListenerContext,
         client: Client,
     ) -> Result<(), Client> {
-        let Some(inbox) = self.less_loaded() else { return Err(client) };
+        let own = self.all.get(self.own).map_or(0, Inbox::load);
+        let least = self.all.iter().min_by_key(|inbox| inbox.load());
+        let Some(inbox) = least.filter(|it| is_clearly_more_loaded(own, it.load())) else {
+            return Err(client);
+        };
         let mut commands = inbox.commands();
         if inbox.waiting.load(Ordering::Relaxed) >= MAX_WAITING {
             return Err(client);

@@ -30,7 +30,6 @@ pub(crate) mod accept_errors;
 pub(crate) mod accept_loop;
 pub(crate) mod inbox;
 pub(crate) mod listen_socket;
-pub(crate) mod screening;
 pub(crate) mod sockets;
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use drain::StopRequest;
 
-use crate::listener::screening::MAX_AWAITING_HEADER;
+use crate::listener::accept_loop::MAX_AWAITING_HEADER;
 use crate::testing::{Backend, SOON, TestProxy, expect, is_silent, rest, session};
 use crate::{Limit, Options, Rejection, ServiceSnapshot};
 use target::{Network, Networks};

@@ -12,8 +12,7 @@ use std::sync::Arc;
 
 use socket2::SockRef;
 
-use crate::address::ListenAddr;
-use crate::address::ListenerId;
+use crate::address::{ListenAddr, ListenerId};
 use crate::io::socket_options;
 use crate::listener::NewListener;
 use crate::options::Options;

@@ -5,7 +5,6 @@
 //! of them and when. A session sees them as bytes that it inserts between two replies.
 
 pub(crate) mod pending;
-pub(crate) mod push;
 
 #[cfg(test)]
 mod notification_tests;

@@ -19,15 +19,15 @@
 
 use std::future::poll_fn;
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use resp::{Direction, Ledger, MaintenanceHandshake, RefusedCommand, SessionState};
 
 use crate::context::WorkerContext;
 use crate::end_reason::EndReason;
 use crate::invariant;
+use crate::io::buffer::KeptBytes;
 use crate::io::stream::{self, ByteStream};
-use crate::maintenance::push::{self, MaintenancePush};
 use crate::maintenance_kind::MaintenanceKind;
 
 /// The longest refusal of the handshake that is held back. A real one has less than 100 bytes.
@@ -41,7 +41,8 @@ const MOVE_PART: f64 = 0.75;
 /// for a long drain to end.
 const LONGEST_MOVE: Duration = Duration::from_secs(10);
 
-/// The pushes that one session still has to send, and the refusal it holds back.
+/// Bytes that have to go between the replies of one session, or wait there: the pushes that it
+/// still has to send, and the refusal that it holds back.
 #[derive(Debug, Default)]
 pub(crate) struct PendingPushes {
     /// At most one of each kind.
@@ -49,7 +50,9 @@ pub(crate) struct PendingPushes {
     /// The beginning of the server's refusal of the handshake; received and not delivered.
     pub(crate) refusal: Vec<u8>,
     /// The refused command that it answers, if it is not that of the handshake.
-    refused: Option<RefusedCommand>,
+    pub(crate) refused: Option<RefusedCommand>,
+    /// Read from the target, and not to be examined yet; see the module `superseded` of the pump.
+    pub(crate) withheld: Option<KeptBytes>,
 }
 
 /// The notifications that the client of this session agreed to; none if notifications were turned
@@ -68,12 +71,12 @@ pub(crate) fn moving(ledger: &Ledger, worker: &WorkerContext) -> Option<(u64, Ma
     let to = match agreement(ledger, worker) {
         MaintenanceHandshake::Off => return None,
         MaintenanceHandshake::WithoutAddress => None,
-        MaintenanceHandshake::On => Some(options.moving_to.clone()?),
+        MaintenanceHandshake::On => Some(options.moving_to.as_deref()?),
     };
     let time = worker.listener.drain.time_left()?.mul_f64(MOVE_PART).min(LONGEST_MOVE);
-    let seconds = push::whole_seconds(time);
-    let number = *worker.listener.moving.get_or_init(push::event_number);
-    Some((seconds, MaintenancePush::Moving { number, seconds, to }))
+    let seconds = whole_seconds(time);
+    let number = *worker.listener.moving.get_or_init(event_number);
+    Some((seconds, MaintenancePush::moving(number, seconds, to)))
 }
 
 /// The push that a session must send before it ends for `reason`: `FAILED_OVER` if its client got
@@ -87,9 +90,8 @@ pub(crate) fn last_push(ledger: &Ledger, worker: &WorkerContext, reason: EndReas
     {
         return Vec::new();
     }
-    let push = MaintenancePush::FailedOver { number: push::event_number() };
-    worker.counters.notices.increment(push.kind() as usize);
-    push.encode().into_bytes()
+    worker.counters.notices.increment(MaintenanceKind::FailedOver as usize);
+    MaintenancePush::failed_over(event_number()).text.into_bytes()
 }
 
 /// Sends `FAILING_OVER` to a client between two connections to Redis, unless it has it already. All
@@ -108,8 +110,8 @@ pub(crate) async fn announce_failover(
     if ledger.failover_announced() || agreement(ledger, worker) == MaintenanceHandshake::Off {
         return Ok(());
     }
-    let seconds = push::whole_seconds(worker.shared.service.options.now().hold_timeout);
-    let push = MaintenancePush::FailingOver { number: push::event_number(), seconds }.encode();
+    let seconds = whole_seconds(worker.shared.service.options.now().hold_timeout);
+    let push = MaintenancePush::failing_over(event_number(), seconds).text;
     // The socket takes so few bytes at once unless the client reads nothing: then it cannot be
     // notified at all.
     let written = poll_fn(|cx| Poll::Ready(client.poll_write(cx, push.as_bytes()))).await;
@@ -131,23 +133,19 @@ pub(crate) async fn announce_failover(
 impl PendingPushes {
     /// Whether there is anything to send or to hold back.
     pub(crate) fn is_needed(&self) -> bool {
-        !self.due.is_empty() || !self.refusal.is_empty()
+        !self.due.is_empty() || !self.refusal.is_empty() || self.withheld.is_some()
     }
 
     /// Makes a push due, in the place of an earlier one of its kind.
     pub(crate) fn announce(&mut self, push: MaintenancePush) {
-        self.due.retain(|it| it.kind() != push.kind());
+        self.cancel(push.kind);
         self.due.push(push);
-    }
-
-    fn is_due(&self, kind: MaintenanceKind) -> bool {
-        self.due.iter().any(|it| it.kind() == kind)
     }
 
     /// Cancels a push that was not sent yet. Whether there was one.
     fn cancel(&mut self, kind: MaintenanceKind) -> bool {
         let before = self.due.len();
-        self.due.retain(|it| it.kind() != kind);
+        self.due.retain(|it| it.kind != kind);
         self.due.len() < before
     }
 
@@ -164,28 +162,17 @@ impl PendingPushes {
             true => (MaintenanceKind::FailingOver, MaintenanceKind::FailedOver),
             false => (MaintenanceKind::FailedOver, MaintenanceKind::FailingOver),
         };
-        let cancelled_or_due =
-            pending.is_some_and(|pending| pending.cancel(opposite) || pending.is_due(kind));
+        let cancelled_or_due = pending
+            .is_some_and(|it| it.cancel(opposite) || it.due.iter().any(|due| due.kind == kind));
         if cancelled_or_due || closed == ledger.failover_announced() {
             return None;
         }
-        let number = push::event_number();
-        Some(if closed {
-            let hold_timeout = worker.shared.service.options.now().hold_timeout;
-            MaintenancePush::FailingOver { number, seconds: push::whole_seconds(hold_timeout) }
-        } else {
-            MaintenancePush::FailedOver { number }
+        let seconds = whole_seconds(worker.shared.service.options.now().hold_timeout);
+        let number = event_number();
+        Some(match closed {
+            true => MaintenancePush::failing_over(number, seconds),
+            false => MaintenancePush::failed_over(number),
         })
-    }
-
-    /// Whether part of the server's refusal is held back.
-    pub(crate) fn is_holding_back(&self) -> bool {
-        !self.refusal.is_empty()
-    }
-
-    /// The error that follows answers a command that was refused before it reached the server.
-    pub(crate) fn replace_next(&mut self, refused: Option<RefusedCommand>) {
-        self.refused = self.refused.or(refused);
     }
 
     /// Holds back a piece of the server's refusal of the handshake, which the ledger has seen.
@@ -209,7 +196,7 @@ impl PendingPushes {
             return refused.reply().into_bytes();
         }
         let enabled = worker.shared.service.options.now().maintenance_push;
-        if whole && enabled && push::is_unknown_command(&refusal) && ledger.accept_handshake() {
+        if whole && enabled && is_unknown_command(&refusal) && ledger.accept_handshake() {
             worker.counters.maintenance_handshakes.increment();
             return b"+OK\r\n".to_vec();
         }
@@ -230,13 +217,136 @@ impl PendingPushes {
         }
         let mut bytes = Vec::new();
         for push in self.due.drain(..) {
-            match push.kind() {
+            match push.kind {
                 MaintenanceKind::Moving => {}
                 kind => ledger.set_failover_announced(kind == MaintenanceKind::FailingOver),
             }
-            worker.counters.notices.increment(push.kind() as usize);
-            bytes.extend_from_slice(push.encode().as_bytes());
+            worker.counters.notices.increment(push.kind as usize);
+            bytes.extend_from_slice(push.text.as_bytes());
         }
         bytes
+    }
+}
+
+// Maintenance pushes as they are on the wire.
+//
+// They are those of Redis Software ("smart client handoffs"), as the sources of redis-py,
+// go-redis, node-redis, Lettuce and Jedis parse them. `MOVING` announces the end of the
+// connection: a client opens another one, moves to it between two commands, and closes this one by
+// itself. Without an address it reconnects to the same one, after half of the seconds; that form
+// is only sent to clients that asked for it, because node-redis fails on it otherwise.
+// `FAILING_OVER` makes a client wait longer for replies than usual, until `FAILED_OVER`. The list
+// of shards at the end of both is there because Lettuce expects one; it is empty, because no
+// client uses it.
+//
+// `MIGRATING` and `MIGRATED`, which announce another cause of a pause, are not sent.
+
+/// A push message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct MaintenancePush {
+    pub(crate) kind: MaintenanceKind,
+    /// In RESP3.
+    pub(crate) text: String,
+}
+
+impl MaintenancePush {
+    /// The connection ends after `seconds`; the client connects to `to` instead, or to the same
+    /// address.
+    pub(crate) fn moving(number: u64, seconds: u64, to: Option<&str>) -> Self {
+        let to = to.map_or_else(|| "_".to_owned(), |to| format!("${}\r\n{to}", to.len()));
+        let text = format!(">4\r\n$6\r\nMOVING\r\n:{number}\r\n:{seconds}\r\n{to}\r\n");
+        Self { kind: MaintenanceKind::Moving, text }
+    }
+
+    /// Replies may take this many seconds.
+    pub(crate) fn failing_over(number: u64, seconds: u64) -> Self {
+        let text = format!(">4\r\n$12\r\nFAILING_OVER\r\n:{number}\r\n:{seconds}\r\n$2\r\n[]\r\n");
+        Self { kind: MaintenanceKind::FailingOver, text }
+    }
+
+    /// Replies take no longer than usual again.
+    pub(crate) fn failed_over(number: u64) -> Self {
+        let text = format!(">3\r\n$11\r\nFAILED_OVER\r\n:{number}\r\n$2\r\n[]\r\n");
+        Self { kind: MaintenanceKind::FailedOver, text }
+    }
+}
+
+/// A number for an event. Clients take two pushes with the same number for one event, and a lower
+/// number for an old event, also if another proxy sends it. So it is the wall clock in
+/// milliseconds, which is used for nothing else.
+#[allow(
+    clippy::disallowed_methods,
+    reason = "two processes have no other clock in common, and nothing is timed by it"
+)]
+pub(crate) fn event_number() -> u64 {
+    let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(time.as_millis()).unwrap_or(0)
+}
+
+/// A duration in whole seconds, at least one, because clients use half of it.
+pub(crate) fn whole_seconds(span: Duration) -> u64 {
+    span.as_secs().max(1)
+}
+
+/// Whether this reply says that the server does not know the command. `redis:src/server.c`
+/// (`rejectCommandFormat` of an unknown subcommand) from 7.0 on, `addReplySubcommandSyntaxError`
+/// before. Both name the unknown word.
+pub(crate) fn is_unknown_command(reply: &[u8]) -> bool {
+    let Some(error) = reply.strip_prefix(b"-ERR ") else { return false };
+    let starts =
+        |start: &[u8]| error.get(..start.len()).is_some_and(|it| it.eq_ignore_ascii_case(start));
+    let name = b"maint_notifications";
+    (starts(b"unknown subcommand") || starts(b"unknown command"))
+        && error.windows(name.len()).any(|it| it.eq_ignore_ascii_case(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use resp::{Frames, Limits};
+
+    use super::{MaintenancePush, event_number, is_unknown_command, whole_seconds};
+
+    #[test]
+    fn encodes_each_as_one_push() {
+        let moving = |to| MaintenancePush::moving(event_number(), 7, to);
+        for push in [
+            moving(None),
+            moving(Some("redis.example:6379")),
+            MaintenancePush::failing_over(1, 10),
+            MaintenancePush::failed_over(2),
+        ] {
+            let bytes = &push.text;
+            assert!(bytes.starts_with('>'));
+            assert_eq!(Frames::new(Limits::default()).end(bytes.as_bytes()), Ok(Some(bytes.len())));
+        }
+    }
+
+    #[test]
+    fn detects_only_an_unknown_handshake() {
+        for reply in [
+            "-ERR unknown subcommand 'MAINT_NOTIFICATIONS'. Try CLIENT HELP.\r\n",
+            "-ERR Unknown subcommand or wrong number of arguments for \
+             'maint_notifications'. Try CLIENT HELP.\r\n",
+        ] {
+            assert!(is_unknown_command(reply.as_bytes()));
+        }
+        for reply in [
+            "-NOPERM User app has no permissions to run the \
+             'client|maint_notifications' command\r\n",
+            "-ERR wrong number of arguments for 'client|maint_notifications' command\r\n",
+            "-ERR unknown subcommand 'MAINT'. Try CLIENT HELP.\r\n",
+            "-NOAUTH Authentication required.\r\n",
+            "+OK\r\n",
+        ] {
+            assert!(!is_unknown_command(reply.as_bytes()), "{reply}");
+        }
+    }
+
+    #[test]
+    fn rounds_durations_to_at_least_a_second() {
+        assert_eq!(
+            [0, 999, 1000, 7900].map(|ms| whole_seconds(std::time::Duration::from_millis(ms))),
+            [1, 1, 1, 7]
+        );
     }
 }

@@ -4,7 +4,7 @@
 //! [`parse`](parse::parse) is pure: bytes in, a header or a fault out.
 //! [`receive`](receive::receive) reads a header from a connection, and nothing beyond it: what
 //! follows may be a TLS handshake or a request. Which connections have one is decided by
-//! `listener::screening`.
+//! `listener::accept_loop`.
 //!
 //! Headers are never sent: Redis does not know them.
 

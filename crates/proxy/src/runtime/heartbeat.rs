@@ -95,14 +95,9 @@ impl Heartbeat {
         let took = now.saturating_sub(self.state.last.load(Ordering::Relaxed));
         self.state.last.store(now, Ordering::Relaxed);
         if took > STALL.as_millis() as u64 {
-            self.note_stall(took);
+            self.state.stalls.fetch_add(1, Ordering::Relaxed);
+            self.state.stalled_ms.fetch_add(took, Ordering::Relaxed);
         }
-    }
-
-    #[cold]
-    fn note_stall(&self, took: u64) {
-        self.state.stalls.fetch_add(1, Ordering::Relaxed);
-        self.state.stalled_ms.fetch_add(took, Ordering::Relaxed);
     }
 
     fn millis(&self) -> u64 {
@@ -115,11 +110,8 @@ impl Heartbeat {
 /// builds.
 #[cfg(debug_assertions)]
 pub(crate) fn stall_if_asked(worker: usize) {
-    static FILE: std::sync::OnceLock<Option<std::path::PathBuf>> = std::sync::OnceLock::new();
-    let file =
-        FILE.get_or_init(|| std::env::var_os("POINTSMAN_TEST_STALL").map(std::path::PathBuf::from));
-    let Some(file) = file else { return };
-    let asked = std::fs::read_to_string(file).is_ok_and(|text| text.trim() == worker.to_string());
+    let Some(file) = std::env::var_os("POINTSMAN_TEST_STALL") else { return };
+    let asked = std::fs::read_to_string(&file).is_ok_and(|text| text.trim() == worker.to_string());
     if asked && std::fs::remove_file(file).is_ok() {
         #[allow(clippy::disallowed_methods, reason = "to hang is the purpose")]
         std::thread::sleep(Duration::from_secs(8));

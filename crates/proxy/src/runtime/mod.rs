@@ -6,7 +6,6 @@
 pub(crate) mod alarm;
 pub(crate) mod heartbeat;
 pub(crate) mod reactor;
-mod readiness;
 pub(crate) mod run_queue;
 pub(crate) mod tasks;
 pub(crate) mod timers;

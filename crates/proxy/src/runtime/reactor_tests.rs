@@ -13,8 +13,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::io::stream::ByteStream;
-use crate::io::stream::{ClientStream, SocketStream};
+use crate::io::stream::{ByteStream, ClientStream, SocketStream};
 use crate::runtime::alarm::Alarm;
 use crate::runtime::heartbeat::BEAT_INTERVAL;
 use crate::runtime::reactor::{self, Reactor};

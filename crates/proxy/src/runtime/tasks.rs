@@ -28,28 +28,24 @@
 //! [`workers`](crate::workers).
 
 pub(crate) mod continuing;
-pub(crate) mod current;
-pub(crate) mod following;
-pub(crate) mod groups;
 pub(crate) mod visits;
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::poll_fn;
-use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
+use std::{io, ptr};
 
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::runtime::run_queue::{RunQueue, Weight};
-use crate::runtime::tasks::groups::TaskGroup;
-use crate::runtime::tasks::visits::Registered;
+use crate::runtime::tasks::visits::{Registered, TaskGroup};
 use crate::runtime::wake_flag::WakeFlag;
 
 type TaskFuture = Pin<Box<dyn Future<Output = ()>>>;
@@ -149,7 +145,7 @@ struct LocalQueues {
     worker: Option<Arc<WorkerHandle>>,
     /// Keys of woken tasks, some of them more than once. Bounded by what a round does.
     queue: Vec<TaskKey>,
-    /// Woken tasks that [follow](following) others.
+    /// Woken tasks that follow others.
     following: VecDeque<TaskKey>,
     spawned: VecDeque<NewTask>,
 }
@@ -165,42 +161,30 @@ thread_local! {
     static LOCAL: RefCell<LocalQueues> = RefCell::default();
     /// Which of the queues may have something: looked at several times per turn of the loop, and
     /// cheaper than the queues.
-    static PENDING: Cell<Pending> = const { Cell::new(Pending::NOTHING) };
+    static PENDING: Cell<u8> = const { Cell::new(0) };
 }
 
-/// A set of the queues of a thread.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Pending(u8);
+/// Keys of woken tasks.
+const WOKEN: u8 = 1;
+/// Keys of woken tasks that follow others.
+const FOLLOWING: u8 = 2;
+/// New tasks.
+const SPAWNED: u8 = 4;
 
-impl Pending {
-    const NOTHING: Self = Self(0);
-    /// Keys of woken tasks.
-    const WOKEN: Self = Self(1);
-    /// Keys of woken tasks that follow others.
-    const FOLLOWING: Self = Self(2);
-    /// New tasks.
-    const SPAWNED: Self = Self(4);
+#[inline]
+fn is_pending(queue: u8) -> bool {
+    PENDING.get() & queue != 0
+}
 
-    #[inline]
-    fn has(self) -> bool {
-        PENDING.get().0 & self.0 != 0
-    }
-
-    #[inline]
-    fn set(self) {
-        PENDING.set(Self(PENDING.get().0 | self.0));
-    }
-
-    #[inline]
-    fn clear(self) {
-        PENDING.set(Self(PENDING.get().0 & !self.0));
-    }
+#[inline]
+fn set_pending(queue: u8, is_pending: bool) {
+    PENDING.set(if is_pending { PENDING.get() | queue } else { PENDING.get() & !queue });
 }
 
 /// Queues tasks of this thread.
 #[inline]
 fn queue(keys: impl IntoIterator<Item = TaskKey>) {
-    Pending::WOKEN.set();
+    set_pending(WOKEN, true);
     LOCAL.with_borrow_mut(|local| local.queue.extend(keys));
 }
 
@@ -215,7 +199,7 @@ pub(crate) fn spawn_essential(future: impl Future<Output = ()> + 'static) {
 }
 
 fn push_new(task: NewTask) {
-    Pending::SPAWNED.set();
+    set_pending(SPAWNED, true);
     LOCAL.with_borrow_mut(|local| local.spawned.push_back(task));
 }
 
@@ -257,12 +241,12 @@ impl TaskWaker {
             if mine && !self.follows {
                 // A task that gets many things in a row is woken for each of them.
                 if local.queue.last() != Some(&self.key) {
-                    Pending::WOKEN.set();
+                    set_pending(WOKEN, true);
                     local.queue.push(self.key);
                 }
             } else if mine && !self.following.load(Ordering::Relaxed) {
                 self.following.store(true, Ordering::Relaxed);
-                Pending::FOLLOWING.set();
+                set_pending(FOLLOWING, true);
                 local.following.push_back(self.key);
             }
             mine
@@ -306,11 +290,11 @@ impl Task {
             self.call.following.store(false, Ordering::Relaxed);
         }
         // A task that follows others has a queue of its own, which its waker knows.
-        current::begin(if self.follows { TaskKey::NONE } else { key }, &self.waker);
+        CURRENT.set((if self.follows { TaskKey::NONE } else { key }, self.waker.data()));
         let polled = catch_unwind(AssertUnwindSafe(|| {
             self.future.as_mut().poll(&mut Context::from_waker(&self.waker))
         }));
-        current::end();
+        CURRENT.set(NOBODY);
         polled
     }
 }
@@ -358,7 +342,7 @@ impl Tasks {
 
     /// Whether any task is ready or due.
     pub(crate) fn is_busy(&self) -> bool {
-        !self.ready.is_empty() || PENDING.get() != Pending::NOTHING
+        !self.ready.is_empty() || PENDING.get() != 0
     }
 
     /// Queues the tasks that other threads have woken. To be called after the wake-up descriptor
@@ -428,7 +412,7 @@ impl Tasks {
     /// Begins a round with the tasks that have been woken.
     #[inline]
     fn begin_round(&mut self) {
-        if Pending::WOKEN.has() {
+        if is_pending(WOKEN) {
             self.take_woken();
         }
         self.ready.begin();
@@ -436,13 +420,13 @@ impl Tasks {
 
     #[inline(never)]
     fn take_woken(&mut self) {
-        Pending::WOKEN.clear();
+        set_pending(WOKEN, false);
         LOCAL.with_borrow_mut(|local| local.queue.drain(..).for_each(|key| self.wake(key)));
     }
 
     #[inline]
     fn poll_new_tasks(&mut self) -> Result<(), Panicked> {
-        if Pending::SPAWNED.has() { self.poll_spawned() } else { Ok(()) }
+        if is_pending(SPAWNED) { self.poll_spawned() } else { Ok(()) }
     }
 
     #[inline(never)]
@@ -483,7 +467,7 @@ impl Tasks {
             self.poll(key, false)?;
             self.record_weight(key);
         }
-        Pending::SPAWNED.clear();
+        set_pending(SPAWNED, false);
         Ok(())
     }
 
@@ -491,7 +475,7 @@ impl Tasks {
     /// it has done one of them, or if the task is heavy.
     #[cold]
     fn record_weight(&mut self, key: TaskKey) {
-        let (bytes, registered) = (BYTES.take(), visits::take_registered());
+        let (bytes, registered) = (BYTES.take(), visits::REGISTERED.take());
         if let Some(task) = self.task(key) {
             task.weight.record(bytes);
             if let Some(Registered { flag, group }) = registered {
@@ -556,7 +540,76 @@ impl Drop for Tasks {
         // Dropping a task may spawn another one, which is dropped too.
         self.slots.clear();
         let rest = LOCAL.take();
-        PENDING.set(Pending::NOTHING);
+        PENDING.set(0);
         drop(rest);
+    }
+}
+
+// The task that is being polled, so that what belongs to its thread can wake it by its key.
+//
+// A waker is for any thread: it has a counter of references and is called through a table, and a
+// call reads memory of the task that is rarely in a cache. Sockets belong to the thread of their
+// task. They keep the key, which costs neither.
+//
+// A future may be polled with another waker than that of the task it is part of, to be told apart
+// ([`wake_flag`](crate::runtime::wake_flag)). Then the waker counts, and there is no key.
+
+/// No task is being polled.
+const NOBODY: (TaskKey, *const ()) = (TaskKey::NONE, ptr::null());
+
+thread_local! {
+    /// The task that is being polled, and the data of its waker, which is only compared.
+    static CURRENT: Cell<(TaskKey, *const ())> = const { Cell::new(NOBODY) };
+}
+
+/// The key of the task that is being polled, if `waker` is its own and no other; otherwise
+/// [`TaskKey::NONE`].
+#[inline]
+pub(crate) fn current_key(waker: &Waker) -> TaskKey {
+    let (key, current) = CURRENT.get();
+    if ptr::eq(current, waker.data()) { key } else { TaskKey::NONE }
+}
+
+// Tasks that follow others: the tasks of shared connections.
+//
+// A session wakes its connection when it has a request, and the connection wakes its sessions when
+// replies have arrived. Each such wake-up would take another round, with a look at the sockets in
+// between, which costs a system call. So these tasks are polled before the other ones of a round,
+// which then write the replies that have arrived, and after them, when all requests of the round
+// have been read and leave in one write.
+//
+// A task that wakes itself is polled in the next round, like any other.
+
+/// Starts a task on this thread's worker that follows others.
+pub(crate) fn spawn_following(future: impl Future<Output = ()> + 'static) {
+    push_new(NewTask { future: Box::pin(future), essential: false, follows: true });
+}
+
+impl Tasks {
+    /// Polls the tasks of this kind that are woken, each at most once.
+    #[inline]
+    fn poll_following(&mut self) -> Result<(), Panicked> {
+        if is_pending(FOLLOWING) { self.poll_woken() } else { Ok(()) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn poll_woken(&mut self) -> Result<(), Panicked> {
+        set_pending(FOLLOWING, false);
+        let mut left = LOCAL.with_borrow(|local| local.following.len());
+        while left > 0
+            && let Some(key) = LOCAL.with_borrow_mut(|local| local.following.pop_front())
+        {
+            left -= 1;
+            self.poll(key, false)?;
+            if BYTES.get() > 0 {
+                self.record_weight(key);
+            }
+        }
+        // Those that woke themselves are polled in the next round.
+        if LOCAL.with_borrow(|local| !local.following.is_empty()) {
+            set_pending(FOLLOWING, true);
+        }
+        Ok(())
     }
 }

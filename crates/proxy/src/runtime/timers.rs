@@ -31,7 +31,8 @@ use crate::runtime::tasks::WorkerHandle;
 /// channel.
 #[derive(Debug, Clone)]
 pub(crate) struct TimerThread {
-    handle: Handle,
+    /// Tokio's timers on a thread that has entered it use the timer thread.
+    pub(crate) handle: Handle,
     _keep_alive: mpsc::Sender<()>,
 }
 
@@ -51,12 +52,6 @@ impl TimerThread {
             .name("timers".into())
             .spawn(move || Runtime::block_on(&runtime, tick))?;
         Ok((clock, thread))
-    }
-
-    /// Makes tokio's timers on the calling thread use this thread, until the returned guard is
-    /// dropped.
-    pub(crate) fn enter(&self) -> tokio::runtime::EnterGuard<'_> {
-        self.handle.enter()
     }
 }
 

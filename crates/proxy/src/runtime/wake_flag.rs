@@ -25,19 +25,14 @@ pub(crate) struct FlaggedWaker {
 }
 
 impl FlaggedWaker {
-    /// For the task of `task`; see [`WakeFlag::new`].
+    /// For the task of `task`, set initially so that the futures are polled first.
     pub(crate) fn new(task: &Waker) -> Self {
-        let flag = WakeFlag::new(task);
+        let flag = Arc::new(WakeFlag { woken: AtomicBool::new(true), task: task.clone() });
         Self { waker: Waker::from(Arc::clone(&flag)), flag }
     }
 }
 
 impl WakeFlag {
-    /// A flag for the task of `task`, set initially so that the futures are polled first.
-    pub(crate) fn new(task: &Waker) -> Arc<Self> {
-        Arc::new(Self { woken: AtomicBool::new(true), task: task.clone() })
-    }
-
     /// Sets it without waking the task.
     pub(crate) fn set(&self) {
         self.woken.store(true, Ordering::Release);

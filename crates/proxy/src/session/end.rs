@@ -2,7 +2,6 @@
 //! forwarded, or a connection to another target. The [session](crate::session) carries out what is
 //! decided here.
 
-use std::io;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -19,14 +18,14 @@ use crate::maintenance::pending;
 use crate::not_carried::{NotCarried, Uncarried};
 use crate::service::Hint;
 use crate::session::carry::CarryState;
+use crate::session::connect::CHECK_INTERVAL;
 use crate::session::dial;
-use crate::session::hold::CHECK_INTERVAL;
 use crate::session::idle::IdleFacts;
 use crate::session::leave::{self, LeaveFacts, Leaving};
 use crate::session::pump::{BEGUN, Left, Pump, Stop, Stopped};
 use crate::session::refusals::Refused;
 use crate::session::upstream::TargetStream;
-use crate::shared::{Member, Promotion};
+use crate::shared::{Member, Promotion, verifiers};
 
 /// The bytes of all that a server with too many clients sends before it closes.
 const FULL: u64 = b"-ERR max number of clients reached\r\n".len() as u64;
@@ -129,18 +128,14 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
             }
             _ => return None,
         };
-        Some(self.failure_reason(side, &error))
-    }
-
-    fn failure_reason(&mut self, side: Side, error: &io::Error) -> EndReason {
         if side == Side::Upstream
             && let Some(cause) = self.upstream.member().and_then(Member::cause_of_end)
         {
-            return cause;
+            return Some(cause);
         }
-        match (side, self.first_end) {
-            _ if invariant::is_violation(error) => EndReason::InternalError,
-            (Side::Upstream, _) if dial::note_error(&self.context, &self.target, error) => {
+        Some(match (side, self.first_end) {
+            _ if invariant::is_violation(&error) => EndReason::InternalError,
+            (Side::Upstream, _) if dial::note_error(&self.context, &self.target, &error) => {
                 if self.first_end.is_none() {
                     self.report_upstream_end();
                 }
@@ -155,7 +150,7 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
                 EndReason::from_error(side, error.kind())
             }
             _ => EndReason::from_error(side, error.kind()),
-        }
+        })
     }
 
     /// Why the ledger says that the session must not continue.
@@ -253,12 +248,19 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
         } else if self.is_held_at(reason) && self.can_be_refused() {
             let transaction = self.ledger.session_state() == SessionState::Transaction;
             Some(Left::Refused(Refused { unsent: self.take_unsent(), transaction }))
-        } else if reason == EndReason::ClientClosed && self.leaves_clean() {
+        } else if reason == EndReason::ClientClosed
+            && self.sharing.as_ref().is_some_and(|it| it.return_at.is_some())
+            && self.is_finished()
+            && verifiers::may_keep(&self.ledger)
+        {
+            // A connection of its own that is as good as a new one after `RESET`.
             Some(Left::CleanConnection)
         } else {
             None
         };
-        let mut undelivered = self.take_undelivered();
+        // The bytes that the client has not taken yet or that are held back.
+        let mut undelivered = self.replies.take_kept();
+        undelivered.append(&mut self.take_held_back());
         // A session that continues has handed its ledger over, and notifies its client that the
         // failover is over where it arrives.
         undelivered.append(&mut pending::last_push(&self.ledger, &self.context, reason));
@@ -356,7 +358,12 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
     /// Why a session that was asked to leave ends now; `None` if it has to stay for the moment.
     /// `idle`: no requests can be forwarded now.
     pub(in crate::session) fn left(&mut self, idle: bool) -> Option<Stop> {
-        if self.leaving == Leaving::No || !self.may_leave(idle) || self.has_unread_request() {
+        // If a request has arrived of which the event loop does not know yet, it will, and the
+        // session stays until then. One that is stopped at a boundary leaves it unread.
+        if self.leaving == Leaving::No
+            || !self.may_leave(idle)
+            || (self.leaving != Leaving::AtBoundary && self.client.has_unread())
+        {
             return None;
         }
         Some(match self.leaving {
@@ -394,12 +401,6 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
             self.cancel_rebalancing();
         }
         !stays
-    }
-
-    /// Whether a request has arrived of which the event loop does not know yet. It will, and the
-    /// session stays until then. A session that is stopped at a boundary leaves it unread.
-    fn has_unread_request(&self) -> bool {
-        self.leaving != Leaving::AtBoundary && self.client.has_unread()
     }
 }
 
@@ -490,7 +491,7 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
     #[cold]
     pub(in crate::session) fn check_idle(&mut self, waker: &Waker) -> Option<EndReason> {
         if self.target.is_closed() {
-            self.idle.note_closed_gate();
+            self.idle.gate_was_closed = true;
         }
         let facts = IdleFacts {
             has_received: self.has_received,
@@ -501,15 +502,6 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
                 && self.replies.is_clear(),
         };
         self.idle.check(&self.context.shared.service.options.now(), facts, waker)
-    }
-
-    /// Limits the time for which one direction is open after the other has ended.
-    #[inline]
-    pub(in crate::session) fn limit_half_close(&mut self, waker: &Waker) {
-        if self.first_end.is_some() && !self.rare().half_close.is_set() {
-            let span = self.context.shared.service.options.now().half_close_timeout;
-            self.rare().half_close.set(span, waker);
-        }
     }
 
     /// Whether the client has gone while the gate was closed, or has waited for too long. It is not
@@ -535,16 +527,14 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
             self.gate_checks = 0;
             self.context.count_waiting(false);
         }
-        (due && closed && self.has_waited_too_long()).then_some(EndReason::HoldTimeout)
-    }
-
-    /// Counts a check that found requests waiting at the gate. Whether they have waited for too
-    /// long.
-    fn has_waited_too_long(&mut self) -> bool {
+        if !due || !closed {
+            return None;
+        }
         let waits = self.has_waiting_requests() || self.client.has_unread();
         self.gate_checks = if waits { self.gate_checks.saturating_add(1) } else { 0 };
         self.context.count_waiting(waits);
-        self.waited() >= self.context.shared.service.options.now().hold_timeout
+        let most = self.context.shared.service.options.now().hold_timeout;
+        (self.waited() >= most).then_some(EndReason::HoldTimeout)
     }
 
     /// How long requests have waited at the gate.

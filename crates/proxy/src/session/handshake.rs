@@ -21,9 +21,8 @@ use tls::{ServerSide, TlsConnection, TlsSide};
 use crate::end_reason::{EndReason, Side};
 use crate::io::stream::SocketStream;
 use crate::io::tls_stream::{self, HandshakeStep, TlsStream};
-use crate::runtime::run_queue;
-use crate::runtime::tasks;
-use crate::session::finish;
+use crate::runtime::{run_queue, tasks};
+use crate::session::refusals;
 use crate::session::report::{SessionBase, Stage};
 use crate::stats::WorkerCounters;
 use crate::tls_listening::{TlsFailure, TlsListening};
@@ -165,7 +164,7 @@ impl Handshake<'_> {
             // The deadline has passed, and the caller sees that first.
             None => return Err((TlsFailure::Timeout, "the client sent nothing".to_owned())),
             Some(_) => {
-                finish::finish(&mut socket, NOT_TLS).await;
+                refusals::finish(&mut socket, NOT_TLS).await;
                 return Err((TlsFailure::NotTls, "the client does not speak TLS".to_owned()));
             }
         }
@@ -183,7 +182,7 @@ impl Handshake<'_> {
                         return Err((TlsFailure::Closed, error.to_string()));
                     };
                     // So that the alert arrives.
-                    finish::finish(client.socket(), &[]).await;
+                    refusals::finish(client.socket(), &[]).await;
                     return Err((TlsFailure::of(cause), cause.to_string()));
                 }
             }

@@ -43,7 +43,7 @@ pub(crate) struct IdleFacts {
 pub(crate) struct IdleWatch {
     alarm: LazyTimer,
     /// The client was not read for a while because the gate was closed.
-    gate_was_closed: bool,
+    pub(crate) gate_was_closed: bool,
     /// The client has sent a complete request.
     asked: bool,
     /// Consecutive silent quarters.
@@ -89,11 +89,6 @@ impl IdleWatch {
     /// Whether the client is to be checked.
     pub(crate) fn is_due(&mut self, waker: &Waker) -> bool {
         self.alarm.is_due(waker)
-    }
-
-    /// The client is not read at present.
-    pub(crate) fn note_closed_gate(&mut self) {
-        self.gate_was_closed = true;
     }
 
     /// Why the session ends, if the client was silent for too long. Call after everything received

@@ -27,19 +27,15 @@ pub(crate) mod carry;
 pub(crate) mod connect;
 pub(crate) mod dial;
 mod end;
-pub(crate) mod finish;
 mod first_bytes;
 mod handshake;
-pub(crate) mod hold;
 pub(crate) mod idle;
 pub(crate) mod leave;
-mod next;
 pub(crate) mod pump;
 pub(crate) mod refusals;
 pub(crate) mod report;
 pub(crate) mod rest;
-mod sharing;
-mod states;
+pub(crate) mod states;
 pub(crate) mod upstream;
 
 #[cfg(test)]
@@ -151,7 +147,11 @@ impl Session {
     fn enter<C: ClientStream>(self, mut client: C, next: Next) {
         match next {
             Next::Connect(why) => continue_as(connecting(self, client, why)),
-            Next::Pump(ready) => self.begin_to_pump(client, ready),
+            Next::Pump((target, upstream, start)) => match upstream {
+                Upstream::Plain(socket) => self.pump_dedicated(client, socket, target, start),
+                Upstream::Tls(stream) => self.pump_dedicated(client, stream, target, start),
+                Upstream::Shared(member) => self.pump(client, member, target, start),
+            },
             Next::Rest(rest) => continue_as(resting(self, client, rest)),
             // As most sessions end: nothing has to be waited for. It is recorded before its client
             // can see the end.

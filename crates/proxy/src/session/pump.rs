@@ -15,7 +15,6 @@
 //! clients come from [`maintenance`](crate::maintenance); this module inserts them
 //! ([`interleave`]).
 
-mod counted_context;
 mod fast;
 mod forwarding;
 #[cfg(test)]
@@ -26,22 +25,22 @@ mod interleave_tests;
 #[cfg(test)]
 mod last_replies_tests;
 pub(super) mod sharing;
-mod start;
-mod stopped;
-mod superseded;
 #[cfg(test)]
 mod superseded_tests;
 #[cfg(test)]
 mod tls_target_tests;
 
+pub(in crate::session) use forwarding::BEGUN;
+
+use std::mem;
+use std::ops::Deref;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use counted_context::CountedContext;
 use drain::Ticket;
-use resp::{Ledger, RefusedCommand, Screened};
+use resp::{Ledger, Limits, Screened};
 use target::{Target, TargetRef};
 
 use crate::context::WorkerContext;
@@ -50,21 +49,20 @@ use crate::io::buffer::{self, KeptCount};
 use crate::io::flow::{EndSignal, Flow, FlowStep, MAX_READS};
 use crate::io::stream::ByteStream;
 use crate::latency::Stopwatch;
-use crate::options::Sessions;
+use crate::maintenance::pending::PendingPushes;
+use crate::not_carried::Uncarried;
+use crate::options::{Options, Sessions, Subscriptions, UpstreamMode};
 use crate::runtime::tasks::visits;
 use crate::runtime::timers::LazyTimer;
 use crate::runtime::wake_flag::{FlaggedWaker, WakeFlag};
-use crate::session::carry::replay::Replayed;
+use crate::session::carry::CarryState;
 use crate::session::idle::IdleWatch;
 use crate::session::leave::Leaving;
-use crate::session::pump::sharing::SharingState;
+use crate::session::refusals::Refused;
 use crate::session::report::SessionBase;
-use crate::session::rest::RestClock;
+use crate::session::rest::{RestClock, Resting};
 use crate::session::upstream::TargetStream;
-
-pub(in crate::session) use forwarding::BEGUN;
-pub(crate) use start::Start;
-pub(crate) use stopped::{Left, Stop, Stopped};
+use crate::shared::Promotion;
 
 /// A session with both ends connected.
 ///
@@ -98,11 +96,11 @@ pub(crate) struct Pump<C, U> {
     pub(super) idle: IdleWatch,
     pub(super) stopwatch: Stopwatch,
     /// Present while something has to go between the replies.
-    pub(super) interleaved: Option<Box<interleave::Interleaved>>,
+    pub(super) interleaved: Option<Box<PendingPushes>>,
     /// What is forwarded in place of what was read, if that has a refused request.
     pub(super) screened: Option<Box<Screened>>,
     /// Present if its service shares connections.
-    pub(super) sharing: Option<Box<SharingState>>,
+    pub(super) sharing: Option<Box<RestClock>>,
 }
 
 /// State that most sessions never need, or only at their end.
@@ -131,21 +129,19 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
         target: &TargetRef,
         start: impl Into<Start>,
     ) -> Self {
-        let Start { early, replayed, returns_after } = start.into();
-        let carried = replayed.is_some();
+        let Start { early, ledger, messages, idle, returns_after } = start.into();
+        let carried = ledger.is_some();
         let has_received = carried || !early.is_empty();
         if has_received && !carried {
             context.listener.drain.record_arrival();
         }
         let options = context.shared.service.options.peek();
-        let Replayed { ledger, messages, idle } =
-            replayed.map_or_else(|| start::fresh(&options), |replayed| *replayed);
         let mut pump = Self {
             client,
             upstream,
             context: CountedContext::new(context),
             target: target.target(),
-            ledger,
+            ledger: ledger.map_or_else(|| fresh(&options), |ledger| *ledger),
             may_carry: options.sessions == Sessions::Carry,
             has_received,
             requests: Flow::new(Vec::new()),
@@ -162,10 +158,8 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
             stopwatch: Stopwatch::default(),
             interleaved: None,
             screened: None,
-            sharing: match U::SHARED {
-                true => Some(SharingState::sharing(RestClock::of(!early.is_empty()))),
-                false => returns_after.map(SharingState::returning),
-            },
+            sharing: (U::SHARED || returns_after.is_some())
+                .then(|| RestClock::new(!early.is_empty(), returns_after.filter(|_| !U::SHARED))),
         };
         pump.screen_early(early);
         pump
@@ -194,7 +188,7 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
     #[cold]
     fn begin(&mut self, cx: &Context<'_>, watch: &mut Option<FlaggedWaker>) {
         let watch = watch.insert(FlaggedWaker::new(cx.waker()));
-        visits::register(&watch.flag, self.context.listener.id.group());
+        visits::register(Some(&watch.flag), self.context.listener.id.group());
         let options = self.context.shared.service.options.peek();
         self.idle.begin(&options, self.has_received, &watch.waker);
     }
@@ -235,7 +229,12 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
             return leaves;
         }
         self.announce_gate();
-        self.check_rest(waker);
+        if U::SHARED
+            && let Some(sharing) = self.sharing.as_deref_mut()
+        {
+            let moved = self.requests.moved + self.replies.moved;
+            sharing.check(moved, self.context.events.get(), waker);
+        }
         if let Some(reason) = self.check_gate(waker) {
             return Some(reason.into());
         }
@@ -261,7 +260,7 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
         // A client that leaves after bytes that are no request: a server that neither answers nor
         // closes would keep both connections.
         if self.client.peer_closed() {
-            self.requests.announce_end();
+            self.requests.end_withheld = false;
         }
         Ok(self.move_requests(cx, scratch, EndSignal::Yes, MAX_READS))
     }
@@ -305,7 +304,10 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
         if let Some(reason) = self.failure(requests, replies) {
             return Poll::Ready(reason.into());
         }
-        self.limit_half_close(waker);
+        if self.first_end.is_some() && !self.rare().half_close.is_set() {
+            let span = self.context.shared.service.options.now().half_close_timeout;
+            self.rare().half_close.set(span, waker);
+        }
         if self.leaving != Leaving::No
             && let Some(stop) = self.left(idle)
         {
@@ -336,7 +338,7 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
     /// Forwards what takes the place of the bytes that were read last.
     #[cold]
     pub(super) fn take_screened(&mut self) {
-        if !std::mem::replace(&mut self.has_received, true) {
+        if !mem::replace(&mut self.has_received, true) {
             self.context.listener.drain.record_arrival();
         }
         if let Some(screened) = self.screened.take() {
@@ -354,24 +356,202 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
         }
         // Nothing more is read, as the server would not: it answers with an error and closes.
         if broken {
-            self.requests.end_unannounced();
+            (self.requests.ended, self.requests.end_withheld) = (true, true);
         }
+        let WorkerContext { shared, counters, .. } = &**self.context;
         for command in refused {
-            self.count_refused(command);
+            let (service, index) = (&*shared.service.name, command.index());
+            counters.refused_commands.increment(index);
+            if let Some(unlogged) = shared.logs.refused_commands.due(index, Instant::now()) {
+                let command = command.label();
+                tracing::warn!(
+                    service,
+                    command,
+                    unlogged,
+                    "client's command refused, see the key refuse"
+                );
+            }
+        }
+    }
+}
+
+// The context of a session's worker, and as what the session is counted there: by its pin, and as
+// one whose requests wait at a closed gate.
+//
+// In one value, so that the count is taken back however the pump ends, also by a panic, and so
+// that the pump itself can be taken apart.
+
+/// The context of a worker that counts one session by its pin.
+pub(in crate::session) struct CountedContext {
+    context: Arc<WorkerContext>,
+    pin: Option<resp::Pin>,
+    is_waiting: bool,
+}
+
+impl CountedContext {
+    /// Of a session that nothing pins.
+    pub(super) fn new(context: &Arc<WorkerContext>) -> Self {
+        Self { context: Arc::clone(context), pin: None, is_waiting: false }
+    }
+
+    /// The pin as which the session is counted.
+    pub(in crate::session) fn pin(&self) -> Option<resp::Pin> {
+        self.pin
+    }
+
+    /// Counts the session as pinned by `pin`, and no longer by what pinned it before.
+    pub(in crate::session) fn count_pin(&mut self, pin: Option<resp::Pin>) {
+        let before = mem::replace(&mut self.pin, pin);
+        if before != pin {
+            let pinned = &self.context.counters.pinned;
+            before.inspect(|pin| pinned.decrement(*pin as usize));
+            pin.inspect(|pin| pinned.increment(*pin as usize));
         }
     }
 
-    fn count_refused(&self, command: RefusedCommand) {
-        self.context.counters.refused_commands.increment(command.index());
-        let shared = &self.context.shared;
-        if let Some(unlogged) = shared.logs.refused_commands.due(command.index(), Instant::now()) {
-            let (service, command) = (&*shared.service.name, command.label());
-            tracing::warn!(
-                service,
-                command,
-                unlogged,
-                "client's command refused, see the key refuse"
-            );
+    /// Counts the session as one that waits at the gate, or no longer.
+    pub(in crate::session) fn count_waiting(&mut self, is_waiting: bool) {
+        if mem::replace(&mut self.is_waiting, is_waiting) != is_waiting {
+            self.context.counters.count_held(is_waiting);
         }
     }
+}
+
+impl Deref for CountedContext {
+    type Target = Arc<WorkerContext>;
+
+    #[inline]
+    fn deref(&self) -> &Arc<WorkerContext> {
+        &self.context
+    }
+}
+
+impl Drop for CountedContext {
+    fn drop(&mut self) {
+        self.count_pin(None);
+        self.count_waiting(false);
+    }
+}
+
+// The initial state of a pump: nothing, requests that arrived before the connection was open, or
+// the state that a session brings from another target.
+
+/// Maximum bytes of text remembered of a session's state. A password may be a signed token of a few
+/// kilobytes.
+const STATE_BYTES: u16 = 8 * 1024;
+
+/// Maximum bytes of names of channels and patterns remembered of a session. A gateway that
+/// subscribes to five thousand channels on behalf of its own clients needs that.
+const SUBSCRIPTION_BYTES: u32 = 512 * 1024;
+
+/// The initial state of a pump.
+#[derive(Debug, Default)]
+pub(crate) struct Start {
+    /// Read from the client already, and not forwarded.
+    pub(crate) early: Vec<u8>,
+    /// The state of the session, if this is not its first connection.
+    pub(crate) ledger: Option<Box<Ledger>>,
+    /// What the client is sent first: replies, and messages that arrived during a replay.
+    pub(crate) messages: Vec<u8>,
+    /// The timer of the client, if the session has only rested.
+    pub(crate) idle: Option<IdleWatch>,
+    /// If the service shares connections, and this session has one of its own: the time after
+    /// which it returns.
+    pub(crate) returns_after: Option<Duration>,
+}
+
+impl Start {
+    /// On another connection, with the state of the former one.
+    pub(crate) fn resumed(early: Vec<u8>, ledger: Box<Ledger>) -> Self {
+        Self { early, ledger: Some(ledger), ..Self::default() }
+    }
+}
+
+impl From<Vec<u8>> for Start {
+    fn from(early: Vec<u8>) -> Self {
+        Self { early, ..Self::default() }
+    }
+}
+
+/// The state of a new session: a ledger that records what a carry would need, if sessions are
+/// carried.
+fn fresh(options: &Options) -> Ledger {
+    let records =
+        options.sessions == Sessions::Carry || options.upstream != UpstreamMode::Dedicated;
+    let memory = if records { STATE_BYTES } else { 0 };
+    let names = if options.subscriptions == Subscriptions::Replay { SUBSCRIPTION_BYTES } else { 0 };
+    Ledger::new(&Limits { memory, names, ..Limits::default() })
+        .with_stateless(options.stateless_commands.clone())
+        .with_refusals(options.refusals.clone())
+}
+
+// Why a pump stops, and what it leaves.
+
+/// Why a pump stops. One byte, which every poll returns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// Something has ended. The session ends with this reason, unless it can be carried.
+    End(EndReason),
+    /// The session leaves an ejected replica.
+    Leave,
+    /// The session moves to a replica with fewer sessions.
+    Rebalance,
+    /// The session has shared a connection, and needs one of its own to the same target.
+    Promote,
+    /// The session does not need its own connection any more.
+    Return,
+    /// The session shares connections and is idle.
+    Rest,
+}
+
+impl From<EndReason> for Stop {
+    fn from(reason: EndReason) -> Self {
+        Self::End(reason)
+    }
+}
+
+impl Stop {
+    /// The end reason of a session that cannot continue after this.
+    pub(crate) fn reason(self) -> EndReason {
+        match self {
+            Self::End(reason) => reason,
+            Self::Leave | Self::Rebalance => EndReason::ReplicaEjected,
+            // They happen only where the session can continue.
+            Self::Promote | Self::Return | Self::Rest => EndReason::InternalError,
+        }
+    }
+}
+
+/// The result of a pump that has stopped.
+#[derive(Debug)]
+pub(crate) struct Stopped {
+    /// Why it stopped.
+    pub(crate) stop: Stop,
+    /// The replies that the client has not taken yet, and our last push to it.
+    pub(crate) undelivered: Vec<u8>,
+    /// What the session continues with.
+    pub(crate) left: Option<Box<Left>>,
+    /// Bytes forwarded to the target, and to the client.
+    pub(crate) bytes: (u64, u64),
+    /// Complete requests forwarded.
+    pub(crate) commands: u32,
+    /// The target has answered everything that it was sent, so a reset discards nothing.
+    pub(crate) is_answered: bool,
+    /// If it lost its target and cannot continue: why.
+    pub(crate) uncarried: Option<Box<Uncarried>>,
+}
+
+/// What a pump leaves to the next state of its session. A session of which it leaves nothing ends.
+#[derive(Debug)]
+pub(crate) enum Left {
+    /// The state that continues over another connection. If that is one of its own to the same
+    /// target: why.
+    State(CarryState, Option<Promotion>),
+    /// What is kept while the session rests.
+    Resting(Resting),
+    /// Requests, none of which was forwarded. They are refused before the session ends.
+    Refused(Refused),
+    /// A connection of its own on which the server keeps nothing but state that can be set on any.
+    /// The session ends, and its service shares connections.
+    CleanConnection,
 }

@@ -23,18 +23,15 @@ use crate::access_log::has_failed;
 use crate::address::Peer;
 use crate::context::WorkerContext;
 use crate::end_reason::EndReason;
-use crate::io::socket_facts::SocketFacts;
-use crate::io::stream::ByteStream;
+use crate::io::stream::{ByteStream, SocketFacts};
 use crate::not_carried::Uncarried;
-use crate::options::UpstreamMode;
 use crate::runtime::tasks::visits::{self, Visit};
 use crate::runtime::wake_flag::WakeFlag;
 use crate::session::leave::Leaving;
 use crate::session::pump::Pump;
 use crate::session::upstream::TargetStream;
 use crate::session_row::{self, ConnectionUse, ListedState, SessionRow, WaitsFor};
-use crate::shared::Promotion;
-use crate::shared::linger;
+use crate::shared::{Promotion, linger};
 
 /// What a session does while it does not pump.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -217,7 +214,7 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
     fn report(&self, base: &SessionBase) {
         let (state, waits_for) = self.listed_state();
         let SocketFacts { listener, silent } = self.client.socket_facts();
-        let uncarried = self.why_not_carried();
+        let (uncarried, options) = (self.why_not_carried(), &self.context.shared.service.options);
         let tracked = self.ledger.session_state() != SessionState::Opaque;
         let commands = base.commands.saturating_add(self.commands);
         let commands = u64::from(commands) + u64::from(self.ledger.uncounted_requests());
@@ -231,22 +228,18 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
             not_carried: uncarried.as_ref().map(|it| it.why),
             unknown_command: uncarried.and_then(|it| it.command),
             upstream: Some((self.target.addr(), self.target.generation().get())),
-            connection: self.connection_use(),
+            connection: match U::SHARED {
+                true => Some(ConnectionUse::Shared),
+                false if options.now().shares() => Some(ConnectionUse::Dedicated),
+                // Its service does not share connections.
+                false => None,
+            },
             idle: silent.map(|silent| silent.min(base.age())),
             bytes: (base.bytes.0 + self.requests.moved, base.bytes.1 + self.replies.moved),
             commands,
             in_flight: tracked.then(|| self.ledger.owed()),
             ..base.row()
         });
-    }
-
-    /// `None` if its service does not share connections.
-    fn connection_use(&self) -> Option<ConnectionUse> {
-        if U::SHARED {
-            return Some(ConnectionUse::Shared);
-        }
-        let mode = self.context.shared.service.options.now().upstream;
-        (mode != UpstreamMode::Dedicated).then_some(ConnectionUse::Dedicated)
     }
 
     fn listed_state(&self) -> (ListedState, WaitsFor) {

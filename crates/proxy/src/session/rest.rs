@@ -17,7 +17,7 @@
 //! before the connection is looked at.
 
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use resp::RestingLedger;
 use target::Target;
@@ -28,7 +28,6 @@ use crate::io::buffer;
 use crate::io::stream::{self, ByteStream};
 use crate::runtime::tasks::visits;
 use crate::runtime::timers::LazyTimer;
-use crate::session::carry::replay::Replayed;
 use crate::session::idle::IdleWatch;
 use crate::session::pump::Start;
 use crate::session::report::SessionBase;
@@ -39,9 +38,11 @@ use crate::shared::RestingMember;
 /// length.
 const REST_AFTER: Duration = Duration::from_millis(if cfg!(test) { 200 } else { 10_000 });
 
-/// Decides when a session rests.
+/// The clock of a pump whose service shares connections. Decides when its session rests.
 #[derive(Debug, Default)]
 pub(crate) struct RestClock {
+    /// If it has its own connection: when it may return.
+    pub(crate) return_at: Option<Instant>,
     /// It rests as soon as it is idle.
     pub(crate) now: bool,
     interval: LazyTimer,
@@ -52,9 +53,11 @@ pub(crate) struct RestClock {
 }
 
 impl RestClock {
-    /// The clock of a session that may rest. `woken`: by a request.
-    pub(crate) fn of(woken: bool) -> Self {
-        Self { now: !woken, ..Self::default() }
+    /// The clock of a session that may rest, `woken` by a request or not, or that returns to shared
+    /// connections after a time.
+    pub(crate) fn new(woken: bool, returns_after: Option<Duration>) -> Box<Self> {
+        let return_at = returns_after.map(|span| Instant::now() + span);
+        Box::new(Self { return_at, now: !woken, ..Self::default() })
     }
 
     /// Measures the interval, in which `moved` has changed or not. `events`: their number now.
@@ -87,17 +90,15 @@ pub(crate) struct Resting {
     pub(crate) idle: IdleWatch,
     /// The number of events when the pump last looked for any.
     pub(crate) events: u64,
-    /// `None` if it has left its connection.
-    pub(crate) member: Option<RestingMember>,
+    pub(crate) member: RestingMember,
 }
 
 impl Resting {
     /// The start of the next pump, with what the client has sent.
     pub(crate) fn wake(self, early: Vec<u8>) -> (Upstream, Start) {
         let Self { ledger, idle, member, .. } = self;
-        let upstream = member.map_or_else(Upstream::sharing, |it| Upstream::Shared(it.wake()));
-        let replayed = Replayed { ledger: ledger.wake(), idle: Some(idle), messages: Vec::new() };
-        (upstream, Start::resumed(early, Box::new(replayed)))
+        let start = Start::resumed(early, Box::new(ledger.wake()));
+        (Upstream::Shared(member.wake()), Start { idle: Some(idle), ..start })
     }
 
     /// Ready when there is something to do.

@@ -21,12 +21,17 @@ use std::time::{Duration, Instant};
 
 use resp::Replay;
 use target::Target;
+use tokio::sync::OnceCell;
 
 use crate::context::WorkerContext;
 use crate::runtime::tasks;
 use crate::session::carry::replay::{Failed, Server};
-use crate::shared::Member;
-use crate::shared::verifiers;
+use crate::session::upstream::Upstream;
+use crate::shared::commands::Commands;
+use crate::shared::server_limits::{ASK_LIMITS, LARGEST_LIMITS, limits_clients};
+use crate::shared::server_table::{LARGEST_TABLE, ask_table, read_table};
+use crate::shared::{Member, verifiers};
+use crate::shared_counters::TableSource;
 
 /// For so long an answer of the server counts.
 pub(super) const KNOWN_FOR: Duration = Duration::from_millis(250);
@@ -36,7 +41,7 @@ const ASK_AGAIN: Duration = Duration::from_millis(125);
 
 /// What is known of one server; the shared connections to it have this in common.
 #[derive(Debug, Default)]
-pub(super) struct Access(RefCell<State>);
+pub(super) struct Access(RefCell<State>, pub(super) CommandTable);
 
 #[derive(Debug, Default)]
 struct State {
@@ -168,6 +173,80 @@ async fn ask(context: &Arc<WorkerContext>, target: &Arc<Target>) -> Result<bool,
     context.counters.dials.increment();
     verifiers::keep(upstream, target, context);
     Ok(!replay.is_unauthenticated())
+}
+
+// The server's own table of commands, read once for all shared connections to a server.
+//
+// It is read on a shared connection, before the first request is: so no request is shared that the
+// server's table excludes. The credentials are those of the connection's clients. Where these may
+// not run `COMMAND INFO`, the built-in table counts alone for them. A connection that is opened
+// beside others to the same server uses what these have read. When all of them are gone the table
+// is, too: the next server, or the same one after a restart, may differ.
+//
+// Together with its table the server is asked [whether it limits](limits_clients) what it keeps
+// for a client. Then no connection to it is shared.
+
+/// What is known of the table of a server; the connections to it share this. `None` in it: the
+/// server's table changes nothing.
+#[derive(Debug, Default)]
+pub(super) struct CommandTable(OnceCell<Option<Rc<Commands>>>);
+
+impl CommandTable {
+    /// How the server's table differs from the built-in one, if it is known. Read on `upstream` if
+    /// that was not done; meanwhile all other connections to the server wait.
+    ///
+    /// # Errors
+    ///
+    /// The connection failed.
+    pub(super) async fn corrected(
+        &self,
+        upstream: &mut Upstream,
+        server: Server<'_>,
+    ) -> Result<(TableSource, Option<Rc<Commands>>), Failed> {
+        match self.0.get_or_try_init(|| read(upstream, server)).await {
+            Ok(corrected) => Ok((TableSource::Server, corrected.clone())),
+            Err(None) => Ok((TableSource::BuiltIn, None)),
+            Err(Some(failed)) => Err(failed),
+        }
+    }
+}
+
+/// Reads the table.
+///
+/// # Errors
+///
+/// Why that failed; `None` if the server refuses to show it, or it cannot be understood.
+async fn read(
+    upstream: &mut Upstream,
+    server: Server<'_>,
+) -> Result<Option<Rc<Commands>>, Option<Failed>> {
+    let Server { target, context, .. } = server;
+    let reply = server.ask(upstream, &ask_table(), LARGEST_TABLE).await?;
+    let (service, addr) = (&*context.shared.service.name, target.addr());
+    if limits_clients(&server.ask(upstream, ASK_LIMITS, LARGEST_LIMITS).await?) {
+        if let Some(unlogged) = context.shared.logs.limited_clients.due(0, Instant::now()) {
+            tracing::warn!(
+                service, upstream = %addr, unlogged,
+                "connections are not shared: the server limits what it keeps for a client \
+                 (client-output-buffer-limit normal or maxmemory-clients) and would close them for \
+                 one client's large reply"
+            );
+        }
+        return Err(Some(Failed::Refused));
+    }
+    let Some(table) = read_table(&reply) else {
+        tracing::debug!(service, target = %addr, "the server does not show its table of commands");
+        return Err(None);
+    };
+    let commands = Commands::new(&table);
+    if commands.is_built_in() {
+        return Ok(None);
+    }
+    tracing::info!(
+        service, target = %addr, excluded = commands.excluded(),
+        "the server's table of commands differs, and fewer commands are shared"
+    );
+    Ok(Some(Rc::new(commands)))
 }
 
 #[cfg(test)]

@@ -9,11 +9,11 @@ use std::time::Instant;
 
 use target::Target;
 
+use crate::end_reason::EndReason;
 use crate::invariant;
 use crate::io::buffer;
 use crate::io::stream::ByteStream;
 use crate::shared::commands::Commands;
-use crate::shared::connection_end::ConnectionEnd;
 use crate::shared::gathering::Gathering;
 use crate::shared::member_state::{MemberState, Promotion, Received};
 use crate::shared::turn_queue::{QUANTUM, Taken, TurnQueue};
@@ -27,6 +27,17 @@ const MAX_READS: usize = 4;
 const KEPT_CAPACITY: usize = 64 * 1024;
 
 type Members = BTreeMap<MemberId, Rc<RefCell<MemberState>>>;
+
+/// Why a connection ends.
+#[derive(Debug)]
+pub(crate) enum ConnectionEnd {
+    /// The target closed it.
+    Closed,
+    /// It failed.
+    Failed(io::Error),
+    /// The two ends disagree about what was asked.
+    Desync(Desync),
+}
 
 #[derive(Debug, Default)]
 struct State {
@@ -271,8 +282,16 @@ impl Connection {
     /// Ends it: members with requests in flight see an error, and all others use another
     /// connection. Returns the number of the former.
     pub(crate) fn close(&self, end: &ConnectionEnd) -> usize {
-        let (kind, cause) = (end.kind(), end.cause());
-        let (members, _) = self.take_members();
+        // The error, and why the members end if neither the target nor its network is the cause.
+        let (kind, cause) = match end {
+            ConnectionEnd::Closed => (io::ErrorKind::ConnectionReset, None),
+            ConnectionEnd::Failed(error) => {
+                let is_given_up = error.kind() == io::ErrorKind::Unsupported;
+                (error.kind(), is_given_up.then_some(EndReason::NotConfirmed))
+            }
+            ConnectionEnd::Desync(_) => (io::ErrorKind::InvalidData, Some(EndReason::SharedDesync)),
+        };
+        let members = self.take_members();
         let lost = |state: &Rc<RefCell<MemberState>>| {
             let mut state = state.borrow_mut();
             state.lose_connection(kind, cause);
@@ -283,24 +302,23 @@ impl Connection {
 
     /// It could not be opened: each member opens a connection of its own.
     pub(crate) fn refuse(&self) {
-        let (members, _) = self.take_members();
-        for state in members.values() {
+        for state in self.take_members().values() {
             let mut state = state.borrow_mut();
             state.lose_connection(io::ErrorKind::NotConnected, None);
             state.promote(Promotion::NotConnected);
         }
     }
 
-    fn take_members(&self) -> (Members, Option<UpstreamLedger>) {
+    fn take_members(&self) -> Members {
         let mut state = self.0.borrow_mut();
-        state.closed = true;
+        (state.closed, state.ledger) = (true, None);
         // Only after a panic: whether they were sent is not known.
         for (member, taken) in std::mem::take(&mut state.parts) {
             if let Some(member) = state.members.get(&member) {
                 member.borrow_mut().commit(taken.sent);
             }
         }
-        (std::mem::take(&mut state.members), state.ledger.take())
+        std::mem::take(&mut state.members)
     }
 }
 

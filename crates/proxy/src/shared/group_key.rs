@@ -41,9 +41,9 @@ impl fmt::Debug for SecretDigest {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct GroupKey {
     /// As whom the server knows the clients. `None`: they have sent no credentials.
-    identity: Option<(Box<[u8]>, SecretDigest)>,
+    pub(super) identity: Option<(Box<[u8]>, SecretDigest)>,
     db: u32,
-    resp3: bool,
+    pub(super) resp3: bool,
     read_only: bool,
     no_touch: bool,
 }
@@ -59,16 +59,6 @@ impl GroupKey {
         let digest = |secret| SecretDigest(Zeroizing::new(digest(secret)));
         let identity = credentials.map(|(user, secret)| (user.into(), digest(secret)));
         Self { identity, db, resp3, read_only, no_touch }
-    }
-
-    /// Whether its clients have sent credentials.
-    pub(crate) fn is_authenticated(&self) -> bool {
-        self.identity.is_some()
-    }
-
-    /// Whether its clients use RESP3.
-    pub(crate) fn resp3(&self) -> bool {
-        self.resp3
     }
 }
 

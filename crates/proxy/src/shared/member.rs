@@ -31,9 +31,7 @@ pub(crate) struct Member {
 /// A member that has nothing to send and is owed nothing. It keeps its connection, so that the
 /// connection stays open, and no buffers.
 #[derive(Debug)]
-pub(crate) struct RestingMember {
-    connection: Option<Rc<Connection>>,
-}
+pub(crate) struct RestingMember(Option<Rc<Connection>>);
 
 thread_local! {
     static NEXT: Cell<u64> = const { Cell::new(0) };
@@ -59,9 +57,7 @@ impl Member {
             return None;
         }
         let (connection, id) = (state.connection.take(), state.id);
-        drop(state);
-        let connection = connection.filter(|connection| connection.begin_rest(id));
-        Some(RestingMember { connection })
+        Some(RestingMember(connection.filter(|connection| connection.begin_rest(id))))
     }
 
     /// Passes the bytes that were sent since the last call.
@@ -217,15 +213,12 @@ impl Member {
 
 impl RestingMember {
     /// A member of the same connection, unless that was closed meanwhile.
-    pub(crate) fn wake(mut self) -> Member {
+    pub(crate) fn wake(self) -> Member {
         let member = Member::new();
-        if let Some(connection) = self.connection.take() {
+        if let Some(connection) = self.0.as_ref().filter(|it| !it.is_closed()) {
             let mut state = member.state.borrow_mut();
-            if !connection.is_closed() {
-                connection.add(state.id, &member.state);
-                state.connection = Some(Rc::clone(&connection));
-            }
-            connection.end_rest();
+            connection.add(state.id, &member.state);
+            state.connection = Some(Rc::clone(connection));
         }
         member
     }
@@ -233,9 +226,7 @@ impl RestingMember {
 
 impl Drop for RestingMember {
     fn drop(&mut self) {
-        if let Some(connection) = &self.connection {
-            connection.end_rest();
-        }
+        self.0.iter().for_each(|connection| connection.end_rest());
     }
 }
 

@@ -32,10 +32,8 @@
 //! and the session resumes on a connection of its own, as if it were carried to the same target.
 
 mod access;
-mod command_table;
 mod commands;
 mod connection;
-mod connection_end;
 mod gathering;
 mod group_key;
 #[cfg(any(test, fuzzing))]
@@ -76,8 +74,7 @@ mod upstream_ledger_tests;
 #[cfg(test)]
 mod verifier_tests;
 
-pub(crate) use connection::Connection;
-pub(crate) use connection_end::ConnectionEnd;
+pub(crate) use connection::{Connection, ConnectionEnd};
 pub(crate) use member::{Member, Offer, RestingMember};
 pub(crate) use member_state::Promotion;
 #[cfg(fuzzing)]

@@ -19,7 +19,7 @@ use std::cell::RefCell;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::{Arc, LazyLock};
-use std::task::{Poll, Waker};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use crate::shared::commands::Commands;
@@ -32,14 +32,13 @@ use crate::context::WorkerContext;
 use crate::durability::ConfirmedStream;
 use crate::io::stream::ByteStream;
 use crate::options::{Durability, Options, UpstreamMode};
-use crate::runtime::tasks::following;
+use crate::runtime::tasks;
 use crate::runtime::timers::LazyTimer;
 use crate::service::Hint;
 use crate::session::carry::replay::{Failed, Server};
 use crate::session::dial;
 use crate::session::upstream::{Upstream, UpstreamPart};
 use crate::shared::access::{Access, Admission};
-use crate::shared::command_table::CommandTable;
 use crate::shared::{Connection, ConnectionEnd, Member, Offer, Promotion};
 use crate::shared_counters::TableSource;
 
@@ -68,7 +67,6 @@ struct Entry {
     /// How its writes are confirmed, and whether it has TLS, whatever the options say since.
     durability: Option<Durability>,
     has_tls: bool,
-    table: Rc<CommandTable>,
     access: Rc<Access>,
     /// It was opened in place of a silent one. Nobody joins it before it is open.
     succeeds: bool,
@@ -96,12 +94,11 @@ impl Entry {
             connection: Rc::new(Connection::new()),
             durability: options.durability,
             has_tls: options.target_tls.is_some(),
-            table: server.map_or_else(Rc::default, |entry| Rc::clone(&entry.table)),
             access: server.map_or_else(Rc::default, |entry| Rc::clone(&entry.access)),
             succeeds,
         });
         let driver = Driver(Rc::clone(&entry));
-        following::spawn(async move { driver.0.run(replay).await });
+        tasks::spawn_following(async move { driver.0.run(replay).await });
         let connection = Rc::clone(&entry.connection);
         entries.push(entry);
         connection
@@ -178,9 +175,8 @@ fn connection(
     context: &Arc<WorkerContext>,
     target: &Arc<Target>,
 ) -> Result<Rc<Connection>, Admission> {
-    let UpstreamMode::Shared(most) = context.shared.service.options.now().upstream else {
-        return Err(Admission::Unknown);
-    };
+    let options = context.shared.service.options.now();
+    let UpstreamMode::Shared(most) = options.upstream else { return Err(Admission::Unknown) };
     POOL.with_borrow_mut(|pool| {
         let Pool { entries, limited } = pool;
         limited.retain(|(_, said)| said.elapsed() < LIMITED);
@@ -189,8 +185,31 @@ fn connection(
         }
         let key = ledger.shared_state().and_then(|state| key_of(&state));
         let key = key.ok_or(Admission::Unknown)?;
-        let admission = |access: &Rc<Access>| access.admission(member, context, target);
-        let (count, least) = fitting(entries, &key, context, target, admission)?;
+        let (mut count, mut least, mut known) = (0, None::<&Rc<Connection>>, None);
+        // All are compared, so that the time does not depend on which is equal.
+        for entry in &*entries {
+            let is_usable = entry.is_to(context, target)
+                && entry.is_current(&options)
+                && !entry.connection.is_closed()
+                && (!entry.succeeds || entry.connection.is_open());
+            if entry.key != key || !is_usable {
+                continue;
+            }
+            if let Some(admits) = entry.connection.admits_anyone() {
+                let admission = || entry.access.admission(member, context, target);
+                match *known.get_or_insert_with(admission) {
+                    Admission::To(answer) if answer == admits => {}
+                    Admission::To(_) => continue,
+                    unknown => return Err(unknown),
+                }
+            }
+            count += 1;
+            // The one with the fewest members, which is not silent if there is one that is not.
+            let order = |it: &Connection| (it.is_silent(), it.len());
+            if least.is_none_or(|least| order(&entry.connection) < order(least)) {
+                least = Some(&entry.connection);
+            }
+        }
         let is_full = entries.len() >= MAX_CONNECTIONS;
         if let Some(least) = least
             && (count >= most.get() || least.len() == 0 || is_full)
@@ -234,47 +253,6 @@ fn succeed(
     });
 }
 
-/// The number of connections of a group, and the one with the fewest members, which is not silent
-/// if there is one that is not. `admission`: what is known of a server that has to admit the
-/// client.
-///
-/// # Errors
-///
-/// What is known does not say whether it may join.
-fn fitting<'a>(
-    entries: &'a [Rc<Entry>],
-    key: &GroupKey,
-    context: &Arc<WorkerContext>,
-    target: &Arc<Target>,
-    mut admission: impl FnMut(&Rc<Access>) -> Admission,
-) -> Result<(u16, Option<&'a Rc<Connection>>), Admission> {
-    let (mut count, mut least, mut known) = (0, None::<&Rc<Connection>>, None);
-    let options = context.shared.service.options.now();
-    // All are compared, so that the time does not depend on which is equal.
-    for entry in entries {
-        let is_usable = entry.is_to(context, target)
-            && entry.is_current(&options)
-            && !entry.connection.is_closed()
-            && (!entry.succeeds || entry.connection.is_open());
-        if entry.key != *key || !is_usable {
-            continue;
-        }
-        if let Some(admits) = entry.connection.admits_anyone() {
-            match *known.get_or_insert_with(|| admission(&entry.access)) {
-                Admission::To(answer) if answer == admits => {}
-                Admission::To(_) => continue,
-                unknown => return Err(unknown),
-            }
-        }
-        count += 1;
-        let order = |it: &Connection| (it.is_silent(), it.len());
-        if least.is_none_or(|least| order(&entry.connection) < order(least)) {
-            least = Some(&entry.connection);
-        }
-    }
-    Ok((count, least))
-}
-
 fn key_of(state: &SharedState<'_>) -> Option<GroupKey> {
     let key = DIGEST_KEY.as_ref()?;
     Some(GroupKey::new(state, |secret| {
@@ -283,29 +261,6 @@ fn key_of(state: &SharedState<'_>) -> Option<GroupKey> {
         digest.iter_mut().zip(tag.as_ref()).for_each(|(to, from)| *to = *from);
         digest
     }))
-}
-
-/// Measures for how long nothing has arrived on a connection.
-#[derive(Default)]
-struct SilenceClock {
-    timer: LazyTimer,
-    /// The number of reads when the timer was set. A reply was awaited then, so it is a different
-    /// one when that has arrived, however long nothing was awaited since.
-    reads: u32,
-}
-
-impl SilenceClock {
-    /// Whether nothing has arrived in an interval. `reads`: their number, if replies are awaited.
-    fn is_due(&mut self, reads: Option<u32>, waker: &Waker) -> bool {
-        let Some(reads) = reads else { return false };
-        if self.timer.is_set() && !self.timer.has_elapsed() {
-            return false;
-        }
-        let is_due = self.timer.is_set() && reads == self.reads;
-        self.timer.set(SILENT, waker);
-        self.reads = reads;
-        is_due
-    }
 }
 
 /// What says which commands are shared, and how it differs from the built-in table.
@@ -331,9 +286,12 @@ impl Entry {
         counters.connections.increment();
         counters.by_table.increment(source as usize);
         self.context.counters.dials.increment();
-        self.connection.opened(self.key.resp3(), self.key.is_authenticated(), corrected);
+        self.connection.opened(self.key.resp3, self.key.identity.is_some(), corrected);
         if self.succeeds {
-            self.retire_silent();
+            // Their members join this one.
+            let (service, target) = (&*self.context.shared.service.name, self.target.addr());
+            tracing::debug!(service, %target, "a shared connection is silent, opened another one");
+            self.silent().iter().for_each(|silent| silent.retire());
         }
         let (mut upstream, end) = match upstream {
             Upstream::Plain(socket) => self.serve_confirmed(socket).await,
@@ -362,19 +320,20 @@ impl Entry {
         let mut upstream = server.exchange(&mut replay).await?;
         self.context.counters.dial_time.record(begin.elapsed());
         // While a script runs, nothing but the user and the protocol version can be set.
-        let has_state = replay.has_shared_state() && (!self.succeeds || self.has_state_of(&replay));
-        if !has_state {
+        let has_key =
+            || replay.shared_state().and_then(|it| key_of(&it)).as_ref() == Some(&self.key);
+        if !replay.has_shared_state() || (self.succeeds && !has_key()) {
             return Err(Failed::Refused);
         }
         let admits = !replay.is_unauthenticated();
-        if !self.key.is_authenticated() {
+        if self.key.identity.is_none() {
             // From now on nobody joins by this answer alone: what follows may take long.
             self.access.answered(begin, Ok(admits));
             self.connection.set_admits_anyone(admits);
         }
         // A server closes a connection on which nobody has authenticated at a request that long.
         let table = match admits {
-            true => self.table.corrected(&mut upstream, server).await,
+            true => self.access.1.corrected(&mut upstream, server).await,
             false => Ok((TableSource::BuiltIn, None)),
         };
         if matches!(table, Err(Failed::Refused)) {
@@ -387,11 +346,6 @@ impl Entry {
         Ok((upstream, table?))
     }
 
-    /// Whether the connection is in the state of its group.
-    fn has_state_of(&self, replay: &Replay) -> bool {
-        replay.shared_state().and_then(|state| key_of(&state)).as_ref() == Some(&self.key)
-    }
-
     /// The silent connections of its group that still take members.
     fn silent(&self) -> Vec<Rc<Connection>> {
         POOL.with_borrow(|pool| {
@@ -400,25 +354,17 @@ impl Entry {
         })
     }
 
-    /// Its members take over from the silent connections of its group.
-    fn retire_silent(&self) {
-        let (service, target) = (&*self.context.shared.service.name, self.target.addr());
-        tracing::debug!(service, %target, "a shared connection is silent, opened another one");
-        self.silent().iter().for_each(|silent| silent.retire());
-    }
-
     /// [Serves](Self::serve) the members. Writes are confirmed if the service demands that.
     async fn serve_confirmed(
         &self,
         mut stream: impl UpstreamPart,
     ) -> (Upstream, Option<ConnectionEnd>) {
-        let Self { context, target, key, durability, .. } = self;
-        let Some(rule) = *durability else {
+        let Some(rule) = self.durability else {
             let end = self.serve(&mut stream).await;
             return (stream.into(), end);
         };
-        let ledger = Ledger::of_protocol(key.resp3());
-        let mut stream = ConfirmedStream::new(stream, rule, ledger, context, target);
+        let ledger = Ledger::of_protocol(self.key.resp3);
+        let mut stream = ConfirmedStream::new(stream, rule, ledger, &self.context, &self.target);
         let end = self.serve(&mut stream).await;
         (stream.into(), end)
     }
@@ -428,7 +374,9 @@ impl Entry {
         let Self { connection, context, target, .. } = self;
         let counters = &context.counters.shared;
         let (mut unused, mut stalled) = (LazyTimer::default(), LazyTimer::default());
-        let mut silence = SilenceClock::default();
+        // The number of reads when the timer was set. A reply was awaited then, so it is a
+        // different one when that has arrived, however long nothing was awaited since.
+        let (mut silence, mut reads_then) = (LazyTimer::default(), None);
         poll_fn(|cx| {
             if let Poll::Ready(end) = connection.poll(cx, stream, target, counters) {
                 return Poll::Ready(Some(end));
@@ -445,8 +393,13 @@ impl Entry {
             if connection.is_over() {
                 return Poll::Ready(None);
             }
-            if silence.is_due(connection.awaited_after(), cx.waker()) && target.accepts_requests() {
-                connection.set_silent();
+            let reads = connection.awaited_after();
+            if reads.is_some() && (!silence.is_set() || silence.has_elapsed()) {
+                silence.set(SILENT, cx.waker());
+                if reads_then == reads && target.accepts_requests() {
+                    connection.set_silent();
+                }
+                reads_then = reads;
             }
             if connection.len() > 0 {
                 unused.clear();

@@ -44,17 +44,13 @@ impl ReplyWindow {
         self.bytes = self.bytes.saturating_add(bytes);
         self.replies = self.replies.saturating_add(ended);
         if self.replies >= self.size {
-            self.decide();
+            let fitting = BYTES.saturating_mul(self.replies as usize) / self.bytes.max(1);
+            let most = u32::try_from(fitting).unwrap_or(MOST).clamp(FIRST, MOST);
+            let size = self.size.saturating_mul(2).min(most);
+            *self = Self { size, replies: 0, bytes: 0 };
         } else if self.bytes > BYTES {
             *self = Self::default();
         }
-    }
-
-    fn decide(&mut self) {
-        let fitting = BYTES.saturating_mul(self.replies as usize) / self.bytes.max(1);
-        let most = u32::try_from(fitting).unwrap_or(MOST).clamp(FIRST, MOST);
-        let size = self.size.saturating_mul(2).min(most);
-        *self = Self { size, replies: 0, bytes: 0 };
     }
 }
 

@@ -24,79 +24,57 @@ pub(crate) fn ask_table() -> Vec<u8> {
 
 /// What the whole reply says of each name; `None` if it is not one.
 pub(crate) fn read_table(reply: &[u8]) -> Option<Vec<Option<CommandInfo>>> {
-    let mut input = reply;
-    let (b'*', count) = header(&mut input)? else { return None };
-    if count != NAMES.len() {
+    let mut rest = reply;
+    let entries = elements(value(&mut rest)?)?;
+    if entries.len() != NAMES.len() || !rest.is_empty() {
         return None;
     }
-    let commands: Option<Vec<_>> = (0..count).map(|_| entry(&mut input)).collect();
-    commands.filter(|_| input.is_empty())
+    entries.into_iter().map(entry).collect()
 }
 
 /// One entry, or a null for a name that the server does not know.
-fn entry(input: &mut &[u8]) -> Option<Option<CommandInfo>> {
-    let fields = match header(input)? {
-        (b'*', 0) | (b'_' | b'$', _) => return Some(None),
-        (b'*', fields) => fields,
-        _ => return None,
-    };
-    let mut command = CommandInfo { name: text(input)?.to_owned(), ..CommandInfo::default() };
-    for field in 1..fields {
-        match field {
-            2 | 6 => words(input, &mut command.flags)?,
-            _ => skip(input)?,
+fn entry(entry: &[u8]) -> Option<Option<CommandInfo>> {
+    if matches!(entry, b"*-1\r\n" | b"*0\r\n" | b"$-1\r\n" | b"_\r\n") {
+        return Some(None);
+    }
+    let fields = elements(entry)?;
+    let name = text(fields.first()?)?.to_owned();
+    let mut command = CommandInfo { name, ..CommandInfo::default() };
+    for words in [2, 6].into_iter().filter_map(|at| fields.get(at)) {
+        for word in elements(words)? {
+            command.flags.push(text(word)?.to_owned());
         }
     }
     Some(Some(command))
 }
 
-/// Adds the words of an array or a set.
-fn words(input: &mut &[u8], to: &mut Vec<String>) -> Option<()> {
-    let (b'*' | b'~', count) = header(input)? else { return None };
-    for _ in 0..count {
-        to.push(text(input)?.to_owned());
-    }
-    Some(())
+/// The next value, with everything in it.
+fn value<'a>(input: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let end = Frames::new(Limits::default()).end(input).ok()??;
+    let (value, rest) = input.split_at_checked(end)?;
+    *input = rest;
+    Some(value)
 }
 
-/// Skips a value with everything in it.
-fn skip(input: &mut &[u8]) -> Option<()> {
-    let end = Frames::new(Limits::default()).end(input).ok()??;
-    take(input, end).map(drop)
+/// The elements of an array or a set.
+fn elements(all_of_it: &[u8]) -> Option<Vec<&[u8]>> {
+    let (b'*' | b'~', _) = all_of_it.split_first()? else { return None };
+    let end = all_of_it.windows(2).position(|pair| pair == b"\r\n")?;
+    let mut rest = all_of_it.get(end + 2..)?;
+    let mut all = Vec::new();
+    while !rest.is_empty() {
+        all.push(value(&mut rest)?);
+    }
+    Some(all)
 }
 
 /// A status or a string.
-fn text<'a>(input: &mut &'a [u8]) -> Option<&'a str> {
-    let bytes = if input.first()? == &b'+' {
-        line(input)?.get(1..)?
-    } else {
-        let (b'$', len) = header(input)? else { return None };
-        let bytes = take(input, len)?;
-        take(input, 2)?;
-        bytes
-    };
-    std::str::from_utf8(bytes).ok()
-}
-
-/// The type and the length at the beginning. A null has the length 0.
-fn header(input: &mut &[u8]) -> Option<(u8, usize)> {
-    let (kind, digits) = line(input)?.split_first()?;
-    let digits = std::str::from_utf8(digits).ok()?;
-    if matches!(digits, "-1" | "") { Some((*kind, 0)) } else { Some((*kind, digits.parse().ok()?)) }
-}
-
-/// The bytes before the next line end.
-fn line<'a>(input: &mut &'a [u8]) -> Option<&'a [u8]> {
-    let end = input.windows(2).position(|pair| pair == b"\r\n")?;
-    let found = take(input, end)?;
-    take(input, 2)?;
-    Some(found)
-}
-
-fn take<'a>(input: &mut &'a [u8], len: usize) -> Option<&'a [u8]> {
-    let (taken, rest) = input.split_at_checked(len)?;
-    *input = rest;
-    Some(taken)
+fn text(value: &[u8]) -> Option<&str> {
+    let value = std::str::from_utf8(value).ok()?.strip_suffix("\r\n")?;
+    match value.strip_prefix('+') {
+        None => value.strip_prefix('$')?.split_once("\r\n").map(|(_, text)| text),
+        status => status,
+    }
 }
 
 #[cfg(test)]

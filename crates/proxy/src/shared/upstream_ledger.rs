@@ -219,7 +219,10 @@ impl UpstreamLedger {
                 input.split_at_checked(ended.unwrap_or(input.len())).ok_or(Desync::Broken)?;
             *input = rest;
             if self.in_push {
-                self.continue_push(ended.is_some())?;
+                self.in_push = ended.is_none();
+                if ended.is_some() && self.frames.is_of_subscription() {
+                    return Err(Desync::Subscribed);
+                }
                 continue;
             }
             let to = self.runs.front().ok_or(Desync::Broken)?.member;
@@ -258,14 +261,6 @@ impl UpstreamLedger {
             self.runs.pop_front();
         }
         Ok(())
-    }
-
-    fn continue_push(&mut self, ended: bool) -> Result<(), Desync> {
-        if !ended {
-            return Ok(());
-        }
-        self.in_push = false;
-        if self.frames.is_of_subscription() { Err(Desync::Subscribed) } else { Ok(()) }
     }
 
     /// Checks the beginning of a reply. Whether it is `-NOAUTH`, on a connection that is not

@@ -5,8 +5,7 @@ use std::io;
 use std::task::{Context, Poll};
 
 use crate::io::pipe::Pipe;
-use crate::io::socket_facts::SocketFacts;
-use crate::io::stream::ByteStream;
+use crate::io::stream::{ByteStream, SocketFacts};
 use crate::runtime::reactor::Registration;
 use crate::session::upstream::TargetStream;
 use crate::session_row::TlsFacts;

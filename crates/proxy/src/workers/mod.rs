@@ -18,7 +18,9 @@
 mod session_visitor;
 #[cfg(test)]
 pub(crate) mod session_visitor_tests;
-mod worker;
+
+pub use crate::listener::inbox::SessionBatch;
+pub use crate::workers::session_visitor::{KillError, NoAnswer, SessionVisits};
 
 use std::collections::BTreeMap;
 use std::io;
@@ -28,8 +30,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
-use drain::{Controller, Drain, ShutdownSettings};
-use tokio::sync::{Notify, mpsc};
+use drain::{Controller, Drain, Phase, ShutdownSettings};
+use tokio::sync::mpsc;
 
 use crate::address::ListenerId;
 use crate::context::{ListenerContext, ServiceContext, ServiceLogs, WorkerContext};
@@ -37,20 +39,18 @@ use crate::counter::Counter;
 use crate::dial_permits::DialPermits;
 use crate::io::pipe;
 use crate::limits::{Limits, ResourceShortage, Slots};
-use crate::listener::NewListener;
+use crate::listener::accept_loop::MAX_AWAITING_HEADER;
 use crate::listener::inbox::{Inboxes, WorkerCommand};
-use crate::listener::screening::MAX_AWAITING_HEADER;
+use crate::listener::listen_socket::ListenSocket;
+use crate::listener::{NewListener, accept_loop};
 use crate::options::Options;
 use crate::runtime::heartbeat::Heartbeat;
-use crate::runtime::reactor::Reactor;
-use crate::runtime::tasks::WorkerHandle;
+use crate::runtime::reactor::{self, Reactor};
+use crate::runtime::tasks::{self, Panicked, Tasks, WorkerHandle};
 use crate::runtime::timers::TimerThread;
 use crate::service::Service;
 use crate::silent_clients::SilentClients;
 use crate::stats::{ServiceCounters, Stats};
-use crate::workers::worker::Worker;
-
-pub use crate::workers::session_visitor::{KillError, NoAnswer, SessionBatch, SessionVisits};
 
 /// The number of CPUs that this process may use, by its affinity and its cgroup as reported by the
 /// standard library: the maximum number of workers.
@@ -119,7 +119,6 @@ struct RunningService {
 pub struct Running {
     /// The counters.
     pub stats: Stats,
-    workers: usize,
     drain: Drain,
     inboxes: Inboxes,
     services: BTreeMap<usize, RunningService>,
@@ -162,7 +161,6 @@ impl Running {
         let splice_disabled = splices.is_err();
         let mut running = Self {
             stats: Stats::default(),
-            workers,
             drain: drain.clone(),
             inboxes: inboxes.clone(),
             services: BTreeMap::new(),
@@ -173,7 +171,7 @@ impl Running {
             shortage: ResourceShortage::default(),
             splices,
             heartbeats: Vec::new(),
-            sessions: SessionVisits::new(handles.iter()),
+            sessions: SessionVisits::new(inboxes.clone()),
             threads: Vec::new(),
             ended,
         };
@@ -194,7 +192,7 @@ impl Running {
                 inboxes: inboxes.of(number),
                 reactor,
                 splice_disabled,
-                visitor: running.sessions.visitor(number),
+                sessions: running.sessions.of(number),
             });
         }
         for worker in workers {
@@ -265,7 +263,7 @@ impl Running {
     /// Adds a service, which has no listeners yet, and returns its number. Numbers are never used
     /// again.
     pub fn add_service(&mut self, service: Service) -> usize {
-        let workers = self.workers;
+        let workers = self.heartbeats.len();
         let options = service.options.now();
         let (most, per_source) = (options.max_connections, options.max_connections_per_source);
         let limits = Limits::new(most, per_source, Arc::clone(&self.total), self.shortage.clone());
@@ -332,7 +330,6 @@ impl Running {
                 shared: Arc::clone(&service.shared),
                 counters,
                 listener: Arc::clone(listener),
-                session_notify: Notify::new(),
                 events: Counter::default(),
                 dial_permits: Arc::clone(permits),
                 silent_clients: SilentClients::default(),
@@ -360,7 +357,7 @@ impl Running {
     /// Forgets a listener whose drain is over.
     pub fn remove(&mut self, id: ListenerId) {
         if self.listeners.remove(&id).is_some() {
-            for worker in 0..self.workers {
+            for worker in 0..self.heartbeats.len() {
                 self.inboxes.command(worker, WorkerCommand::Detach(id));
             }
         }
@@ -370,5 +367,110 @@ impl Running {
     #[must_use]
     pub fn is_closed(&self, id: ListenerId) -> bool {
         self.listeners.get(&id).is_none_or(|it| it.drain.accept_permits() == 0)
+    }
+}
+
+// The thread of one worker: its tasks, its listeners and its event loop.
+
+/// A worker before its thread runs.
+struct Worker {
+    pub(super) number: usize,
+    pub(super) heartbeat: Heartbeat,
+    pub(super) drain: Drain,
+    pub(super) clock: TimerThread,
+    pub(super) handle: Arc<WorkerHandle>,
+    pub(super) inboxes: Inboxes,
+    pub(super) reactor: Reactor,
+    /// Whether the system is known not to splice.
+    pub(super) splice_disabled: bool,
+    /// Lists and ends sessions.
+    pub(super) sessions: SessionVisits,
+}
+
+impl Worker {
+    pub(super) fn run(self) -> Result<(), WorkerError> {
+        // In this order: the tasks are dropped first and still find what they need.
+        let _clock = self.clock.handle.enter();
+        reactor::install(self.reactor);
+        if self.splice_disabled {
+            pipe::disable();
+        }
+        let (worker, drain) = (self.number, self.drain);
+        let mut tasks = Tasks::new(self.handle);
+        let mut listeners = Listeners { by_id: BTreeMap::new(), worker, inboxes: self.inboxes };
+        let end = drain.clone();
+        tasks::spawn_essential(async move { end.reached(Phase::Stopped).await });
+        let (mut events, mut visits) = (reactor::no_events(), false);
+        self.heartbeat.begin();
+        while drain.phase() < Phase::Stopped {
+            #[cfg(debug_assertions)]
+            crate::runtime::heartbeat::stall_if_asked(worker);
+            tasks.run_round().map_err(|Panicked| WorkerError::Panicked { worker })?;
+            // Without a limit of its own: the next beat ends it.
+            let wait = (visits || tasks.is_busy()).then_some(&reactor::NO_WAIT);
+            let is_woken = reactor::poll_events(&mut events, wait, |key| tasks.wake(key))
+                .map_err(|source| WorkerError::Loop { worker, source })?;
+            if is_woken {
+                // Not in every turn, which would read the clock for each event of a calm worker.
+                self.heartbeat.beat();
+                tasks.collect_remote_wakes();
+                for command in listeners.inboxes.commands() {
+                    listeners.execute(command);
+                }
+            }
+            if is_woken || visits {
+                visits = self.sessions.run(&mut tasks);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The listeners of one worker.
+struct Listeners {
+    by_id: BTreeMap<ListenerId, Arc<WorkerContext>>,
+    worker: usize,
+    inboxes: Inboxes,
+}
+
+impl Listeners {
+    /// Does what another thread has sent.
+    #[cold]
+    fn execute(&mut self, command: WorkerCommand) {
+        match command {
+            WorkerCommand::Attach(context) => {
+                tasks::spawn_essential(Arc::clone(&context).forward_events());
+                self.by_id.insert(context.listener.id, context);
+            }
+            WorkerCommand::Listen(id, socket, addr, permit) => {
+                let Some(context) = self.by_id.get(&id) else { return };
+                let (service, worker) = (&*context.shared.service.name, self.worker);
+                let listen_socket = match ListenSocket::new(socket, &addr) {
+                    Ok(listen_socket) => listen_socket,
+                    Err(error) => {
+                        tracing::error!(
+                            worker, %error,
+                            "cannot serve a listening socket, other workers accept its clients"
+                        );
+                        return;
+                    }
+                };
+                tracing::debug!(service, %addr, worker, "accepting connections");
+                tasks::spawn_essential(accept_loop::serve(
+                    listen_socket,
+                    Arc::clone(context),
+                    self.inboxes.clone(),
+                    permit,
+                ));
+            }
+            WorkerCommand::Detach(id) => drop(self.by_id.remove(&id)),
+            WorkerCommand::Serve(id, client, _permit) => {
+                if let Some(context) = self.by_id.get(&id)
+                    && accept_loop::start_session(client, context).is_err()
+                {
+                    context.counters.accept_errors.increment();
+                }
+            }
+        }
     }
 }

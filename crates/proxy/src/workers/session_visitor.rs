@@ -10,16 +10,15 @@
 //! A worker that hangs answers nothing: the caller decides how long to wait. A request whose caller
 //! has gone is dropped, so no session is ended after an error was reported.
 
-use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
+use crate::listener::inbox::{Inboxes, Listing, Question, SessionBatch};
+use crate::runtime::tasks::Tasks;
 use crate::runtime::tasks::visits::Visit;
-use crate::runtime::tasks::{Tasks, WorkerHandle};
-use crate::session_row::{self, SessionId, SessionRow};
+use crate::session_row::{self, SessionId};
 
 /// Maximum sessions visited in one iteration of the event loop.
 const SLICE: usize = 32;
@@ -32,25 +31,6 @@ const SLOTS: usize = 2048;
 
 /// Requests that may wait for a worker. A listing has one at a time.
 const MAX_WAITING: usize = 16;
-
-/// Rows of one worker, and the slot with which the next batch begins, if there may be more.
-pub type SessionBatch = (Vec<SessionRow>, Option<u32>);
-
-/// A question to a worker.
-#[derive(Debug)]
-enum Question {
-    /// The rows of the sessions from slot `from` on.
-    List { from: u32, most: usize, reply: oneshot::Sender<SessionBatch> },
-    /// Ends the session; whether there was one.
-    Kill { id: SessionId, reply: oneshot::Sender<bool> },
-}
-
-/// The questions that wait for a worker.
-#[derive(Debug)]
-struct Questions {
-    worker: Arc<WorkerHandle>,
-    waiting: Mutex<VecDeque<Question>>,
-}
 
 /// Why a worker has not answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -77,32 +57,27 @@ pub enum KillError {
     NoAnswer(#[from] NoAnswer),
 }
 
-/// The sessions of all workers. Cheap to clone.
+/// The sessions of all workers, as seen by one of them or by another thread. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct SessionVisits {
     process: u32,
-    workers: Arc<[Arc<Questions>]>,
+    inboxes: Inboxes,
 }
 
 impl SessionVisits {
-    pub(super) fn new<'a>(workers: impl Iterator<Item = &'a Arc<WorkerHandle>>) -> Self {
-        let questions =
-            |worker| Questions { worker: Arc::clone(worker), waiting: Mutex::default() };
-        let workers = workers.map(|worker| Arc::new(questions(worker))).collect();
-        Self { process: fastrand::u32(..), workers }
+    pub(super) fn new(inboxes: Inboxes) -> Self {
+        Self { process: fastrand::u32(..), inboxes }
     }
 
-    /// The visitor of a worker.
-    pub(super) fn visitor(&self, number: usize) -> Option<SessionVisitor> {
-        let questions = Arc::clone(self.workers.get(number)?);
-        let worker = u32::try_from(number).ok()?;
-        Some(SessionVisitor { process: self.process, worker, questions, listing: None })
+    /// As seen by worker `own`.
+    pub(super) fn of(&self, own: usize) -> Self {
+        Self { process: self.process, inboxes: self.inboxes.of(own) }
     }
 
     /// The number of workers.
     #[must_use]
     pub fn workers(&self) -> usize {
-        self.workers.len()
+        self.inboxes.all.len()
     }
 
     /// The sessions of a worker from slot `from` on, at most `most`. Cancel-safe; a request that is
@@ -117,7 +92,9 @@ impl SessionVisits {
         from: u32,
         most: usize,
     ) -> Result<SessionBatch, NoAnswer> {
-        self.ask(worker, |reply| Question::List { from, most, reply }).await
+        let (next, most) = (from, most.max(1));
+        let listing = |reply| Question::List(Listing { next, most, rows: Vec::new(), reply });
+        self.ask(worker, listing).await
     }
 
     /// Ends a session at once. Its client sees the connection close. If the future is dropped
@@ -131,7 +108,7 @@ impl SessionVisits {
             return Err(KillError::OtherProcess);
         }
         let worker = usize::try_from(id.worker).unwrap_or(usize::MAX);
-        if worker >= self.workers.len() {
+        if worker >= self.workers() {
             return Err(KillError::NoSession);
         }
         match self.ask(worker, |reply| Question::Kill { id, reply }).await? {
@@ -145,66 +122,46 @@ impl SessionVisits {
         worker: usize,
         question: impl FnOnce(oneshot::Sender<T>) -> Question,
     ) -> Result<T, NoAnswer> {
-        let Questions { worker, waiting } = &**self.workers.get(worker).ok_or(NoAnswer::Ended)?;
+        let inbox = self.inboxes.all.get(worker).ok_or(NoAnswer::Ended)?;
         let (reply, answer) = oneshot::channel();
         {
-            let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut waiting = inbox.questions();
             if waiting.len() >= MAX_WAITING {
                 return Err(NoAnswer::Busy);
             }
             waiting.push_back(question(reply));
         }
-        worker.wake();
+        inbox.worker.wake();
         answer.await.map_err(|_| NoAnswer::Ended)
     }
 }
 
-/// A batch that is being made.
-#[derive(Debug)]
-struct Listing {
-    next: u32,
-    most: usize,
-    rows: Vec<SessionRow>,
-    reply: oneshot::Sender<SessionBatch>,
-}
-
-/// Answers the questions to one worker.
-#[derive(Debug)]
-pub(super) struct SessionVisitor {
-    process: u32,
-    worker: u32,
-    questions: Arc<Questions>,
-    listing: Option<Listing>,
-}
-
-impl SessionVisitor {
+/// Answering the questions to one worker, on its thread.
+impl SessionVisits {
     /// Visits a few tasks. Returns whether there is more to do. A question on which it panics is
     /// not answered.
-    pub(super) fn run(&mut self, tasks: &mut Tasks) -> bool {
+    pub(super) fn run(&self, tasks: &mut Tasks) -> bool {
         catch_unwind(AssertUnwindSafe(|| self.turn(tasks))).unwrap_or(true)
     }
 
-    fn turn(&mut self, tasks: &mut Tasks) -> bool {
-        let next =
-            || self.questions.waiting.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
-        let listing = match self.listing.take() {
-            Some(listing) => listing,
-            None => match next() {
-                None => return false,
-                Some(Question::Kill { id, reply }) => {
-                    // Withdrawn if nobody waits for the answer.
-                    if !reply.is_closed() {
-                        let _ = reply.send(kill(tasks, id));
-                    }
-                    return true;
+    fn turn(&self, tasks: &mut Tasks) -> bool {
+        let Some(inbox) = self.inboxes.all.get(self.inboxes.own) else { return false };
+        let Some(question) = inbox.questions().pop_front() else { return false };
+        // Withdrawn if nobody waits for the answer.
+        match question {
+            Question::Kill { id, reply } if !reply.is_closed() => {
+                let exists = tasks.generation(id.slot) == Some(id.generation);
+                if exists {
+                    tasks.visit(id.slot, Visit::End);
                 }
-                Some(Question::List { from: next, most, reply }) => {
-                    Listing { next, most: most.max(1), rows: Vec::new(), reply }
+                let _ = reply.send(exists);
+            }
+            Question::List(listing) if !listing.reply.is_closed() => {
+                if let Some(rest) = self.advance(listing, tasks) {
+                    inbox.questions().push_front(Question::List(rest));
                 }
-            },
-        };
-        if !listing.reply.is_closed() {
-            self.listing = self.advance(listing, tasks);
+            }
+            Question::Kill { .. } | Question::List(_) => {}
         }
         true
     }
@@ -220,8 +177,8 @@ impl SessionVisitor {
             slice = if begin.elapsed() < SLICE_TIME { slice - 1 } else { 0 };
             tasks.visit(slot, Visit::Report);
             if let Some(mut row) = session_row::take() {
-                let (process, worker) = (self.process, self.worker);
-                row.id = SessionId { process, worker, slot, generation };
+                let worker = u32::try_from(self.inboxes.own).unwrap_or(u32::MAX);
+                row.id = SessionId { process: self.process, worker, slot, generation };
                 listing.rows.push(*row);
             }
         }
@@ -233,12 +190,4 @@ impl SessionVisitor {
         let _ = listing.reply.send((listing.rows, (next < slots).then_some(next)));
         None
     }
-}
-
-fn kill(tasks: &mut Tasks, id: SessionId) -> bool {
-    let exists = tasks.generation(id.slot) == Some(id.generation);
-    if exists {
-        tasks.visit(id.slot, Visit::End);
-    }
-    exists
 }

@@ -261,7 +261,7 @@ pub(super) fn traffic(
     }
     let reasons = NotCarried::all().map(NotCarried::label).zip(traffic.not_carried);
     page.counts("pointsman_sessions_not_carried_total", of, "reason", reasons);
-    let reasons = EndReason::ALL.iter().map(|it| it.label()).zip(traffic.closed);
+    let reasons = EndReason::ALL.iter().map(|it| it.label()).zip(traffic.closed.iter().copied());
     page.counts("pointsman_sessions_closed_total", of, "reason", reasons);
     if !page.is_sparse() || traffic.command_time.count() > 0 {
         histogram::write(page, "pointsman_command_duration_seconds", of, &traffic.command_time);

@@ -18,8 +18,9 @@ use crate::end_reason::EndReason;
 use crate::invariant;
 use crate::io::stream;
 use crate::service::DialFailure;
+use crate::session::carry::Opened;
 use crate::session::dial::{self, Dial};
-use crate::session::idle::IdleWatch;
+use crate::session::pump::Start;
 use crate::session::upstream::Upstream;
 
 /// Why an attempt to connect failed.
@@ -55,22 +56,6 @@ impl Failed {
     }
 }
 
-/// The state of a session on its new connection.
-#[derive(Debug)]
-pub(crate) struct Replayed {
-    pub(crate) ledger: Ledger,
-    /// Messages for the client that arrived during the replay.
-    pub(crate) messages: Vec<u8>,
-    /// The timer of the client, if the session has only rested.
-    pub(crate) idle: Option<IdleWatch>,
-}
-
-impl From<Ledger> for Replayed {
-    fn from(ledger: Ledger) -> Self {
-        Self { ledger, messages: Vec::new(), idle: None }
-    }
-}
-
 /// A server that is dialled, or asked on a connection to it, until a deadline.
 #[derive(Clone, Copy)]
 pub(crate) struct Server<'a> {
@@ -97,7 +82,7 @@ impl Server<'_> {
     /// # Errors
     ///
     /// Why the attempt failed.
-    pub(crate) async fn replay(self, ledger: &Ledger) -> Result<(Upstream, Box<Replayed>), Failed> {
+    pub(crate) async fn replay(self, ledger: &Ledger) -> Opened {
         let Some(mut replay) = Replay::of(ledger) else { return Err(Failed::Refused) };
         let mut upstream = self.exchange(&mut replay).await;
         if upstream.is_ok()
@@ -118,7 +103,7 @@ impl Server<'_> {
         if lacks_names {
             self.context.counters.names_dropped.increment();
         }
-        Ok((upstream, Box::new(Replayed { ledger, messages, idle: None })))
+        Ok((upstream, Start { messages, ..Start::resumed(Vec::new(), Box::new(ledger)) }))
     }
 
     pub(crate) fn log_refusal(self, refusal: &[u8]) {

@@ -7,9 +7,8 @@ use proptest::prelude::*;
 use resp::{Frames, Limits, MaintenanceHandshake};
 
 use crate::Options;
-use crate::io::buffer;
-use crate::io::buffer::KeptBytes;
-use crate::maintenance::push::MaintenancePush;
+use crate::io::buffer::{self, KeptBytes};
+use crate::maintenance::pending::MaintenancePush;
 use crate::session::pump::Pump;
 use crate::testing::{FakeStream, context};
 
@@ -30,9 +29,9 @@ const FRAMES: &[&[u8]] = &[
 
 fn pushes() -> [MaintenancePush; 3] {
     [
-        MaintenancePush::FailingOver { number: 7001, seconds: 10 },
-        MaintenancePush::FailedOver { number: 7002 },
-        MaintenancePush::Moving { number: 7003, seconds: 5, to: Some("redis:6379".into()) },
+        MaintenancePush::failing_over(7001, 10),
+        MaintenancePush::failed_over(7002),
+        MaintenancePush::moving(7003, 5, Some("redis:6379")),
     ]
 }
 
@@ -175,7 +174,7 @@ fn check(scenario: &Scenario) {
     poll(&mut pump);
     let received = frames(&pump.client.written);
     let sent_by_us: Vec<Vec<u8>> =
-        announced.iter().map(|push| push.encode().into_bytes()).collect();
+        announced.iter().map(|push| push.text.clone().into_bytes()).collect();
     let from_server: Vec<_> =
         received.iter().filter(|frame| !sent_by_us.contains(frame)).cloned().collect();
     assert_eq!(from_server, expected, "what the server sent");
@@ -214,13 +213,13 @@ fn sends_a_push_after_the_value_under_way() {
     pump.announce(push.clone());
     while !pump.upstream.incoming.is_empty() {
         poll(&mut pump);
-        assert!(!pump.client.written.ends_with(push.encode().as_bytes()));
+        assert!(!pump.client.written.ends_with(push.text.as_bytes()));
     }
     pump.upstream.incoming.push_back(b"\r\n".to_vec());
     poll(&mut pump);
-    assert!(pump.client.written.ends_with(format!("xx\r\n{}", push.encode()).as_bytes()));
+    assert!(pump.client.written.ends_with(format!("xx\r\n{}", push.text).as_bytes()));
     assert_eq!(
         pump.client.written.len(),
-        body.len() + b"$41943040\r\n\r\n".len() + push.encode().len()
+        body.len() + b"$41943040\r\n\r\n".len() + push.text.len()
     );
 }

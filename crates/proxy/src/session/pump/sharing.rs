@@ -6,7 +6,7 @@
 //! one ends instead of getting a wrong reply.
 
 use std::task::Waker;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use resp::Direction;
 use target::ReplyPolicy;
@@ -18,30 +18,9 @@ use crate::options::UpstreamMode;
 use crate::runtime::timers::LazyTimer;
 use crate::session::leave::Leaving;
 use crate::session::pump::{Pump, Rare, Stop};
-use crate::session::rest::{RestClock, Resting};
+use crate::session::rest::Resting;
 use crate::session::upstream::TargetStream;
-use crate::shared::{Member, pool, verifiers};
-
-/// The state of a pump whose service shares connections.
-#[derive(Debug)]
-pub(crate) struct SharingState {
-    /// If it has its own connection: when it may return.
-    return_at: Option<Instant>,
-    pub(super) rest: RestClock,
-}
-
-impl SharingState {
-    /// The state of a session that shares.
-    pub(crate) fn sharing(rest: RestClock) -> Box<Self> {
-        Box::new(Self { return_at: None, rest })
-    }
-
-    /// The state of a session that returns after `span`.
-    pub(crate) fn returning(span: Duration) -> Box<Self> {
-        let return_at = Some(Instant::now() + span);
-        Box::new(Self { return_at, rest: RestClock::default() })
-    }
-}
+use crate::shared::{Member, pool};
 
 impl<C: ByteStream, U: TargetStream> Pump<C, U> {
     /// Records what has left on the shared connection since the last poll. To be called before
@@ -101,16 +80,6 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
         unsent
     }
 
-    /// Takes the replies that the client has not read, for the session's next connection.
-    fn take_replies(&mut self) {
-        let replies = self.upstream.member().map_or_else(Vec::new, Member::take_replies);
-        if !replies.is_empty() {
-            let (flow, _, _, mut policy) = self.reply_parts();
-            policy.on_read(&replies);
-            flow.keep(&replies);
-        }
-    }
-
     /// Why a session that shares, or may return to that, stops now.
     pub(crate) fn check_transition(&mut self, idle: bool, waker: &Waker) -> Option<Stop> {
         let stop = if U::SHARED {
@@ -139,20 +108,17 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
         if !settled || stays || self.target.fence().is_raised() {
             return None;
         }
-        self.take_replies();
+        let replies = self.upstream.member().map_or_else(Vec::new, Member::take_replies);
+        if !replies.is_empty() {
+            let (flow, _, _, mut policy) = self.reply_parts();
+            policy.on_read(&replies);
+            flow.keep(&replies);
+        }
         if self.ledger.shared_state().is_none() {
             // Only requests without such an effect are shared.
             return promotes.then_some(EndReason::StateLost.into());
         }
         Some(stop)
-    }
-
-    /// Whether a session whose client has left gives up a connection of its own that is as good as
-    /// a new one after `RESET`.
-    pub(crate) fn leaves_clean(&self) -> bool {
-        self.sharing.as_ref().is_some_and(|it| it.return_at.is_some())
-            && self.is_finished()
-            && verifiers::may_keep(&self.ledger)
     }
 
     /// Whether the session has had its own connection for long enough.
@@ -171,23 +137,10 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
         mode != UpstreamMode::Dedicated && !ended && self.first_end.is_none() && self.measured == 0
     }
 
-    /// Measures how long the client of a session that shares has been idle. To be called with the
-    /// other rare events.
-    pub(crate) fn check_rest(&mut self, waker: &Waker) {
-        if U::SHARED {
-            let moved = self.requests.moved + self.replies.moved;
-            if let Some(sharing) = self.sharing.as_deref_mut() {
-                sharing.rest.check(moved, self.context.events.get(), waker);
-            }
-        }
-    }
-
     /// Whether the session begins to rest. To be called after everything was forwarded that can be.
     #[inline]
     pub(crate) fn begins_to_rest(&self) -> bool {
-        U::SHARED
-            && self.sharing.as_ref().is_some_and(|sharing| sharing.rest.now)
-            && self.may_rest()
+        U::SHARED && self.sharing.as_ref().is_some_and(|sharing| sharing.now) && self.may_rest()
     }
 
     fn may_rest(&self) -> bool {
@@ -221,7 +174,7 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
         let moved = self.requests.moved as u32;
         idle.begin_rest(moved, &self.context.shared.service.options.now());
         self.context.counters.shared.rests.increment();
-        let (events, member) = (sharing.rest.events, self.upstream.member()?.rest());
+        let (events, member) = (sharing.events, self.upstream.member()?.rest()?);
         Some(Resting { ledger, idle, events, member })
     }
 }

@@ -12,7 +12,7 @@ use target::{ClockReading, ReplyPolicy, TargetRef, TargetWriter};
 use crate::EndReason;
 use crate::io::buffer;
 use crate::io::stream::ByteStream;
-use crate::maintenance::push::MaintenancePush;
+use crate::maintenance::pending::MaintenancePush;
 use crate::session::pump::{Pump, Stop};
 use crate::session::upstream::TargetStream;
 use crate::testing::{FakeStream, SOON, context, destination};
@@ -159,11 +159,11 @@ fn drops_a_reply_after_a_push_of_our_own() {
         pump.client.incoming.push_back(SET.to_vec());
         assert_eq!(poll(pump), Poll::Pending);
         pump.client.written.clear();
-        let push = MaintenancePush::FailingOver { number: 7, seconds: 10 };
+        let push = MaintenancePush::failing_over(7, 10);
         pump.announce(push.clone());
         publisher.discard_replies();
         assert_eq!(reply(pump, OK), Poll::Ready(EndReason::ReplyDropped.into()));
-        assert_eq!(received(pump), push.encode());
+        assert_eq!(received(pump), push.text);
     });
 }
 

@@ -7,11 +7,9 @@ use std::time::Duration;
 use tls::Version;
 use tls::rustls::{AlertDescription, Error};
 
-use crate::testing::tls_client::{complete, expect_tls, over, rest_tls, send};
+use crate::testing::tls_client::{TestCa, TlsClient, complete, expect_tls, over, rest_tls, send};
 use crate::testing::{Backend, TestProxy, expect, rest};
 use crate::{EndReason, Options, ServiceSnapshot, TlsFailure};
-
-use crate::testing::tls_client::{TestCa, TlsClient};
 
 fn proxy(options: Options) -> (TestProxy, Backend) {
     let backend = Backend::new();
