@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use harness::{Absences, Client, Cluster, Ending, Pointsman, Value, encode, pause, wait_until};
 
+use crate::switchover::{TOKEN, controlled_by, order};
 use crate::{builder, metric};
 
 const PATIENCE: Duration = Duration::from_secs(40);
@@ -130,6 +131,39 @@ fn serves_held_client_during_drain() {
     assert_eq!(held.read_to_end().expect("its end"), (Vec::new(), Ending::Fin));
     assert_eq!(pointsman.wait_exit(PATIENCE).code(), Some(0));
     assert!(pointsman.process().log().contains("\"cut\":0"), "{}", pointsman.process().tail());
+}
+
+/// A session whose request waits at the gate stays for its answer, longer than a session that is
+/// asked to leave waits for a quiet moment.
+#[test]
+fn answers_held_requests_of_sessions_that_leave() {
+    let cluster = small();
+    for mode in ["dedicated", "shared"] {
+        let lines = format!("{AT_ONCE}drain_spread = \"0s\"\ndrain_timeout = \"30s\"");
+        let with_options = builder(&cluster)
+            .service_line(&format!("upstream = \"{mode}\""))
+            .lines(&format!("[shutdown]\n{lines}"));
+        let pointsman = controlled_by(&cluster, with_options);
+        let mut clients = [(); 2].map(|()| pointsman.client());
+        for client in &mut clients {
+            client.set_timeout(PATIENCE).expect("a timeout");
+            assert!(client.cmd(&["SET", "k", "v"]).expect("a reply").is_ok());
+        }
+        let [mut held, mut idle] = clients;
+        assert!(order(&pointsman, &["pause", "--for", "3s"], TOKEN).status.success());
+        held.send(&encode(&["SET", "k", "v"])).expect("sent");
+        let begin = Instant::now();
+        pointsman.sigterm();
+        assert_eq!(idle.read_to_end().expect("its end"), (Vec::new(), Ending::Fin), "{mode}");
+        assert!(
+            begin.elapsed() < Duration::from_millis(2500),
+            "{mode}: it had nothing to wait for"
+        );
+        let reply = held.read_value();
+        assert!(reply.as_ref().is_ok_and(Value::is_ok), "{mode}: {reply:?}");
+        assert_eq!(held.read_to_end().expect("its end"), (Vec::new(), Ending::Fin), "{mode}");
+        assert_eq!(pointsman.wait_exit(PATIENCE).code(), Some(0));
+    }
 }
 
 #[test]

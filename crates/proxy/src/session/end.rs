@@ -326,7 +326,14 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
             self.leaving = Leaving::WhenQuiet;
             self.rare().patience.set(leave::PATIENCE, waker);
         }
-        if self.leaving == Leaving::WhenQuiet && self.is_due(|rare| &mut rare.patience, waker) {
+        let is_over =
+            self.leaving == Leaving::WhenQuiet && self.is_due(|rare| &mut rare.patience, waker);
+        let is_stopped = self.leaving == Leaving::AtBoundary && self.measured == 0;
+        if (is_over || is_stopped) && self.waits_at_gate() {
+            // Read again when the gate opens: each request that waited there is answered.
+            self.leaving = Leaving::WhenQuiet;
+            self.rare().patience.set(leave::PATIENCE, waker);
+        } else if is_over {
             self.leaving = Leaving::AtBoundary;
             if self.measured == 0 && self.has_begun_request() {
                 self.measured = BEGUN;
@@ -530,11 +537,17 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
         if !due || !closed {
             return None;
         }
-        let waits = self.has_waiting_requests() || self.client.has_unread();
+        let waits = self.waits_at_gate();
         self.gate_checks = if waits { self.gate_checks.saturating_add(1) } else { 0 };
         self.context.count_waiting(waits);
         let most = self.context.shared.service.options.now().hold_timeout;
         (self.waited() >= most).then_some(EndReason::HoldTimeout)
+    }
+
+    /// Whether requests wait because the target takes none.
+    fn waits_at_gate(&self) -> bool {
+        let waits = || self.has_waiting_requests() || self.client.has_unread();
+        !self.target.accepts_requests() && waits()
     }
 
     /// How long requests have waited at the gate.

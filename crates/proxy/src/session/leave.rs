@@ -12,7 +12,8 @@
 //! executed, but its client cannot know that. Two measures make this rare. The end is sent right
 //! after a reply, where there is one to wait for: a client that was just answered is least likely
 //! to be sending. And before the end is sent, the kernel is asked whether data has arrived that the
-//! event loop does not know of yet; such a request is served first.
+//! event loop does not know of yet; such a request is served first. So is a request that waits at a
+//! closed gate: its session is read again when the gate opens.
 
 use std::sync::Arc;
 use std::time::Duration;
