@@ -1,9 +1,11 @@
 //! Commands over the admin port: planned switchover, pause and resume.
 
+use std::io::Write as _;
+use std::net::TcpStream;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use harness::{Cluster, Load, Pointsman, PointsmanBuilder, wait_until};
+use harness::{Cluster, Load, Pointsman, PointsmanBuilder, Signal, wait_until};
 
 use crate::{PROGRAM, builder, metric};
 
@@ -133,6 +135,30 @@ fn cancels_switchover_if_client_disconnects() {
     assert!((generation(&pointsman) - 1.0).abs() < 0.1);
     let mut client = pointsman.client();
     assert!(client.cmd(&["SET", "after", "1"]).expect("traffic continues").is_ok());
+}
+
+/// The process was stopped when the order came, and its operator has given up since.
+#[test]
+fn cancels_pause_if_client_disconnects() {
+    let cluster = Cluster::builder().start();
+    let pointsman = controlled(&cluster);
+    pointsman.process().signal(Signal::STOP);
+    let request = format!(
+        "POST /control/pause?service=mymaster&for=600s HTTP/1.1\r\nHost: {}\r\n\
+         Authorization: Bearer {TOKEN}\r\nContent-Length: 0\r\n\r\n",
+        pointsman.admin()
+    );
+    let mut operator = TcpStream::connect(pointsman.admin()).expect("a connection");
+    operator.write_all(request.as_bytes()).expect("the order");
+    drop(operator);
+    pointsman.process().signal(Signal::CONT);
+    wait_until("the log to tell of it", PATIENCE, || {
+        let log = pointsman.process().log();
+        if log.contains("requester disconnected") { Ok(()) } else { Err(log) }
+    });
+    let mut client = pointsman.client();
+    assert!(client.cmd(&["SET", "after", "1"]).expect("traffic continues").is_ok());
+    assert_eq!(metric(&pointsman, "pointsman_gate_closed{service=\"mymaster\"}"), Some(0.0));
 }
 
 #[test]

@@ -5,7 +5,9 @@
 //! the kernel identifies the user) or with `Authorization: Bearer TOKEN`; the token is compared in
 //! constant time, and wrong ones are limited by source. A switchover takes longer than a response
 //! may, so it runs on discovery's runtime and streams its steps as JSON lines; if the client
-//! disconnects before the failover is ordered, the switchover is cancelled.
+//! disconnects before the failover is ordered, the switchover is cancelled. The other commands are
+//! not executed either for a client that has disconnected: a process that was stopped may read one
+//! long after its operator has given up.
 //!
 //! All parameters are in the query; there are no request bodies. The commands themselves are in
 //! `sentinel`.
@@ -21,7 +23,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use admin_http::{Handler, Method, Reply, Request};
-use sentinel::{DiscoveryHandle, NodeAddr, Pause, SwitchoverOptions, switchover};
+use sentinel::{CommandId, DiscoveryHandle, NodeAddr, Pause, SwitchoverOptions, switchover};
 use serde_json::{Value as Json, json};
 use tokio::sync::mpsc;
 use tracing::{info, warn};
@@ -30,7 +32,7 @@ pub(crate) use self::access::ControlAccess;
 pub(crate) use self::access::TokenRefusals;
 pub(crate) use self::command_log::CommandLog;
 use self::command_log::Responder;
-use self::steps::stream_steps;
+use self::steps::{is_connected, stream_steps};
 use super::follow::{self, Order};
 use crate::admin::service_registry::{ReportedService, ServiceRegistry};
 use crate::config::parse_duration;
@@ -43,6 +45,8 @@ const MAX_PAUSE: Duration = Duration::from_secs(600);
 /// Discovery applies a command in its next iteration, so this time suffices.
 const APPLY_DEADLINE: Duration = Duration::from_secs(2);
 
+const ABANDONED: &str = "the requester disconnected before the command was executed";
+const SWITCHING: &str = "a switchover of this service is in progress";
 const WITHDRAWN: &str = "discovery did not respond, the command was withdrawn; see /alive";
 
 /// A control command.
@@ -108,15 +112,11 @@ impl Control {
             ));
         }
         let names = || services.iter().map(|it| it.name.as_str()).collect::<Vec<_>>().join(", ");
-        match (name, services.as_slice()) {
-            (None, [only]) => Ok(Arc::clone(only)),
-            (None, _) => Err(format!("parameter service is required; services: {}", names())),
-            (Some(expected), all) => all
-                .iter()
-                .find(|it| it.name == expected)
-                .cloned()
-                .ok_or_else(|| format!("no such service; services: {}", names())),
+        if name.is_none() && services.len() != 1 {
+            return Err(format!("parameter service is required; services: {}", names()));
         }
+        let found = services.iter().find(|it| name.is_none_or(|name| it.name == name));
+        found.cloned().ok_or_else(|| format!("no such service; services: {}", names()))
     }
 
     /// Responds with the lines that `work` returns, the last of which is its result.
@@ -128,7 +128,12 @@ impl Control {
         let (lines, body) = mpsc::channel(1);
         let Responder { permit, command } = responder;
         self.runtime.spawn(async move {
-            let answer = work.await;
+            let answer = if is_connected(&lines).await {
+                work.await
+            } else {
+                warn!(service = command.service, "command cancelled: {ABANDONED}");
+                vec![json!({ "ok": false, "error": ABANDONED })]
+            };
             if let Some(last) = answer.last() {
                 command.end(last);
             }
@@ -139,26 +144,28 @@ impl Control {
         Reply::stream("application/x-ndjson", body, permit)
     }
 
-    /// Responds once discovery has applied the command: from then on the gate is as requested. A
-    /// command that is not applied in time is withdrawn, so that it does not take effect after an
-    /// error was reported.
+    /// Gives discovery a command, and responds once it is applied: from then on the gate is as
+    /// requested. A command that is not applied in time is withdrawn, so that it does not take
+    /// effect after an error was reported.
     fn respond_when_applied(
         &self,
         handle: &DiscoveryHandle,
-        command: sentinel::CommandId,
+        give: impl FnOnce(&DiscoveryHandle) -> CommandId + Send + 'static,
         done: Vec<Json>,
         responder: Responder,
     ) -> Reply {
         let handle = handle.clone();
         self.respond(responder, async move {
-            let since = Instant::now();
+            if handle.is_switching() {
+                return vec![json!({ "ok": false, "error": SWITCHING })];
+            }
+            let (command, since) = (give(&handle), Instant::now());
             while handle.is_pending(command) && since.elapsed() <= APPLY_DEADLINE {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
-            if handle.cancel(command) {
-                vec![json!({ "ok": false, "error": WITHDRAWN })]
-            } else {
-                done
+            match handle.cancel(command) {
+                true => vec![json!({ "ok": false, "error": WITHDRAWN })],
+                false => done,
             }
         })
     }
@@ -193,11 +200,10 @@ impl Control {
             }
             None => "no override was in force".to_owned(),
         };
-        let command = handle.unfollow();
         info!(service = name, "order received: end the override");
         let step = json!({ "after_ms": 0, "step": "unfollow", "text": text });
         let done = json!({ "ok": true, "service": name });
-        self.respond_when_applied(handle, command, vec![step, done], responder)
+        self.respond_when_applied(handle, DiscoveryHandle::unfollow, vec![step, done], responder)
     }
 
     fn switch_over(
@@ -262,7 +268,7 @@ impl Handler for CommandHandler {
         };
         let (name, handle) = (service.name.as_str(), &service.discovery);
         if self.command != ControlCommand::Switchover && handle.is_switching() {
-            return Reply::text(409, "a switchover of this service is in progress\n");
+            return Reply::text(409, format!("{SWITCHING}\n"));
         }
         // Reserved first: a command without a response stream must not be executed.
         let Some(permit) = request.reserve_stream() else { return Reply::no_stream() };
@@ -274,9 +280,9 @@ impl Handler for CommandHandler {
             ControlCommand::Pause => self.pause(request, name, handle, logged),
             ControlCommand::Resume => {
                 info!(service = name, "traffic resumed by command");
-                let (responder, command) = (logged("resume", json!({})), handle.resume());
+                let (responder, give) = (logged("resume", json!({})), DiscoveryHandle::resume);
                 let done = json!({ "ok": true, "service": name });
-                self.control.respond_when_applied(handle, command, vec![done], responder)
+                self.control.respond_when_applied(handle, give, vec![done], responder)
             }
             ControlCommand::Follow => match Order::read(|name| parameter(request, name)) {
                 Ok(order) => {
@@ -289,15 +295,13 @@ impl Handler for CommandHandler {
                 self.control.unfollow(name, handle, logged("unfollow", json!({})))
             }
             ControlCommand::Switchover => {
-                let pause_clients = match parameter(request, "pause_clients") {
-                    None | Some("false") => false,
-                    Some("true") => true,
-                    Some(_) => return Reply::text(400, "pause_clients must be true or false\n"),
+                let paused = parameter(request, "pause_clients").map_or(Ok(false), str::parse);
+                let Ok(pause_clients) = paused else {
+                    return Reply::text(400, "pause_clients must be true or false\n");
                 };
-                let to = match parameter(request, "to").map(node_addr) {
-                    None => None,
-                    Some(Some(to)) => Some(to),
-                    Some(None) => return Reply::text(400, "write the replica as host:port\n"),
+                let to = parameter(request, "to").map(|it| node_addr(it).ok_or(()));
+                let Ok(to) = to.transpose() else {
+                    return Reply::text(400, "write the replica as host:port\n");
                 };
                 let requested = to.as_ref().map(ToString::to_string);
                 let parameters = json!({ "to": requested, "pause_clients": pause_clients });
@@ -316,21 +320,18 @@ impl CommandHandler {
         handle: &DiscoveryHandle,
         logged: impl FnOnce(&'static str, Json) -> Responder,
     ) -> Reply {
-        let duration = match parameter(request, "for").map(parse_duration) {
-            None => None,
-            Some(Some(duration)) if !duration.is_zero() && duration <= MAX_PAUSE => Some(duration),
-            Some(_) => {
-                return Reply::text(400, "write the duration as 30s or 2m, up to 10m\n");
-            }
+        let given = parameter(request, "for").map(parse_duration);
+        let duration = given.unwrap_or(Some(DEFAULT_PAUSE));
+        let Some(duration) = duration.filter(|it| !it.is_zero() && *it <= MAX_PAUSE) else {
+            return Reply::text(400, "write the duration as 30s or 2m, up to 10m\n");
         };
-        let seconds = duration.map(|it| it.as_secs_f64());
-        let responder = logged("pause", json!({ "seconds": seconds }));
-        let (since, duration) = (Instant::now(), duration.unwrap_or(DEFAULT_PAUSE));
-        let command =
-            handle.pause(Pause { since, until: since + duration, ends_with_commit: false });
-        info!(service = name, seconds = duration.as_secs_f64(), "traffic paused by command");
+        let seconds = given.flatten().map(|it| it.as_secs_f64());
+        let (responder, since) = (logged("pause", json!({ "seconds": seconds })), Instant::now());
+        let pause = Pause { since, until: since + duration, ends_with_commit: false };
+        info!(service = name, seconds = duration.as_secs_f64(), "order received: pause traffic");
         let done = json!({ "ok": true, "service": name, "seconds": duration.as_secs_f64() });
-        self.control.respond_when_applied(handle, command, vec![done], responder)
+        let give = move |handle: &DiscoveryHandle| handle.pause(pause);
+        self.control.respond_when_applied(handle, give, vec![done], responder)
     }
 }
 

@@ -40,15 +40,12 @@ impl Order {
         let Some(addr) = NodeAddr::parse(host, port) else {
             return Err("write the node as host and port, for example 10.0.0.2:6379".to_owned());
         };
-        let lasts = match parameter("for").map(parse_duration) {
-            None => DEFAULT_OVERRIDE,
-            Some(Some(lasts)) if !lasts.is_zero() && lasts <= MAX_OVERRIDE => lasts,
-            Some(_) => return Err("write the duration as 10m or 2h, up to 24h".to_owned()),
+        let lasts = parameter("for").map_or(Some(DEFAULT_OVERRIDE), parse_duration);
+        let Some(lasts) = lasts.filter(|it| !it.is_zero() && *it <= MAX_OVERRIDE) else {
+            return Err("write the duration as 10m or 2h, up to 24h".to_owned());
         };
-        let force = match parameter("force") {
-            None | Some("false") => false,
-            Some("true") => true,
-            Some(_) => return Err("force must be true or false".to_owned()),
+        let Ok(force) = parameter("force").map_or(Ok(false), str::parse) else {
+            return Err("force must be true or false".to_owned());
         };
         Ok(Self { addr, lasts, force })
     }

@@ -99,7 +99,7 @@ pub(super) struct Responder {
 #[derive(Debug)]
 pub(super) struct RunningCommand {
     log: CommandLog,
-    service: String,
+    pub(super) service: String,
     number: u64,
     is_over: bool,
 }

@@ -14,6 +14,16 @@ use super::millis;
 /// response.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_millis(100);
 
+/// Whether the client is still there. The first empty line to one that has disconnected provokes a
+/// reset, and the second one finds it.
+pub(super) async fn is_connected(lines: &mpsc::Sender<Bytes>) -> bool {
+    for _ in 0..2 {
+        let _ = lines.try_send(Bytes::from_static(b"\n"));
+        let _ = tokio::time::timeout(KEEP_ALIVE_INTERVAL / 2, lines.closed()).await;
+    }
+    !lines.is_closed()
+}
+
 /// Sends the steps as lines until there are no more or the client is gone. The sender of `steps`
 /// notices the latter at once, without waiting for the next step.
 pub(super) async fn stream_steps(
