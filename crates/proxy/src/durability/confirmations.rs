@@ -52,6 +52,9 @@ const AFTER_BLOCKING: &[u8] = b"*3\r\n$4\r\nWAIT\r\n$1\r\n0\r\n$1\r\n1\r\n\
 const NOT_NEEDED: [&[u8]; 2] =
     [b"-ERR unknown command `", b"-NOPERM this user has no permissions "];
 
+/// The reply to a request that is queued in a transaction.
+const QUEUED: &[u8] = b"+QUEUED\r\n";
+
 /// The reply in place of one whose write is not confirmed. The server's error, if there is one, and
 /// the end of the line follow.
 const NOT_CONFIRMED: &[u8] =
@@ -556,8 +559,11 @@ impl Confirmations {
             // A push, or an error: nothing was written.
             ([b'>' | b'-', ..], _) | (_, Effect::Reads) => false,
             (_, Effect::MayWrite) => true,
-            ([b'+'], Effect::Queues) => return None,
-            (_, Effect::Queues) => !frame.starts_with(b"+Q"),
+            (_, Effect::Queues) if self.ledger.session_state() != SessionState::Transaction => true,
+            (_, Effect::Queues) if frame.len() < QUEUED.len() && QUEUED.starts_with(frame) => {
+                return None;
+            }
+            (_, Effect::Queues) => !frame.starts_with(QUEUED),
         };
         let is_held = answers_write || self.is_holding();
         Some(is_held.then_some(HeldReply { len: 0, answers_write }))

@@ -224,6 +224,27 @@ fn confirms_writes_after_a_refused_transaction() {
     assert_eq!(requests(&mut it, &["SET k v"]), format!("*3 SET k v {WAIT}"));
 }
 
+/// A script writes, and returns what a server answers to a request that it queues.
+#[test]
+fn holds_queued_status_after_refused_transaction() {
+    for piece in [1, usize::MAX] {
+        let mut it = confirmations(OnTimeout::Error);
+        requests(&mut it, &["MULTI", "EVAL s 0"]);
+        let mut out = Vec::new();
+        let replies = b"-NOPERM multi\r\n+QUEUED\r\n";
+        replies.chunks(piece.min(replies.len())).for_each(|bytes| {
+            it.receive(bytes, &mut out).expect("in step");
+        });
+        assert_eq!(shown(&out), "-NOPERM multi ");
+        assert!(it.takes_wait());
+        assert_eq!(receive(&mut it, ":0\r\n:0\r\n:1\r\n"), "+QUEUED ");
+    }
+    // In a transaction, only the whole status says that nothing was written.
+    let mut it = confirmations(OnTimeout::Error);
+    requests(&mut it, &["MULTI", "SET k v"]);
+    assert_eq!(receive(&mut it, "+OK\r\n+QUEUED2\r\n"), "+OK ");
+}
+
 /// A server refuses these for their number of words, and keeps the transaction as it was. Its
 /// refusal of `EXEC` ends it.
 #[test]
