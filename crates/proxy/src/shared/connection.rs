@@ -185,16 +185,20 @@ impl Connection {
         self.0.borrow().is_stalled
     }
 
-    /// Reads it again if its clients have read what they have. Cuts those that hardly read.
+    /// Reads it again if its clients have read what they have. Cuts those that hardly read, and
+    /// those that let others with requests in flight wait for too long.
     pub(crate) fn resume(&self, now: Instant) {
         let state = &mut *self.0.borrow_mut();
         let State { members, turns, ledger, .. } = state;
+        let waiting = members.values().filter(|it| it.borrow().in_flight > 0).count();
         members.retain(|id, member| {
-            let is_stuck = member.borrow_mut().is_stuck(now);
+            let mut state = member.borrow_mut();
+            let others_wait = waiting > usize::from(state.in_flight > 0);
+            let is_stuck = state.is_stuck(now, others_wait);
             if is_stuck {
                 turns.leave(*id);
                 ledger.iter_mut().for_each(|ledger| ledger.leave(*id));
-                member.borrow_mut().cut();
+                state.cut();
             }
             !is_stuck
         });

@@ -32,9 +32,12 @@ const LARGE_REPLIES: usize = 256 * 1024;
 const MAX_REPLIES: usize = 32 * 1024 * 1024;
 
 /// A client that has read less than this within [`PATIENCE`] is cut, if its connection is not read
-/// meanwhile.
+/// meanwhile. However fast it reads, so is one because of which others wait for longer than that.
 const PROGRESS: u64 = 1024 * 1024;
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Interval of looks whether clients have read what keeps their connection from being read.
+pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// An empty buffer with more memory than this returns it.
 pub(super) const KEPT_CAPACITY: usize = 4096;
@@ -92,6 +95,8 @@ pub(super) struct MemberState {
     /// to read.
     drained: u64,
     slow_since: Option<(Instant, u64)>,
+    /// How long others have waited because of it, since it had nothing to read.
+    holds_up: Duration,
     /// It waits for its turn.
     pub(super) queued: bool,
     /// It has a request, and waits until it is known whether it may join a connection.
@@ -297,7 +302,7 @@ impl MemberState {
         let len = self.replies.read(buffer).unwrap_or_default();
         self.drained += len as u64;
         if self.replies.is_empty() && self.replies.capacity() > KEPT_CAPACITY {
-            self.replies = VecDeque::new();
+            (self.replies, self.holds_up) = (VecDeque::new(), Duration::ZERO);
         }
         self.count();
         len
@@ -309,11 +314,18 @@ impl MemberState {
         waiting > MAX_REPLIES || (waiting > large() && buffer::keeps_too_much())
     }
 
-    /// Whether the client hardly reads, while its connection is not read because of large replies.
-    pub(super) fn is_stuck(&mut self, now: Instant) -> bool {
+    /// Whether the client hardly reads, while its connection is not read because of large replies,
+    /// or lets others wait for too long. To be asked every [`LOOK_AGAIN`].
+    pub(super) fn is_stuck(&mut self, now: Instant, others_wait: bool) -> bool {
         if self.replies.len() <= large() {
             self.slow_since = None;
             return false;
+        }
+        if others_wait && self.has_too_much() {
+            self.holds_up += LOOK_AGAIN;
+        }
+        if self.holds_up > PATIENCE {
+            return true;
         }
         let (since, before) = *self.slow_since.get_or_insert((now, self.drained));
         if self.drained.saturating_sub(before) >= PROGRESS {
@@ -412,6 +424,27 @@ mod tests {
         let _others = KeptBytes::new(vec![0; 1 << 24]);
         assert_eq!((early.room(), early.next(None)), (0, None));
         assert!(early.promotion.is_some());
+    }
+
+    /// Others count only while they wait, and only since it had read everything.
+    #[test]
+    fn cuts_steady_readers_that_hold_up_others() {
+        let now = Instant::now();
+        let looks = |reader: &mut MemberState, others_wait| {
+            let mut looks = 0..10 * PATIENCE.as_millis() / LOOK_AGAIN.as_millis();
+            looks.position(|_| {
+                let _ = reader.read_replies(&mut [0; PROGRESS as usize / 100]);
+                reader.receive(&[0; PROGRESS as usize / 100], 0, false);
+                reader.is_stuck(now, others_wait)
+            })
+        };
+        let mut reader = MemberState::new(MemberId(1));
+        reader.receive(&vec![0; MAX_REPLIES + 1], 0, false);
+        assert_eq!(looks(&mut reader, false), None);
+        assert_eq!(looks(&mut reader, true), Some(250));
+        while reader.read_replies(&mut [0; 1 << 16]) > 0 {}
+        reader.receive(&vec![0; MAX_REPLIES + 1], 0, false);
+        assert_eq!(looks(&mut reader, true), Some(250));
     }
 
     /// The session waits for room, and nothing of it is sent that would make any.

@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 
 use crate::shared::commands::Commands;
 use crate::shared::group_key::GroupKey;
+use crate::shared::member_state::LOOK_AGAIN;
 use aws_lc_rs::{hmac, rand};
 use resp::{Ledger, Replay, SharedState};
 use target::Target;
@@ -48,9 +49,6 @@ const UNUSED: Duration = Duration::from_secs(10);
 /// How long a connection receives nothing while replies are awaited before it counts as silent.
 /// Checked at this interval, so the actual time may be twice as long.
 const SILENT: Duration = Duration::from_secs(1);
-
-/// Interval of looks whether clients have read what keeps their connection from being read.
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// How long no connection is opened to a server that limits what it keeps for a client.
 const LIMITED: Duration = Duration::from_secs(if cfg!(test) { 2 } else { 10 });

@@ -10,8 +10,9 @@
 /// at once.
 const FIRST: u32 = 8;
 
-/// The most, which suffices to keep a connection busy: more wait for their turn anyway.
-const MOST: u32 = 256;
+/// The most, which suffices to keep a connection busy: one turn takes no more. If their replies are
+/// unexpectedly large, other clients wait until these have been read.
+const MOST: u32 = 64;
 
 /// Bytes of the replies to all of them, if they are as large as the last ones.
 const BYTES: usize = 1024 * 1024;
@@ -62,13 +63,13 @@ mod tests {
     fn grows_with_small_replies() {
         let mut window = ReplyWindow::default();
         let mut sizes = Vec::new();
-        for _ in 0..8 {
+        for _ in 0..6 {
             let size = window.room(0);
             sizes.push(size);
             (0..size).for_each(|_| window.received(4096, 1));
         }
-        assert_eq!(sizes, [8, 16, 32, 64, 128, 256, 256, 256]);
-        assert_eq!((window.room(255), window.room(256), window.room(300)), (1, 0, 0));
+        assert_eq!(sizes, [8, 16, 32, 64, 64, 64]);
+        assert_eq!((window.room(63), window.room(64), window.room(300)), (1, 0, 0));
     }
 
     #[test]
@@ -82,7 +83,7 @@ mod tests {
         assert_eq!(window.room(0), 20);
         // Again small ones, and then one that is very large on its own, before its end.
         (0..60).for_each(|_| window.received(5, 1));
-        assert_eq!(window.room(0), 80);
+        assert_eq!(window.room(0), 64);
         window.received(BYTES + 1, 0);
         assert_eq!(window, ReplyWindow::default());
     }

@@ -405,3 +405,33 @@ fn cuts_clients_that_do_not_read() {
     next.write_all(b"$1\r\ns\r\n").unwrap();
     expect(&mut other, b"$1\r\ns\r\n");
 }
+
+/// It reads steadily, and its connection is not read because of it while another client waits.
+#[test]
+fn cuts_clients_that_hold_up_others_for_long() {
+    let backend = Backend::new();
+    let proxy = proxy(&backend);
+    let (mut slow, mut shared) = sharing(&proxy, &backend);
+    let mut other = another(&proxy, &mut shared);
+    for (client, key) in [(&mut slow, "large"), (&mut other, "small")] {
+        client.write_all(&get(key)).unwrap();
+        expect(&mut shared, &get(key));
+    }
+    let reader = std::thread::spawn(move || {
+        let mut chunk = vec![0; 256 << 10];
+        while std::io::Read::read_exact(&mut slow, &mut chunk).is_ok() {
+            std::thread::park_timeout(SOON / 100);
+        }
+    });
+    let writer = std::thread::spawn(move || {
+        let size = 80 << 20;
+        shared.write_all(format!("${size}\r\n").as_bytes()).unwrap();
+        shared.write_all(&vec![b'x'; size]).unwrap();
+        shared.write_all(b"\r\n$1\r\ns\r\n").unwrap();
+        shared
+    });
+    proxy.wait_for_end(EndReason::SlowReader);
+    expect(&mut other, b"$1\r\ns\r\n");
+    reader.join().unwrap();
+    writer.join().unwrap();
+}
