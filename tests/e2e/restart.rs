@@ -2,7 +2,9 @@
 //! takeover.
 
 use std::ffi::OsString;
+use std::fs::Permissions;
 use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
@@ -10,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use harness::{Client, Cluster, Launch, Process, Signal, http_get, pause, wait_until};
+use harness::{Client, Cluster, Launch, Pointsman, Process, Signal, http_get, pause, wait_until};
 
 use crate::builder;
 
@@ -260,6 +262,28 @@ fn takeover_opens_an_added_admin_address() {
     for admin in [old.admin(), added] {
         let (status, _) = http_get(admin, "/ready").expect("probes");
         assert_eq!(status, 200, "{admin}");
+    }
+}
+
+/// After a crash, say: the folder is needed only at the next takeover.
+#[test]
+fn serves_without_takeover_if_state_dir_is_unwritable() {
+    let cluster = small();
+    let (state, script) = (cluster.folder().join("state"), cluster.folder().join("run.sh"));
+    std::fs::create_dir(&state).expect("a folder");
+    let program = crate::PROGRAM;
+    for options in ["ro", "nr_inodes=1"] {
+        let mount = format!("mount -t tmpfs -o {options} none {}", state.display());
+        let text = format!(
+            "#!/bin/sh\nexec unshare --mount sh -c '{mount} && exec {program} \"$@\"' sh \"$@\"\n"
+        );
+        std::fs::write(&script, text).expect("a script");
+        std::fs::set_permissions(&script, Permissions::from_mode(0o700)).expect("a mode");
+        let lines = format!("[process]\nstate_dir = {state:?}");
+        let pointsman = Pointsman::builder(&script, &cluster).lines(&lines).start();
+        assert_eq!(pointsman.client().cmd(&["PING"]).expect("PING").text(), Some("PONG"));
+        let log = pointsman.process().log();
+        assert!(log.contains("takeover is disabled"), "{options}: {log}");
     }
 }
 

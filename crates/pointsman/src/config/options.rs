@@ -602,7 +602,7 @@ section! {
         /// --takeover).
         ///
         /// It must exist and belong to this user; /run/pointsman is suitable. Without it, takeover
-        /// is not possible.
+        /// is not possible, nor from a process that found it full or read-only at its start.
         state_dir: Option<String> = ValueKind::Path, None, Restart;
     }
 }

@@ -7,6 +7,7 @@
 //! Everything that touches a folder or waits for another process runs on a thread of its own, and a
 //! signal to stop ends the wait.
 
+use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -129,8 +130,14 @@ async fn prepare(
     let control = config.admin.control_socket.clone().filter(|_| config.admin.control);
     let (mut to_create, to_adopt, unconfigured) = unix_sockets(config, &mut assignment, replaces);
     let files = move || -> Result<_, RunError> {
-        let takeover_socket =
-            takeover_path.map(|path| TakeoverSocket::open(&path, replaces)).transpose()?;
+        let socket = takeover_path.map(|path| TakeoverSocket::open(&path, replaces)).transpose();
+        let takeover_socket = match socket {
+            Err(TakeoverError::Socket(path, error)) if !replaces && is_unwritable(&error) => {
+                warn!(%error, ?path, "takeover is disabled: make process.state_dir writable");
+                None
+            }
+            other => other?,
+        };
         let control =
             control.map(|path| ControlSocket::create(Path::new(&path), replaces)).transpose()?;
         let mut unix = UnixFiles::default();
@@ -262,6 +269,12 @@ fn is_in_use(error: &RunError) -> bool {
         | RunError::Unix(UnixSocketError::InUse(_)) => true,
         _ => false,
     }
+}
+
+/// Whether a folder that may be the right one takes no files at present.
+fn is_unwritable(error: &io::Error) -> bool {
+    use io::ErrorKind::{QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+    matches!(error.kind(), QuotaExceeded | ReadOnlyFilesystem | StorageFull)
 }
 
 /// Runs blocking work on a thread of its own. Returns `None` if a signal to stop arrived first.
