@@ -51,7 +51,7 @@ use target::TargetRef;
 use crate::address::Peer;
 use crate::context::WorkerContext;
 use crate::end_reason::EndReason;
-use crate::io::stream::{ClientStream, SocketStream};
+use crate::io::stream::{ByteStream, ClientStream, SocketStream};
 use crate::limits::Admission;
 use crate::not_carried::Uncarried;
 use crate::runtime::tasks::continuing::continue_as;
@@ -102,9 +102,10 @@ impl From<EndReason> for SessionEnd {
 impl SessionEnd {
     /// Whether its client is sent anything more. A client that is cut hears that the requests which
     /// it waits for were never forwarded: it may send them again.
-    fn reaches_client(&self) -> bool {
-        let has_waiting = self.refused.as_ref().is_some_and(|it| !it.unsent.is_empty());
-        self.reason.reaches_client() || (self.reason == EndReason::Cut && has_waiting)
+    fn reaches_client(&self, client: &impl ByteStream) -> bool {
+        let waits = |it: &Refused| !it.unsent.is_empty() || client.has_unread();
+        self.reason.reaches_client()
+            || (self.reason == EndReason::Cut && self.refused.as_ref().is_some_and(waits))
     }
 }
 
@@ -155,7 +156,7 @@ impl Session {
             Next::Rest(rest) => continue_as(resting(self, client, rest)),
             // As most sessions end: nothing has to be waited for. It is recorded before its client
             // can see the end.
-            Next::Close(end) if !end.reaches_client() => {
+            Next::Close(end) if !end.reaches_client(&client) => {
                 let reason = end.reason;
                 self.end(reason);
                 // Some libraries wait for the answer when they close a TLS session.
