@@ -21,7 +21,7 @@ use std::future::poll_fn;
 use std::task::Poll;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use resp::{Direction, Ledger, MaintenanceHandshake, RefusedCommand, SessionState};
+use resp::{Direction, Ledger, MaintenanceHandshake, RefusedCommand};
 
 use crate::context::WorkerContext;
 use crate::end_reason::EndReason;
@@ -185,10 +185,7 @@ impl PendingPushes {
     ) -> Vec<u8> {
         let whole = ledger.at_boundary(Direction::Reply);
         self.refusal.extend_from_slice(piece);
-        if !whole
-            && self.refusal.len() <= LONGEST_REFUSAL
-            && ledger.session_state() != SessionState::Opaque
-        {
+        if !whole && self.refusal.len() <= LONGEST_REFUSAL && ledger.awaits_handshake_reply() {
             return Vec::new();
         }
         let refusal = std::mem::take(&mut self.refusal);

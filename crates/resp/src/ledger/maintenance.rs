@@ -118,9 +118,11 @@ impl Matcher {
         self.head().is_some_and(Class::is_maintenance_handshake)
     }
 
-    /// The notifications that the client can be sent now: none without RESP3.
+    /// The notifications that the client can be sent now: none without RESP3, or to an opaque
+    /// session.
     pub(crate) fn maintenance_handshake(&self) -> MaintenanceHandshake {
-        if self.connection.resp3 { self.features.agreed } else { MaintenanceHandshake::Off }
+        let has_pushes = self.connection.resp3 && !self.is_opaque();
+        if has_pushes { self.features.agreed } else { MaintenanceHandshake::Off }
     }
 
     /// Accepts the handshake that the server has just refused. Returns whether that is possible.

@@ -44,6 +44,27 @@ fn accepts_a_handshake_that_the_server_refused() {
     it.is(SessionState::Quiet, 0);
 }
 
+/// What was sent before the request that makes the session opaque is answered as usual.
+#[test]
+fn accepts_handshakes_before_the_session_turns_opaque() {
+    for rest in ["REPLCONF ACK 1", "SCRIPT DEBUG YES", "*1/$-5/"] {
+        let mut it = resp3();
+        it.c("GET k").c(HERE);
+        if rest.starts_with('*') {
+            it.0.request(b"*1\r\n$-5\r\n");
+        } else {
+            it.c(rest);
+        }
+        it.s("+v/-ERR unknown subc");
+        assert_eq!(it.0.session_state(), SessionState::Opaque, "{rest}");
+        assert!(it.0.awaits_handshake_reply() && !it.0.at_boundary(Direction::Reply), "{rest}");
+        it.s("ommand 'MAINT_NOTIFICATIONS'/");
+        assert!(it.0.at_boundary(Direction::Reply) && it.0.accept_handshake(), "{rest}");
+        it.s("+v/").is(SessionState::Opaque, 0);
+        assert!(!it.0.at_boundary(Direction::Reply) && it.0.allocated() == 0, "{rest}");
+    }
+}
+
 #[test]
 fn accepts_no_handshake_in_resp2_or_a_transaction() {
     let mut it = Dialogue::new();

@@ -34,6 +34,8 @@ pub(super) enum LedgerPhase {
     Tracked,
     /// `QUIT` was answered.
     Ended,
+    /// No longer tracked, except for replies to earlier requests until none may be replaced.
+    Leaving,
     /// No longer tracked.
     Opaque,
 }
@@ -236,7 +238,7 @@ impl Matcher {
     /// Whether ordinary requests only need to be counted now.
     #[inline]
     pub(crate) fn may_count_requests(&self) -> bool {
-        self.phase != LedgerPhase::Opaque && !self.suppression.is_active()
+        !self.is_opaque() && !self.suppression.is_active()
     }
 
     /// `n` ordinary requests ended while they only need to be counted.
@@ -251,7 +253,7 @@ impl Matcher {
     /// How many of the next replies only need to be counted.
     #[inline]
     pub(crate) fn countable_replies(&self) -> u32 {
-        let plain = self.phase != LedgerPhase::Opaque
+        let plain = !self.is_opaque()
             && !self.must_inspect_arrays()
             && !self.connection.asking
             && !self.suppression.unconfirmed;
@@ -567,7 +569,7 @@ impl Matcher {
 
     /// The state of the session. `between_frames`: both directions are at a frame boundary.
     pub(crate) fn session_state(&self, between_frames: bool) -> SessionState {
-        if self.phase == LedgerPhase::Opaque {
+        if self.is_opaque() {
             return SessionState::Opaque;
         }
         // An unmarked request may have ended the transaction.
@@ -678,7 +680,9 @@ impl Matcher {
     /// What pins the session to its server; `None` if it can be carried once nothing is in flight.
     pub(crate) fn pin(&self) -> Option<Pin> {
         match self.phase {
-            LedgerPhase::Opaque => return Some(self.affinity.opaque_reason()),
+            LedgerPhase::Leaving | LedgerPhase::Opaque => {
+                return Some(self.affinity.opaque_reason());
+            }
             // The server is closing the connection.
             LedgerPhase::Ended => return None,
             LedgerPhase::Tracked => {}
@@ -713,6 +717,10 @@ impl Matcher {
             || self.has_unmarked()
             || self.features.pin().is_some()
             || !self.suppression.is_settled()
+    }
+
+    pub(crate) fn is_opaque(&self) -> bool {
+        matches!(self.phase, LedgerPhase::Leaving | LedgerPhase::Opaque)
     }
 
     /// Stops tracking the session for good, and frees what was allocated.

@@ -200,7 +200,11 @@ impl Ledger {
         };
         if tracked == Err(Untrackable) {
             *input = &[];
-            self.become_opaque();
+            if self.awaits_handshake_reply() {
+                (self.matcher.phase, self.matcher.pin_changed) = (LedgerPhase::Leaving, true);
+            } else {
+                self.become_opaque();
+            }
         }
     }
 
@@ -269,7 +273,10 @@ impl Ledger {
     }
 
     fn take_reply(&mut self, input: &mut &[u8]) {
-        if self.is_opaque() {
+        if self.matcher.phase == LedgerPhase::Leaving && !self.awaits_handshake_reply() {
+            self.become_opaque();
+        }
+        if self.matcher.phase == LedgerPhase::Opaque {
             *input = &[];
             return;
         }
@@ -446,7 +453,7 @@ impl Ledger {
     }
 
     pub(crate) fn is_opaque(&self) -> bool {
-        self.matcher.phase == LedgerPhase::Opaque
+        self.matcher.is_opaque()
     }
 
     pub(crate) fn was_carried(&mut self, before: &Self) {
@@ -498,15 +505,16 @@ impl Ledger {
     }
 
     /// Whether the bytes so far end at a frame boundary of that direction. Never true of an opaque
-    /// session.
+    /// session, except up to the last reply that may have to be replaced.
     #[inline]
     #[must_use]
     pub fn at_boundary(&self, direction: Direction) -> bool {
-        !self.is_opaque()
-            && match direction {
-                Direction::Request => self.requests.at_boundary(),
-                Direction::Reply => self.replies.at_boundary(),
+        match direction {
+            Direction::Request => !self.is_opaque() && self.requests.at_boundary(),
+            Direction::Reply => {
+                self.matcher.phase != LedgerPhase::Opaque && self.replies.at_boundary()
             }
+        }
     }
 
     /// Number of requests whose last reply has not arrived. Of an opaque session: the number when
