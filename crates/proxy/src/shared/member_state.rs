@@ -25,11 +25,11 @@ const MAX_UNSENT: usize = 2 * MAX_REQUEST;
 
 /// A session with more than this in its reply buffer gets a connection of its own, with its own
 /// flow control, once it has read it, or sends more than is taken before that.
-const LARGE_REPLIES: usize = 256 * 1024;
+pub(super) const LARGE_REPLIES: usize = 256 * 1024;
 
 /// A connection is not read while a client has more than this to read from it. Larger than any
 /// reply that is common, since a reply that has begun cannot change to another connection.
-const MAX_REPLIES: usize = 32 * 1024 * 1024;
+pub(super) const MAX_REPLIES: usize = 32 * 1024 * 1024;
 
 /// A client that has read less than this within [`PATIENCE`] is cut, if its connection is not read
 /// meanwhile. However fast it reads, so is one because of which others wait for longer than that.

@@ -6,13 +6,16 @@
 //! as many each time as many replies as that have arrived, as long as replies of that size would
 //! be few bytes.
 
+use super::member_state::{LARGE_REPLIES, MAX_REPLIES};
+
 /// Requests in flight of a client of whose replies nothing is known. As many as clients often send
 /// at once.
 const FIRST: u32 = 8;
 
-/// The most, which suffices to keep a connection busy: one turn takes no more. If their replies are
-/// unexpectedly large, other clients wait until these have been read.
-const MOST: u32 = 64;
+/// The most: if their replies are unexpectedly large, but not so large that the client gets its own
+/// connection, it can keep all of them, and other clients do not wait until it has read them.
+#[expect(clippy::cast_possible_truncation, reason = "128")]
+const MOST: u32 = (MAX_REPLIES / LARGE_REPLIES) as u32;
 
 /// Bytes of the replies to all of them, if they are as large as the last ones.
 const BYTES: usize = 1024 * 1024;
@@ -63,13 +66,13 @@ mod tests {
     fn grows_with_small_replies() {
         let mut window = ReplyWindow::default();
         let mut sizes = Vec::new();
-        for _ in 0..6 {
+        for _ in 0..7 {
             let size = window.room(0);
             sizes.push(size);
             (0..size).for_each(|_| window.received(4096, 1));
         }
-        assert_eq!(sizes, [8, 16, 32, 64, 64, 64]);
-        assert_eq!((window.room(63), window.room(64), window.room(300)), (1, 0, 0));
+        assert_eq!(sizes, [8, 16, 32, 64, 128, 128, 128]);
+        assert_eq!((window.room(127), window.room(128), window.room(300)), (1, 0, 0));
     }
 
     #[test]
@@ -83,7 +86,7 @@ mod tests {
         assert_eq!(window.room(0), 20);
         // Again small ones, and then one that is very large on its own, before its end.
         (0..60).for_each(|_| window.received(5, 1));
-        assert_eq!(window.room(0), 64);
+        assert_eq!(window.room(0), 80);
         window.received(BYTES + 1, 0);
         assert_eq!(window, ReplyWindow::default());
     }
