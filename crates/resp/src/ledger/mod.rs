@@ -272,11 +272,17 @@ impl Ledger {
         bytes.len() - input.len()
     }
 
-    fn take_reply(&mut self, input: &mut &[u8]) {
+    /// Whether an opaque session's replies are not tracked either, from now on.
+    #[cold]
+    fn has_left(&mut self) -> bool {
         if self.matcher.phase == LedgerPhase::Leaving && !self.awaits_handshake_reply() {
             self.become_opaque();
         }
-        if self.matcher.phase == LedgerPhase::Opaque {
+        self.matcher.phase == LedgerPhase::Opaque
+    }
+
+    fn take_reply(&mut self, input: &mut &[u8]) {
+        if self.is_opaque() && self.has_left() {
             *input = &[];
             return;
         }
