@@ -145,13 +145,14 @@ impl Machine {
     }
 
     /// Whether a sentinel sees the committed master down or restarted, as far as was asked at or
-    /// after `since`, and those that do not cannot decide.
+    /// after `since`, those that do not cannot decide, and no operator has decided.
     fn is_seen_down(&self, since: Option<Instant>) -> bool {
         let Some(committed) = &self.committed else { return false };
         let names = |view: &View| view.addr == committed.addr && !view.tilt;
         let is_down = |view: &View| view.down || view.rebooted;
         let views = self.electorate.member_views().filter(|(_, it)| names(it) && !is_down(it));
-        self.electorate.trusted_views(since).any(|it| names(it) && is_down(it))
+        self.orders.in_force.is_none()
+            && self.electorate.trusted_views(since).any(|it| names(it) && is_down(it))
             && !self.may_decide(&views.map(|(id, _)| id).collect())
     }
 

@@ -181,13 +181,13 @@ impl Machine {
         self.pacing.ask_now(now);
     }
 
-    /// At the first commit the master may have been restarted unnoticed, and write a new history:
-    /// a node with another one may continue that of before.
+    /// At the first commit the master may have been restarted unnoticed, and write a new history: a
+    /// replica that most sentinels list may continue that of before.
     fn is_child(&self, node: &NodeAddr, report: &NodeReport, first: bool) -> bool {
         let continues = match self.kinship(node, report) {
-            Some(kinship) => {
-                kinship == Kinship::Continues || (first && kinship == Kinship::Foreign)
-            }
+            Some(Kinship::Continues) => true,
+            Some(Kinship::Branches) => false,
+            Some(Kinship::Foreign) => first && self.nodes.family.contains(node),
             None => self.nodes.family.contains(node),
         };
         verifies(report, Verify::Role)
@@ -234,7 +234,7 @@ impl Machine {
         });
         let hidden: Vec<NodeAddr> = hidden.map(|(node, _)| node.clone()).collect();
         hidden.into_iter().for_each(|node| self.succession.ignore(node, None));
-        self.meet_children(now, None, first);
+        self.meet_children(now, None, first && self.orders.in_force.is_none());
         if first {
             self.doubt_first(now);
             self.hold_for_failover_in_progress(now);

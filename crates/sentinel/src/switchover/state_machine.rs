@@ -324,8 +324,9 @@ impl SwitchoverMachine {
     }
 
     fn on_handover(&mut self, now: Instant, state: Option<HandoverState>) {
-        let Phase::Following { .. } = self.phase else { return };
-        if self.handover.as_mut().is_some_and(|it| it.read(now, state)) {
+        if self.phase.is_after_failover_command()
+            && self.handover.as_mut().is_some_and(|it| it.read(now, state))
+        {
             let (master, sentinel) = (self.participants.master.clone(), self.leader.clone());
             self.end(Err(SwitchoverError::NotCarriedOut { master, sentinel }));
         }
@@ -581,7 +582,7 @@ impl SwitchoverMachine {
             }
             _ => {}
         }
-        if matches!(self.phase, Phase::Following { .. })
+        if self.phase.is_after_failover_command()
             && self.handover.as_mut().is_some_and(|it| it.is_due(now))
         {
             self.command_master(MasterCommand::ReadHandover);

@@ -119,6 +119,26 @@ fn starts_with_the_master_of_most_configured_sentinels() {
     }
 }
 
+/// One configured sentinel lies at a start. It answers first, and lists a master of its own, which
+/// it then promotes or names.
+#[test]
+fn starts_despite_a_foreign_master_that_one_lists() {
+    for (named, failing_over) in [('A', true), ('X', false)] {
+        let mut rig = Rig::new();
+        rig.disconnects(2).disconnects(3).nodes.insert('X', master('X', "other", ""));
+        rig.change(1, |it| it.replicas.push(view('A', 5, &[], &['X']).replicas.remove(0)));
+        rig.run(200);
+        let lies = |it: &mut View| {
+            (it.addr, it.failing_over) = (node(named), failing_over);
+            it.epoch = if named == 'A' { 5 } else { 99 };
+        };
+        rig.change(1, lies).reconnects(2).reconnects(3).run(10_000);
+        let outcomes = rig.outcomes_untimed();
+        assert_eq!(outcomes.first().map(String::as_str), Some("commit A@5 majority"), "{named}");
+        assert!(!rig.machine.is_holding(), "{named}: {:?}", rig.machine.state());
+    }
+}
+
 /// The same with a quorum that the honest ones cannot reach: they start as a minority does. The
 /// hostile one then names the true master, and lists a replica of its own.
 #[test]

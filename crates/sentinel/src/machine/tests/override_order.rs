@@ -35,6 +35,19 @@ fn follows_ordered_master_without_sentinels() {
     }
 }
 
+/// The sentinel in reach sees it down, and a replica is a master of other data.
+#[test]
+fn follows_order_at_cold_start_against_evidence() {
+    let mut rig = Rig::new();
+    rig.disconnects(2).disconnects(3).change(1, |it| it.down = true);
+    rig.nodes.insert('B', master('B', "other", ""));
+    rig.run(100);
+    rig.orders('A').run(100);
+    let outcomes = rig.outcomes_untimed();
+    assert!(outcomes.contains(&"commit A@0 operator".to_owned()), "{outcomes:?}");
+    assert!(!rig.machine.is_holding(), "{:?}", rig.machine.state());
+}
+
 #[test]
 fn follows_ordered_master_at_cold_start() {
     for minority in [Minority::Keep, Minority::Hold, Minority::Cut] {
