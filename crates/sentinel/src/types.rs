@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Sentinel's config-epoch: the logical clock of failovers. A higher epoch is newer; it has no
 /// other meaning.
@@ -134,6 +134,9 @@ pub struct View {
     /// The master has the flag `master_reboot`: its `run_id` changed, and the sentinel waits before
     /// it trusts the master again.
     pub rebooted: bool,
+    /// How long ago the master last answered this sentinel's PING; `MAX` if the sentinel does not
+    /// report it.
+    pub pong_age: Duration,
     /// The sentinel is in TILT mode: its clock or its scheduling jumped, and its opinion on which
     /// servers are down is void.
     pub tilt: bool,

@@ -175,6 +175,7 @@ mod tests {
             down: false,
             failing_over: false,
             rebooted: false,
+            pong_age: std::time::Duration::ZERO,
             tilt: false,
             quorum: 2,
             peers: Vec::new(),

@@ -4,6 +4,8 @@
 //! addresses differ, a switch happened during the poll, and the replies in between do not describe
 //! a single moment.
 
+use std::time::Duration;
+
 use bytes::{BufMut, BytesMut};
 use tls::OutsideText;
 
@@ -111,8 +113,8 @@ pub fn read_poll(replies: &[Reply], tilt: bool) -> PollOutcome {
     if addr != again {
         return PollOutcome::Torn;
     }
-    let epoch = master.field("config-epoch").and_then(|text| text.parse::<Epoch>().ok());
-    let Some(epoch) = epoch.map(|it| it.min(MAX_EPOCH)) else {
+    let number = |name: &str| master.field(name).and_then(|text| text.parse::<u64>().ok());
+    let Some(epoch) = number("config-epoch").map(|it: Epoch| it.min(MAX_EPOCH)) else {
         return PollOutcome::Malformed("SENTINEL MASTER returned no config-epoch");
     };
     let (Some(sentinels), Some(replicas)) = (sentinels.list(), replicas.list()) else {
@@ -127,6 +129,7 @@ pub fn read_poll(replies: &[Reply], tilt: bool) -> PollOutcome {
         down: flag("s_down") || flag("o_down"),
         failing_over: flag("failover_in_progress"),
         rebooted: flag("master_reboot"),
+        pong_age: number("last-ok-ping-reply").map_or(Duration::MAX, Duration::from_millis),
         tilt,
         quorum: master.field("quorum").and_then(|text| text.parse().ok()).unwrap_or(0),
         peers: listed.iter().map(|(id, up, _)| (id.clone(), *up)).collect(),

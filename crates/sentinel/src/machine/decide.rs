@@ -269,11 +269,8 @@ impl Machine {
     /// Whether `addr` verified in its last answer to a query sent at or after `since`; `None`
     /// without such an answer.
     pub(super) fn verified_since(&self, addr: &NodeAddr, since: Instant) -> Option<bool> {
-        let node = self
-            .nodes
-            .get(addr)
-            .filter(|it| it.last.as_ref().is_some_and(|probe| probe.asked_at >= since))?;
-        Some(node.report().is_some_and(|report| verifies(report, self.rules.verify)))
+        let probe = self.nodes.get(addr)?.last_since(since)?;
+        Some(probe.outcome.as_ref().is_ok_and(|report| verifies(report, self.rules.verify)))
     }
 
     /// Whether what few name leads nowhere: since they do, and since `since`, the node has reported

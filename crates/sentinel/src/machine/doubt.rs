@@ -24,8 +24,9 @@
 //! ten seconds, although the master is reachable, the network is merely too slow for queries.
 //! Another process is never used without a vote. One that does not continue the replication history
 //! may be an empty pod at a reused address, which the sentinels are about to replace: it needs
-//! views without any sign of that. A process that refuses the query is treated in the same way,
-//! unless its sentinels or its replicas see the committed process (`recognition`).
+//! views without any sign of that, from sentinels whose PING it has answered since. A process that
+//! refuses the query is treated in the same way, unless its sentinels or its replicas see the
+//! committed process (`recognition`).
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -241,21 +242,17 @@ impl Machine {
     /// Closes the gate for a doubt, and opens it or commits again when the doubt is over.
     pub(super) fn weigh_doubt(&mut self, now: Instant) {
         let published = self.committed.as_ref().is_some_and(|committed| committed.published);
-        if matches!(self.state, MachineState::Stable | MachineState::Suspect { .. })
-            && self.closes_gate(now)
-        {
+        let begins = match &self.state {
+            MachineState::Stable | MachineState::Suspect { .. } => self.closes_gate(now),
+            MachineState::NoMaster { reason: NoMasterReason::Unreachable, .. } => {
+                published && self.last_confirmation().is_some()
+            }
+            _ => false,
+        };
+        if begins {
             self.enter(MachineState::Unconfirmed { since: now });
             self.pacing.ask_now(now);
             self.nodes.probe_soon(now);
-        }
-        match &self.state {
-            MachineState::NoMaster { reason: NoMasterReason::Unreachable, .. }
-                if published && self.last_confirmation().is_some() =>
-            {
-                self.enter(MachineState::Unconfirmed { since: now });
-                self.pacing.ask_now(now);
-            }
-            _ => {}
         }
         match &self.state {
             MachineState::Unconfirmed { .. } if self.is_network_slow(now) => {
@@ -309,7 +306,7 @@ impl Machine {
     /// verifies or the credentials do not permit the query.
     fn last_confirmation(&self) -> Option<&Probe> {
         let (doubt, committed) = (self.doubt.as_ref()?, self.committed.as_ref()?);
-        let last = self.nodes.get(&committed.addr)?.last.as_ref()?;
+        let last = self.nodes.get(&committed.addr)?.last_since(doubt.until)?;
         let speaks = match &last.outcome {
             Ok(report) => verifies(report, self.rules.verify),
             Err(ProbeFailure::Denied) => true,
@@ -318,7 +315,7 @@ impl Machine {
             }
             Err(_) => false,
         };
-        (speaks && last.asked_at >= doubt.until).then_some(last)
+        speaks.then_some(last)
     }
 
     fn confirm(&mut self, now: Instant) {
@@ -355,14 +352,9 @@ impl Machine {
     }
 
     pub(super) fn is_replica_since(&self, addr: &NodeAddr, since: Instant) -> bool {
-        let last = self
-            .nodes
-            .get(addr)
-            .and_then(|node| node.last.as_ref())
-            .filter(|probe| probe.asked_at >= since);
-        last.is_some_and(|probe| {
-            matches!(&probe.outcome, Ok(NodeReport { role: Role::Replica { .. }, .. }))
-        })
+        let last = self.nodes.get(addr).and_then(|node| node.last_since(since));
+        let report = last.and_then(|probe| probe.outcome.as_ref().ok());
+        report.is_some_and(|report| matches!(report.role, Role::Replica { .. }))
     }
 
     fn doubted(&self) -> Option<(&Doubt, &Committed, &Probe)> {
@@ -385,8 +377,13 @@ impl Machine {
         let ours = |addr: &NodeAddr| *addr == committed.addr;
         let agreeing: BTreeSet<&MyId> =
             all().filter(|(_, addr, _)| ours(addr)).map(|(id, ..)| id).collect();
+        // A sentinel may not have noticed yet that another process answers, or not reach it.
+        let knows = |id: &MyId| {
+            relation != ProcessRelation::Unrelated
+                || self.electorate.has_reached_since(id, doubt.until)
+        };
         let confirming: BTreeSet<&MyId> =
-            votes().filter(|(_, addr, _)| ours(addr)).map(|(id, ..)| id).collect();
+            votes().filter(|(id, addr, _)| ours(addr) && knows(id)).map(|(id, ..)| id).collect();
         // At the same epoch, a claim for a node that reports itself a replica does not count.
         let refuted = |addr: &NodeAddr, epoch| {
             epoch == committed.epoch && self.is_replica_since(addr, doubt.until)

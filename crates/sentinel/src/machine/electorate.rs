@@ -422,6 +422,12 @@ impl Electorate {
         self.received_since(Some(since)).map(|(id, it)| (id, &it.view))
     }
 
+    /// Whether this sentinel reported that the master answered its PING at or after `since`.
+    pub(super) fn has_reached_since(&self, id: &MyId, since: Instant) -> bool {
+        let received = self.by_id.get(id).and_then(|it| it.received.as_ref());
+        received.is_some_and(|it| it.asked_at.checked_sub(it.view.pong_age) >= Some(since))
+    }
+
     /// Whether a sentinel is heard about the state of master and peers. Only configured ones are:
     /// anybody may have announced the others. Not if fewer are configured than a failover needs.
     pub(super) fn is_trusted(&self, configured: bool) -> bool {

@@ -58,10 +58,14 @@ impl NodeRecord {
     /// a new query: recent, and the connection has not ended after it. A sentinel that reconfigures
     /// the node ends its connections.
     pub(super) fn recent_report(&self, now: Instant, since: Instant) -> Option<&NodeReport> {
-        let asked_at = self.last.as_ref()?.asked_at;
-        let young =
-            asked_at >= since && now.saturating_duration_since(asked_at) <= VERIFY_AHEAD_MAX_AGE;
-        self.report().filter(|_| young && self.ended_at.is_none_or(|at| asked_at > at))
+        let Probe { asked_at, outcome } = self.last_since(since)?;
+        let young = now.saturating_duration_since(*asked_at) <= VERIFY_AHEAD_MAX_AGE;
+        outcome.as_ref().ok().filter(|_| young && self.ended_at.is_none_or(|at| *asked_at > at))
+    }
+
+    /// The last answer, if it was asked for at or after `since`.
+    pub(super) fn last_since(&self, since: Instant) -> Option<&Probe> {
+        self.last.as_ref().filter(|probe| probe.asked_at >= since)
     }
 
     /// The last report, if the last query was answered.

@@ -75,11 +75,10 @@ impl Machine {
         let since = doubt.until() + LINK_SETTLED;
         let dialled = NodeAddr::from(committed.dialled);
         let links = self.nodes.iter().filter_map(|(_, node)| {
-            let report = node.report()?;
-            let asked_at = node.last.as_ref()?.asked_at;
+            let report = node.last_since(since)?.outcome.as_ref().ok()?;
             let Role::Replica { master, connected: true } = &report.role else { return None };
             let is_ours = *master == committed.addr || *master == dialled;
-            (is_ours && asked_at >= since).then_some(report.lineage.as_ref()?)
+            is_ours.then_some(report.lineage.as_ref()?)
         });
         let mut links = links.map(|it| it.replid == lineage.replid).peekable();
         links.peek().is_some() && links.all(|same| same)

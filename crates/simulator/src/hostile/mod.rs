@@ -168,6 +168,7 @@ impl Claim {
             ("name", NAME.to_owned()),
             ("runid", hex(self.epoch)),
             ("flags", self.flags.to_owned()),
+            ("last-ok-ping-reply", "0".to_owned()),
             ("config-epoch", self.epoch.to_string()),
             ("quorum", self.quorum.to_string()),
         ]);

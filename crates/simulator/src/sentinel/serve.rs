@@ -11,7 +11,7 @@ use crate::wire::{Addr, Message, Told, fields, hex, text};
 impl Sentinel {
     #[cfg(test)]
     pub(crate) fn answers(&self) -> Vec<Reply> {
-        self.round()
+        self.round(0)
     }
 
     /// Answers a proxy.
@@ -26,7 +26,7 @@ impl Sentinel {
             }
             event = is_poll(&commands).then(|| plot.some_event(self.id, net)).flatten();
         } else if SentinelSpeech::needs_round(&commands) {
-            round = self.round();
+            round = self.round(net.wall_ms(self.pid));
             let (id, master, epoch) = (self.id, self.current_master(), self.config_epoch);
             let successor = self.successor();
             told = is_poll(&commands).then_some(Told::View { id, master, epoch, successor });
@@ -52,7 +52,7 @@ impl Sentinel {
     }
 
     /// The replies to one poll.
-    pub(super) fn round(&self) -> Vec<Reply> {
+    pub(super) fn round(&self, now: i64) -> Vec<Reply> {
         let addr = self.current_master();
         let address = || Reply::List(vec![text(self.host(addr)), text(addr.port.to_string())]);
         let peers = self.peers.iter().map(|it| self.fields_of(it, Vec::new())).collect();
@@ -70,14 +70,14 @@ impl Sentinel {
         });
         vec![
             address(),
-            self.master_fields(),
+            self.master_fields(now),
             Reply::List(peers),
             Reply::List(replicas.collect()),
             address(),
         ]
     }
 
-    fn master_fields(&self) -> Reply {
+    fn master_fields(&self, now: i64) -> Reply {
         let mut flags = flags_of(&self.master);
         if self.failing_over {
             flags.push_str(",failover_in_progress");
@@ -89,6 +89,7 @@ impl Sentinel {
             ("port", it.addr.port.to_string()),
             ("runid", it.id.map(hex).unwrap_or_default()),
             ("flags", flags),
+            ("last-ok-ping-reply", (now - it.last_avail).to_string()),
             ("role-reported", if it.says_master { "master" } else { "slave" }.to_owned()),
             ("config-epoch", self.config_epoch.to_string()),
             ("num-slaves", self.replicas.len().to_string()),

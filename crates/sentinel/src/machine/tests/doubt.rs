@@ -1,5 +1,7 @@
 //! Loss of contact with the master: its own answer does not reopen the gate.
 
+use std::time::Duration;
+
 use super::rig::{Answer, Rig, master, node};
 use crate::machine::{MachineAction, MachineEvent, MachineState, Warning};
 use crate::{MachineRules, Minority, Notice, ProbeFailure};
@@ -225,6 +227,23 @@ fn waits_for_calm_sentinels_before_using_empty_pod() {
         assert_eq!(rig.outcomes_untimed(), ["hold", "commit A@5 reconfirmed"], "they keep it");
         assert_eq!(rig.warnings(Warning::LineageBroken), 1);
     }
+}
+
+#[test]
+fn uses_empty_pod_only_once_sentinels_reach_it() {
+    let mut rig = Rig::booted();
+    rig.nodes.insert('A', Answer::Failure(ProbeFailure::Unreachable));
+    rig.run(1500);
+    // It is back before the sentinels see it down, and they do not reach it.
+    rig.nodes.insert('A', empty_master('A'));
+    for sentinel in 1..=3 {
+        rig.change(sentinel, |it| it.pong_age = Duration::from_secs(60));
+    }
+    rig.run(20_000);
+    assert_eq!(rig.outcomes_untimed(), ["hold"], "the sentinels may be about to replace it");
+    rig.change(1, |it| it.pong_age = Duration::ZERO);
+    rig.change(2, |it| it.pong_age = Duration::ZERO).run(1000);
+    assert_eq!(rig.outcomes_untimed(), ["hold", "commit A@5 reconfirmed"], "they reach it");
 }
 
 #[test]

@@ -60,6 +60,7 @@ pub(in crate::machine) fn view(
         down: false,
         failing_over: false,
         rebooted: false,
+        pong_age: Duration::ZERO,
         tilt: false,
         quorum: 2,
         peers: peers.iter().map(|peer| (id(*peer), true)).collect(),

@@ -70,6 +70,7 @@ mod tests {
             down: false,
             failing_over: false,
             rebooted: false,
+            pong_age: std::time::Duration::ZERO,
             quorum: 2,
             tilt: false,
             peers: Vec::new(),
