@@ -3,8 +3,9 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail")]
 
 use std::fs;
-use std::io::{BufRead as _, Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixListener;
 use std::process::{Command, Output, Stdio};
 
 const PASSWORD: &str = "correct-horse-battery";
@@ -391,6 +392,23 @@ fn status_renders_or_prints_document() {
     server.join().unwrap();
 }
 
+/// A process that hangs accepts connections, since the kernel does.
+#[test]
+fn control_says_that_it_waits_for_an_answer() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("control.sock");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let mut pause = command(&["pause", "--socket", socket.to_str().unwrap()], &[]);
+    let mut running = pause.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    let mut lines = BufReader::new(running.stderr.take().unwrap()).lines();
+    let shown = lines.next().unwrap().unwrap();
+    assert!(shown.contains("control.sock has not answered for 5 s"), "{shown}");
+    let (mut stream, _) = listener.accept().unwrap();
+    write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\n{{\"ok\": true}}").unwrap();
+    assert_eq!(running.wait().unwrap().code(), Some(0));
+    assert!(lines.next().is_none(), "said once");
+}
+
 #[test]
 fn control_needs_token_or_socket() {
     let service = "[[service]]\nsentinels = [\"a\"]\n[admin]\ncontrol = true\n";
@@ -435,7 +453,7 @@ fn status_watch_ends_with_ctrl_c_or_reader() {
         watching.args(args).env_clear().envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
         watching.stdin(Stdio::null()).stdout(Stdio::piped());
         let mut child = watching.spawn().unwrap();
-        let lines = std::io::BufReader::new(child.stdout.take().unwrap()).lines();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         (child, lines)
     };
     let (mut child, mut lines) = watch(&["--json"]);

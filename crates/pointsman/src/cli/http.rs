@@ -15,7 +15,7 @@ use tls::OutsideText;
 
 use super::admin_server::AdminServer;
 use super::admin_tls;
-use crate::system::socket_file;
+use crate::system::{socket_file, threads};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
@@ -69,6 +69,8 @@ struct Connection<'a> {
     /// The socket of the channel.
     socket: Socket,
     deadline: Instant,
+    /// Whether something was received, or the user was told that nothing is.
+    has_begun: bool,
 }
 
 impl<'a> Connection<'a> {
@@ -92,7 +94,7 @@ impl<'a> Connection<'a> {
             }
         };
         socket.set_write_timeout(Some(REQUEST_TIMEOUT))?;
-        Ok(Self { endpoint, channel, socket, deadline: Instant::now() + timeout })
+        Ok(Self { endpoint, channel, socket, deadline: Instant::now() + timeout, has_begun: false })
     }
 }
 
@@ -102,8 +104,21 @@ impl Read for Connection<'_> {
         if left.is_zero() {
             return Err(io::Error::from(io::ErrorKind::TimedOut));
         }
-        self.socket.set_read_timeout(Some(left))?;
-        self.channel.read(buffer).map_err(|error| match (error.kind(), self.endpoint) {
+        let silent = if self.has_begun { left } else { left.min(REQUEST_TIMEOUT) };
+        self.socket.set_read_timeout(Some(silent))?;
+        let received = self.channel.read(buffer);
+        self.has_begun = true;
+        if silent < left
+            && received.as_ref().is_err_and(|it| it.kind() == io::ErrorKind::WouldBlock)
+        {
+            threads::write_stderr(format!(
+                "pointsman: {} has not answered for {} s; waiting (Ctrl-C gives up)\n",
+                self.endpoint,
+                silent.as_secs()
+            ));
+            return self.read(buffer);
+        }
+        received.map_err(|error| match (error.kind(), self.endpoint) {
             // A timed-out read is "would block" on Unix, which means nothing to users.
             (io::ErrorKind::WouldBlock, _) => io::Error::from(io::ErrorKind::TimedOut),
             // With TLS 1.3 the server refuses our certificate after the handshake.

@@ -18,7 +18,7 @@ use super::control::{self, ControlError};
 use super::http::{self, Limits};
 use super::screen::printable;
 use super::sessions_table::render;
-use super::status::{overwrite, rows, write_all};
+use super::status::show;
 use crate::config::Secret;
 
 /// Interval of the requests with `--watch`.
@@ -118,23 +118,11 @@ pub(super) fn sessions(
     args: &SessionsArgs,
     env: &[(OsString, OsString)],
 ) -> Result<ExitCode, ControlError> {
-    let mut out = io::stdout().lock();
-    let on_screen = args.watch && !args.endpoint.json && out.is_terminal();
-    if on_screen && !write_all(&mut out, "\u{1b}[2J")? {
-        return Ok(ExitCode::SUCCESS);
-    }
-    loop {
-        let text = match request(args, env) {
-            Ok(text) => text,
-            Err(error) if args.watch => format!("{error}\n"),
-            Err(error) => return Err(error),
-        };
-        let frame = if on_screen { overwrite(&text, rows(&out)) } else { text };
-        if !write_all(&mut out, &frame)? || !args.watch {
-            return Ok(ExitCode::SUCCESS);
-        }
-        std::thread::park_timeout(INTERVAL);
-    }
+    let on_screen = args.watch && !args.endpoint.json && io::stdout().is_terminal();
+    show(on_screen, args.watch.then_some(INTERVAL), || match request(args, env) {
+        Err(error) if args.watch => Ok(format!("{error}\n")),
+        result => result,
+    })
 }
 
 fn request(args: &SessionsArgs, env: &[(OsString, OsString)]) -> Result<String, ControlError> {

@@ -163,46 +163,55 @@ pub(super) fn watch(
     let env: Vec<_> = env.into_iter().collect();
     let server = admin_server::find(&args.server, args.config.as_ref(), env.iter().cloned())?;
     let token = token(args, &env)?;
-    let mut out = io::stdout().lock();
-    let on_screen = !args.json && out.is_terminal();
+    let on_screen = !args.json && io::stdout().is_terminal();
+    let end = if on_screen || args.json { "" } else { "\n" };
     let mut before: Option<(Json, Instant)> = None;
-    if on_screen && !write_all(&mut out, "\u{1b}[2J")? {
-        return Ok(ExitCode::SUCCESS);
-    }
-    loop {
-        let text = match request(&server, token.as_ref()) {
-            Ok((document, _)) => {
-                let since =
-                    before.as_ref().map(|(before, at)| (before, at.elapsed().as_secs_f64()));
-                let text = if args.json {
-                    format!("{document}\n")
-                } else {
-                    present(&server, &document, since, args.service.as_deref())
-                };
-                before = Some((document, Instant::now()));
-                text
-            }
-            Err(error) if args.json => {
-                format!("{}\n", serde_json::json!({ "error": error.to_string() }))
-            }
-            Err(error) => format!("{error}\n"),
-        };
-        let frame = match on_screen {
-            true => overwrite(&text, rows(&out)),
-            false => text + if args.json { "" } else { "\n" },
-        };
-        if !write_all(&mut out, &frame)? {
-            return Ok(ExitCode::SUCCESS);
+    show(on_screen, Some(INTERVAL), || match request(&server, token.as_ref()) {
+        Ok((document, _)) => {
+            let since = before.as_ref().map(|(before, at)| (before, at.elapsed().as_secs_f64()));
+            let text = if args.json {
+                format!("{document}\n")
+            } else {
+                present(&server, &document, since, args.service.as_deref()) + end
+            };
+            before = Some((document, Instant::now()));
+            Ok(text)
         }
-        std::thread::park_timeout(INTERVAL);
+        Err(error) if args.json => {
+            Ok(format!("{}\n", serde_json::json!({ "error": error.to_string() })))
+        }
+        Err(error) => Ok(format!("{error}\n{end}")),
+    })
+}
+
+/// Writes what `next` returns, and again after each `interval`, until the reader is gone. With
+/// `on_screen`, each text replaces the last one.
+///
+/// # Errors
+///
+/// Of `next`, or of the output.
+pub(super) fn show<E: From<StatusError>>(
+    on_screen: bool,
+    interval: Option<Duration>,
+    mut next: impl FnMut() -> Result<String, E>,
+) -> Result<ExitCode, E> {
+    let mut out = io::stdout().lock();
+    let mut has_reader = !on_screen || write_all(&mut out, "\u{1b}[2J")?;
+    while has_reader {
+        let text = next()?;
+        let frame = if on_screen { overwrite(&text, rows(&out)) } else { text };
+        has_reader = write_all(&mut out, &frame)?;
+        let Some(interval) = interval.filter(|_| has_reader) else { break };
+        std::thread::park_timeout(interval);
     }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Overwrites the screen: from the top, each line to its end, and everything below is cleared. Long
 /// lines are truncated by the terminal instead of wrapped, so that every screen begins at the same
 /// place. Of more lines than the screen has `rows`, the first are shown: the others would move them
 /// out of sight.
-pub(super) fn overwrite(text: &str, rows: usize) -> String {
+fn overwrite(text: &str, rows: usize) -> String {
     let (count, fit) = (text.lines().count(), rows.saturating_sub(1));
     let (shown, rest) = if count <= fit {
         (count, None)
@@ -216,13 +225,13 @@ pub(super) fn overwrite(text: &str, rows: usize) -> String {
 }
 
 /// The rows of a terminal; unlimited if it does not say.
-pub(super) fn rows(out: impl AsFd) -> usize {
+fn rows(out: impl AsFd) -> usize {
     let size = rustix::termios::tcgetwinsize(out).map_or(0, |size| size.ws_row);
     if size == 0 { usize::MAX } else { size.into() }
 }
 
 /// Returns whether there was a reader.
-pub(super) fn write_all(out: &mut impl io::Write, text: &str) -> Result<bool, StatusError> {
+fn write_all(out: &mut impl io::Write, text: &str) -> Result<bool, StatusError> {
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
         Err(error) => Err(StatusError::Output(error)),
