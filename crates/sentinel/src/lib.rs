@@ -11,6 +11,7 @@
 
 mod clock;
 mod discovery;
+mod labelled;
 mod link;
 mod machine;
 mod net;

@@ -7,56 +7,36 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
+use crate::labelled::labelled;
+
 /// The maximum number of servers in one alarm.
 const MAX_SUBJECTS: usize = 64;
 
 /// The number of alarms that are remembered after their end.
 const MAX_ENDED: usize = 16;
 
-/// The kinds of alarms.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Alarm {
-    /// Connected sentinels do not know the master's name, and those that do are no majority.
-    NameUnknown,
-    /// A configured sentinel answers, and no other sentinel lists it.
-    Unlisted,
-    /// Sentinels that are listed, are down everywhere and are not configured. They count towards
-    /// the majority that a failover needs.
-    Ghosts,
-    /// Addresses of nodes or sentinels are announced that the option `nodes` does not permit.
-    OutsideNodes,
-    /// The sentinels list a listener of this process as a replica: a replica follows it, and
-    /// announces its address. They make each listed replica follow the master, and so the master
-    /// itself, to which this process connects them.
-    FollowedByReplica,
-    /// A promoted node lacks writes that replicas have confirmed to clients, with `durability`.
-    LacksConfirmed,
+labelled! {
+    /// The kinds of alarms.
+    pub enum Alarm {
+        /// Connected sentinels do not know the master's name, and those that do are no majority.
+        NameUnknown = "name_unknown",
+        /// A configured sentinel answers, and no other sentinel lists it.
+        Unlisted = "unlisted",
+        /// Sentinels that are listed, are down everywhere and are not configured. They count
+        /// towards the majority that a failover needs.
+        Ghosts = "ghosts",
+        /// Addresses of nodes or sentinels are announced that the option `nodes` does not permit.
+        OutsideNodes = "outside_nodes",
+        /// The sentinels list a listener of this process as a replica: a replica follows it, and
+        /// announces its address. They make each listed replica follow the master, and so the
+        /// master itself, to which this process connects them.
+        FollowedByReplica = "followed_by_replica",
+        /// A promoted node lacks writes that replicas have confirmed to clients, with `durability`.
+        LacksConfirmed = "lacks_confirmed",
+    }
 }
 
 impl Alarm {
-    /// All kinds.
-    pub const ALL: [Self; 6] = [
-        Self::NameUnknown,
-        Self::Unlisted,
-        Self::Ghosts,
-        Self::OutsideNodes,
-        Self::FollowedByReplica,
-        Self::LacksConfirmed,
-    ];
-
-    /// A stable word for metrics and the status.
-    #[must_use]
-    pub fn label(self) -> &'static str {
-        match self {
-            Self::NameUnknown => "name_unknown",
-            Self::Unlisted => "unlisted",
-            Self::Ghosts => "ghosts",
-            Self::OutsideNodes => "outside_nodes",
-            Self::FollowedByReplica => "followed_by_replica",
-            Self::LacksConfirmed => "lacks_confirmed",
-        }
-    }
-
     /// The condition and its consequence.
     #[must_use]
     pub fn message(self) -> &'static str {

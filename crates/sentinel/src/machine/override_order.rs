@@ -29,6 +29,7 @@ use super::nodes::verifies;
 use super::state::{Basis, MachineState};
 use super::vote_count::VoteOutcome;
 use super::{Machine, MachineAction};
+use crate::labelled::labelled;
 use crate::{Minority, NodeAddr, NodeReport, Probe, ProbeFailure, Role, Verify};
 
 /// How long the node may take to answer.
@@ -121,29 +122,17 @@ pub enum FollowRefusal {
     Replaced,
 }
 
-/// Why an override ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum OverrideEnd {
-    /// A majority of the sentinels names the followed master.
-    Confirmed,
-    /// A majority of the sentinels named another master.
-    Switched,
-    /// Its time is over.
-    Expired,
-    /// By command.
-    Unfollowed,
-}
-
-impl OverrideEnd {
-    /// The label for logs and metrics.
-    #[must_use]
-    pub fn label(self) -> &'static str {
-        match self {
-            Self::Confirmed => "confirmed",
-            Self::Switched => "switched",
-            Self::Expired => "expired",
-            Self::Unfollowed => "unfollowed",
-        }
+labelled! {
+    /// Why an override ended.
+    pub enum OverrideEnd {
+        /// A majority of the sentinels names the followed master.
+        Confirmed = "confirmed",
+        /// A majority of the sentinels named another master.
+        Switched = "switched",
+        /// Its time is over.
+        Expired = "expired",
+        /// By command.
+        Unfollowed = "unfollowed",
     }
 }
 

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use super::Machine;
+use crate::labelled::labelled;
 use crate::{Epoch, NodeAddr};
 
 /// Why traffic is held although nothing is committed yet.
@@ -16,61 +17,35 @@ pub enum HoldCause {
     Promoted,
 }
 
-/// What decided a commit; `decided_by` in logs and status.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Basis {
-    /// At start: the best verified view after the grace period, without a majority.
-    BootstrapMinority,
-    /// One newer view that was not contradicted, with verified lineage.
-    SingleSentinel,
-    /// A majority insisted on an older epoch: the sentinels were reconfigured from scratch.
-    EpochRegression,
-    /// An operator ordered it while no majority of the sentinels answered.
-    Operator,
-    /// The same master was confirmed again after a doubt, possibly as another process.
-    Reconfirmed,
-    /// More than half of the electorate.
-    Majority,
-}
-
-impl Basis {
-    /// The label for logs and status.
-    #[must_use]
-    pub fn label(self) -> &'static str {
-        match self {
-            Self::BootstrapMinority => "bootstrap_minority",
-            Self::SingleSentinel => "single_sentinel",
-            Self::EpochRegression => "epoch_regression",
-            Self::Operator => "operator",
-            Self::Reconfirmed => "reconfirmed",
-            Self::Majority => "majority",
-        }
+labelled! {
+    /// What decided a commit; `decided_by` in logs and status.
+    pub enum Basis {
+        /// At start: the best verified view after the grace period, without a majority.
+        BootstrapMinority = "bootstrap_minority",
+        /// One newer view that was not contradicted, with verified lineage.
+        SingleSentinel = "single_sentinel",
+        /// A majority insisted on an older epoch: the sentinels were reconfigured from scratch.
+        EpochRegression = "epoch_regression",
+        /// An operator ordered it while no majority of the sentinels answered.
+        Operator = "operator",
+        /// The same master was confirmed again after a doubt, possibly as another process.
+        Reconfirmed = "reconfirmed",
+        /// More than half of the electorate.
+        Majority = "majority",
     }
 }
 
-/// Why there is no master.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum NoMasterReason {
-    /// The committed node reports that it is a replica.
-    Demoted,
-    /// The committed node is unreachable, and no other node is named.
-    Unreachable,
-    /// A newer master is named but does not verify.
-    Unverified,
-    /// The sentinels are a provable minority, and the policy is to cut.
-    Minority,
-}
-
-impl NoMasterReason {
-    /// The label for logs.
-    #[must_use]
-    pub fn label(self) -> &'static str {
-        match self {
-            Self::Demoted => "demoted",
-            Self::Unreachable => "unreachable",
-            Self::Unverified => "unverified",
-            Self::Minority => "minority",
-        }
+labelled! {
+    /// Why there is no master.
+    pub enum NoMasterReason {
+        /// The committed node reports that it is a replica.
+        Demoted = "demoted",
+        /// The committed node is unreachable, and no other node is named.
+        Unreachable = "unreachable",
+        /// A newer master is named but does not verify.
+        Unverified = "unverified",
+        /// The sentinels are a provable minority, and the policy is to cut.
+        Minority = "minority",
     }
 }
 
