@@ -163,10 +163,10 @@ impl ReplicaPublisher {
     /// Holds readers' requests while replicas are about to be reconfigured. An announcement is
     /// credible only while a failover is in progress.
     fn update_pause(&mut self, now: Instant, service: &str, failing_over: bool, machine: &Machine) {
-        let next = match machine.state() {
-            MachineState::Armed { candidate, .. } => candidate.as_ref(),
-            MachineState::Committing { addr, .. } => Some(addr),
-            _ => machine.committed().map(|it| &it.addr),
+        let next = if is_announced(machine) {
+            machine.state().candidate()
+        } else {
+            machine.committed().map(|it| &it.addr)
         };
         let members = self.published.as_ref().map_or(&[][..], |(members, _)| members);
         let serves = |addr: &NodeAddr| members.iter().any(|member| member.addr == *addr);
@@ -184,19 +184,14 @@ impl ReplicaPublisher {
     /// Publishes the replicas' health to their sessions.
     fn publish_health(&mut self, now: Instant, failing_over: bool, others: bool) {
         for health in self.eligibility.health(now) {
-            let (asked_at, repointed_at) = (health.asked_at, health.repointed_at);
-            let look = ReplicaStatus {
-                asked_at,
-                repointed_at,
+            let status = ReplicaStatus {
+                asked_at: health.asked_at,
+                repointed_at: health.repointed_at,
                 failing_over,
                 about_to_end: health.candidate && others,
             };
-            self.writer.set_replica_status(
-                &health.addr.to_string(),
-                health.run_id,
-                look,
-                health.silent,
-            );
+            let name = health.addr.to_string();
+            self.writer.set_replica_status(&name, health.run_id, status, health.silent);
         }
     }
 
@@ -207,18 +202,16 @@ impl ReplicaPublisher {
         next: (Vec<PoolMember>, Option<Generation>),
     ) {
         let had = self.published.as_ref().map(|(members, _)| members.len());
-        let (has, mut to) = (next.0.len(), Vec::with_capacity(next.0.len()));
-        for PoolMember { addr, dialled, run_id } in &next.0 {
-            to.push(Destination {
-                addr: *dialled,
-                name: addr.to_string().into(),
-                epoch: 0,
-                run_id: run_id.clone(),
-            });
-        }
-        self.writer.publish(to);
+        let destinations = next.0.iter().map(|it| Destination {
+            addr: it.dialled,
+            name: it.addr.to_string().into(),
+            epoch: 0,
+            run_id: it.run_id.clone(),
+        });
+        self.writer.publish(destinations.collect());
+        let is_empty = next.0.is_empty();
         self.published = Some(next);
-        if has == 0 && had != Some(0) {
+        if is_empty && had != Some(0) {
             let Some(suppressed) = self.log_limiter.allow(now) else { return };
             let readers = match self.writer.pool().when_empty() {
                 EmptyPool::Reject => "rejected",
@@ -256,12 +249,12 @@ impl ReplicaPublisher {
                 self.writer.targets().iter().filter(|target| Some(target.addr()) == dialled);
             there.map(|target| of(target)).sum()
         };
-        let replicas = self.eligibility.states().map(|it| ReplicaSnapshot {
-            addr: it.addr.clone(),
+        let replicas = self.eligibility.records().map(|(addr, it)| ReplicaSnapshot {
+            addr: addr.clone(),
             state: it.state,
             lag: it.lag,
-            sessions: sum(it.dialled, Target::load),
-            failed_connects: sum(it.dialled, Target::failed_connects),
+            sessions: sum(it.dialled(), Target::load),
+            failed_connects: sum(it.dialled(), Target::failed_connects),
         });
         ReplicaPoolSnapshot {
             eligible: members,
@@ -273,11 +266,14 @@ impl ReplicaPublisher {
     }
 }
 
+/// Whether a switch is imminent.
+fn is_announced(machine: &Machine) -> bool {
+    matches!(machine.state(), MachineState::Armed { .. } | MachineState::Committing { .. })
+}
+
 /// Whether a failover is in progress, until the last replica follows the new master.
 fn is_failing_over(machine: &Machine) -> bool {
-    let announced =
-        matches!(machine.state(), MachineState::Armed { .. } | MachineState::Committing { .. });
-    announced || machine.views().any(|(_, member, view, _)| member && view.failing_over)
+    is_announced(machine) || machine.views().any(|(_, member, view, _)| member && view.failing_over)
 }
 
 /// Evaluates eligibility from the machine's state.
@@ -297,15 +293,10 @@ pub(crate) fn evaluate(
             replicas: None,
         }
     });
-    let candidate = match machine.state() {
-        MachineState::Armed { candidate, .. } => candidate.as_ref(),
-        MachineState::Committing { addr, .. } => Some(addr),
-        _ => None,
-    };
     let views: Vec<&View> = machine.trusted_views();
     let inputs = EligibilityInputs {
         master,
-        candidate,
+        candidate: machine.state().candidate(),
         stable: *machine.state() == MachineState::Stable,
         in_minority: matches!(
             machine.state(),

@@ -12,12 +12,12 @@ use crate::{NodeAddr, Probe, ProbeFailure, Role};
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct HealthTracker {
     /// When the most recent successful probe was sent.
-    asked_at: Option<Instant>,
+    pub(super) asked_at: Option<Instant>,
     /// The same for any answer. A replica that refuses our commands is busy or full, but alive.
     alive_at: Option<Instant>,
     /// The master that it followed at that time; `Some(None)` if it was a master itself.
-    follows: Option<Option<NodeAddr>>,
-    repointed_at: Option<Instant>,
+    pub(super) follows: Option<Option<NodeAddr>>,
+    pub(super) repointed_at: Option<Instant>,
 }
 
 /// The health of one replica, published to its sessions.
@@ -70,20 +70,11 @@ impl HealthTracker {
         }
     }
 
-    /// The health at `now`. `unanswered`: how long it may stay without an answer; `None` while it
-    /// has not been probed yet.
-    pub(super) fn report<'a>(
-        &'a self,
-        now: Instant,
-        addr: &'a NodeAddr,
-        run_id: Option<&'a str>,
-        unanswered: Option<Duration>,
-    ) -> ReplicaHealth<'a> {
+    /// Whether it has not answered for longer than `unanswered`; `None` while it has not been probed
+    /// yet.
+    pub(super) fn is_silent(&self, now: Instant, unanswered: Option<Duration>) -> bool {
         let since = |at: Instant| now.saturating_duration_since(at);
-        let silent = unanswered.is_some_and(|span| self.alive_at.is_none_or(|at| since(at) > span));
-        let (asked_at, repointed_at) = (self.asked_at, self.repointed_at);
-        let follows = self.follows.as_ref().and_then(Option::as_ref);
-        ReplicaHealth { addr, run_id, asked_at, repointed_at, follows, silent, candidate: false }
+        unanswered.is_some_and(|span| self.alive_at.is_none_or(|at| since(at) > span))
     }
 }
 
@@ -91,7 +82,7 @@ impl HealthTracker {
 mod tests {
     use super::*;
     use crate::NodeReport;
-    use crate::replicas::eligibility::tests::{follower, ms, node, report};
+    use crate::replicas::eligibility::tests::{follower, ms, report};
 
     fn answer(asked_at: Instant, role: Role) -> Probe {
         Probe { asked_at, outcome: Ok(NodeReport { role, ..report(2, Role::Unknown, 0, "x") }) }
@@ -99,10 +90,10 @@ mod tests {
 
     #[test]
     fn notes_when_replica_follows_another_master() {
-        let (mut health, start, addr) = (HealthTracker::default(), Instant::now(), node(2));
+        let (mut health, start) = (HealthTracker::default(), Instant::now());
         let mut record_probe = |at: u64, role| {
             health.record_probe(start + ms(at), &answer(start + ms(at), role));
-            health.report(start + ms(at), &addr, None, None).repointed_at
+            health.repointed_at
         };
         assert_eq!(record_probe(1, follower(1, true)), None, "the first answer is not a change");
         assert_eq!(record_probe(2, follower(1, false)), None, "a broken link is not a change");
@@ -117,7 +108,6 @@ mod tests {
         assert_eq!(record_probe(7, follower(3, true)), Some(start + ms(7)));
         // An answer that was overtaken by a later one.
         health.record_probe(start + ms(9), &answer(start + ms(2), follower(1, true)));
-        let health = health.report(start + ms(9), &addr, None, None);
         assert_eq!(
             (health.repointed_at, health.asked_at),
             (Some(start + ms(7)), Some(start + ms(7)))
@@ -126,12 +116,10 @@ mod tests {
 
     #[test]
     fn is_silent_only_without_any_answer() {
-        let (mut health, start, addr) = (HealthTracker::default(), Instant::now(), node(2));
+        let (mut health, start) = (HealthTracker::default(), Instant::now());
         health.record_probe(start, &answer(start, follower(1, true)));
         let failed = |failure| Probe { asked_at: start + ms(3000), outcome: Err(failure) };
-        let silent = |health: &HealthTracker, at| {
-            health.report(start + ms(at), &addr, None, Some(ms(3000))).silent
-        };
+        let silent = |health: &HealthTracker, at| health.is_silent(start + ms(at), Some(ms(3000)));
         for failure in
             [ProbeFailure::Unresponsive, ProbeFailure::Unreachable, ProbeFailure::UnusableAddress]
         {
@@ -142,10 +130,7 @@ mod tests {
                 "{failure:?}"
             );
         }
-        assert!(
-            !health.report(start + ms(9000), &addr, None, None).silent,
-            "it has not been probed since a stall"
-        );
+        assert!(!health.is_silent(start + ms(9000), None), "it has not been probed since a stall");
         for failure in [ProbeFailure::ConnectionRejected, ProbeFailure::Denied, ProbeFailure::Busy]
         {
             let mut alive = health.clone();

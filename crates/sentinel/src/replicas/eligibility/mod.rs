@@ -88,15 +88,6 @@ pub(crate) struct EligibilityInputs<'a> {
     pub(crate) listed: Option<BTreeMap<NodeAddr, bool>>,
 }
 
-/// The state of one replica, for snapshots.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct ReplicaSummary<'a> {
-    pub(crate) addr: &'a NodeAddr,
-    pub(crate) dialled: Option<SocketAddr>,
-    pub(crate) state: ReplicaState,
-    pub(crate) lag: Lag,
-}
-
 /// A replica that may serve reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PoolMember {
@@ -127,9 +118,9 @@ struct LastReport {
 }
 
 /// The record of one replica.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct ReplicaRecord {
-    state: ReplicaState,
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(in crate::replicas) struct ReplicaRecord {
+    pub(in crate::replicas) state: ReplicaState,
     /// The last probe, to process each once.
     last_probe: Option<Probe>,
     last_report: Option<LastReport>,
@@ -141,12 +132,12 @@ struct ReplicaRecord {
     unlisted_since: Option<Instant>,
     /// Without a fault since then.
     faultless_since: Option<Instant>,
-    lag: Lag,
+    pub(in crate::replicas) lag: Lag,
     health: HealthTracker,
 }
 
 /// The eligibility of all replicas of one master.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Eligibility {
     pub(in crate::replicas) rules: ReplicaRules,
     replicas: BTreeMap<NodeAddr, ReplicaRecord>,
@@ -165,15 +156,7 @@ impl Eligibility {
     /// No replica is known yet.
     #[must_use]
     pub(crate) fn new(rules: ReplicaRules) -> Self {
-        Self {
-            rules,
-            replicas: BTreeMap::new(),
-            history: OffsetHistory::default(),
-            master: None,
-            attached: None,
-            settling_until: None,
-            blind_since: None,
-        }
+        Self { rules, ..Self::default() }
     }
 
     /// Whether sentinels listed this replica until now.
@@ -181,24 +164,25 @@ impl Eligibility {
         self.replicas.get(addr).is_some_and(|record| record.unlisted_since.is_none())
     }
 
-    /// The state of each replica.
-    pub(crate) fn states(&self) -> impl Iterator<Item = ReplicaSummary<'_>> {
-        self.replicas.iter().map(|(addr, record)| {
-            let dialled = record.last_report.as_ref().map(|last_report| last_report.report.dialled);
-            ReplicaSummary { addr, dialled, state: record.state, lag: record.lag }
-        })
+    /// The record of each replica.
+    pub(in crate::replicas) fn records(&self) -> impl Iterator<Item = (&NodeAddr, &ReplicaRecord)> {
+        self.replicas.iter()
     }
 
     /// The health of each replica, for the sessions connected to it.
     pub(crate) fn health(&self, now: Instant) -> impl Iterator<Item = ReplicaHealth<'_>> {
         let unanswered = self.blind_since.is_none().then_some(self.rules.unanswered);
         self.replicas.iter().map(move |(addr, record)| {
-            let lineage = record
-                .last_report
-                .as_ref()
-                .and_then(|last_report| last_report.report.lineage.as_ref());
-            let health = record.health.report(now, addr, lineage.map(|it| &*it.run_id), unanswered);
-            ReplicaHealth { candidate: record.state == ReplicaState::Candidate, ..health }
+            let health = &record.health;
+            ReplicaHealth {
+                addr,
+                run_id: record.run_id(),
+                asked_at: health.asked_at,
+                repointed_at: health.repointed_at,
+                follows: health.follows.as_ref().and_then(Option::as_ref),
+                silent: health.is_silent(now, unanswered),
+                candidate: record.state == ReplicaState::Candidate,
+            }
         })
     }
 
@@ -266,10 +250,8 @@ impl Eligibility {
         let master = CurrentMaster { replicas: self.attached.as_deref(), ..master };
         let settling = self.settling_until.is_some_and(|until| now < until);
         for (addr, record) in &mut self.replicas {
-            let known = record.last_report.as_ref().map(|last_report| last_report.report.dialled);
-            if let (Some(dialled), true) = (known, is_wrong(record, addr, &master, settling)) {
-                update.fenced.insert(dialled);
-            }
+            let is_wrong = is_wrong(record, addr, &master, settling);
+            update.fenced.extend(record.dialled().filter(|_| is_wrong));
             if self.blind_since.is_some() {
                 // The information is too old to eject a replica for it.
                 continue;
@@ -277,7 +259,7 @@ impl Eligibility {
             let fault = fault(record, addr, now, &self.rules, &master, inputs, settling);
             let state = record.next_state(now, fault, self.rules.readmit);
             if state == ReplicaState::Eligible && !settling {
-                record.process = record.run_id();
+                record.process = record.run_id().map(Box::from);
             }
             if state != record.state {
                 update.changes.push((addr.clone(), record.state, state));
@@ -294,8 +276,8 @@ impl Eligibility {
         let eligible =
             self.replicas.iter().filter(|(_, record)| record.state == ReplicaState::Eligible);
         let members = eligible.filter_map(|(addr, record)| {
-            let dialled = record.last_report.as_ref()?.report.dialled;
-            Some(PoolMember { addr: addr.clone(), dialled, run_id: record.run_id() })
+            let (dialled, run_id) = (record.dialled()?, record.run_id().map(Box::from));
+            Some(PoolMember { addr: addr.clone(), dialled, run_id })
         });
         members.filter(|member| !fenced.contains(&member.dialled)).collect()
     }
@@ -328,16 +310,15 @@ impl Eligibility {
         let Some(listed) = listed else { return };
         for (addr, healthy) in listed {
             if self.replicas.len() < MAX_REPLICAS || self.replicas.contains_key(addr) {
-                let record = self.replicas.entry(addr.clone()).or_insert_with(ReplicaRecord::new);
+                let record = self.replicas.entry(addr.clone()).or_default();
                 (record.healthy, record.unlisted_since) = (*healthy, None);
             }
         }
-        let dialled_of = |record: &ReplicaRecord| Some(record.last_report.as_ref()?.report.dialled);
         let in_use: BTreeSet<SocketAddr> = self
             .replicas
             .iter()
             .filter(|(addr, _)| listed.contains_key(*addr))
-            .filter_map(|(_, record)| dialled_of(record))
+            .filter_map(|(_, record)| record.dialled())
             .collect();
         self.replicas.retain(|addr, record| {
             if listed.contains_key(addr) {
@@ -347,7 +328,7 @@ impl Eligibility {
             // The role of the master itself is known.
             let over = addr == master.addr || now.saturating_duration_since(since) >= UNLISTED_FOR;
             // It may be listed by another name now.
-            let dialled = dialled_of(record).filter(|dialled| over && !in_use.contains(dialled));
+            let dialled = record.dialled().filter(|dialled| over && !in_use.contains(dialled));
             fenced.extend(dialled);
             !over
         });
@@ -373,28 +354,19 @@ impl Eligibility {
 }
 
 impl ReplicaRecord {
-    fn new() -> Self {
-        Self {
-            state: ReplicaState::Unknown,
-            last_probe: None,
-            last_report: None,
-            failed: None,
-            process: None,
-            healthy: false,
-            unlisted_since: None,
-            faultless_since: None,
-            lag: Lag::default(),
-            health: HealthTracker::default(),
-        }
+    /// The address that was probed when it last answered.
+    pub(in crate::replicas) fn dialled(&self) -> Option<SocketAddr> {
+        self.last_report.as_ref().map(|it| it.report.dialled)
     }
 
-    fn run_id(&self) -> Option<Box<str>> {
-        self.last_report.as_ref()?.report.lineage.as_ref().map(|lineage| lineage.run_id.clone())
+    fn run_id(&self) -> Option<&str> {
+        self.last_report.as_ref()?.report.lineage.as_ref().map(|lineage| &*lineage.run_id)
     }
 
     /// Whether the process that answers now is the one that was admitted, as far as is known.
     fn is_the_same_process(&self) -> bool {
-        self.process.is_none() || self.run_id().is_none_or(|now| self.process == Some(now))
+        self.process.is_none()
+            || self.run_id().is_none_or(|now| self.process.as_deref() == Some(now))
     }
 
     /// The state that follows from a fault or its absence: an ejected replica must be free of

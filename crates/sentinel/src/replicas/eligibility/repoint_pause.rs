@@ -9,6 +9,8 @@
 
 use std::time::{Duration, Instant};
 
+use crate::rate_limiter::RateLimiter;
+
 /// Upper bound of a pause. Sentinel acts at its next tick, at most 100 ms after the announcement,
 /// and the replica writes its configuration to disk before it ends its connections.
 const MAX_PAUSE: Duration = Duration::from_millis(500);
@@ -31,13 +33,13 @@ pub(crate) struct RepointPause {
     since: Option<Instant>,
     /// When it ends at the latest.
     until: Option<Instant>,
-    available: u32,
-    refilled_at: Option<Instant>,
+    limiter: RateLimiter,
 }
 
 impl Default for RepointPause {
     fn default() -> Self {
-        Self { since: None, until: None, available: PAUSE_BURST, refilled_at: None }
+        let limiter = RateLimiter::new(PAUSE_BURST, PAUSE_INTERVAL);
+        Self { since: None, until: None, limiter }
     }
 }
 
@@ -56,7 +58,8 @@ impl RepointPause {
             follows || at.is_some_and(|at| at + SAME_FAILOVER >= begin)
         };
         let waits_for_any = members.clone().any(|member| !is_done(member));
-        if announced && self.since.is_none() && waits_for_any && self.is_allowed(now) {
+        let begins = announced && self.since.is_none() && waits_for_any;
+        if begins && self.limiter.allow(now).is_some() {
             (self.since, self.until) = (Some(now), Some(now + MAX_PAUSE));
         }
         let Some(since) = self.since else { return false };
@@ -72,21 +75,6 @@ impl RepointPause {
     /// When [`step`](Self::step) is due.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.until
-    }
-
-    fn is_allowed(&mut self, now: Instant) -> bool {
-        let since = *self.refilled_at.get_or_insert(now);
-        let earned = now.saturating_duration_since(since).as_nanos() / PAUSE_INTERVAL.as_nanos();
-        if earned > 0 {
-            self.available = self
-                .available
-                .saturating_add(u32::try_from(earned).unwrap_or(u32::MAX))
-                .min(PAUSE_BURST);
-            self.refilled_at = Some(now);
-        }
-        let allowed = self.available > 0;
-        self.available = self.available.saturating_sub(1);
-        allowed
     }
 }
 

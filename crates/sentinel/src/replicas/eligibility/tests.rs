@@ -135,8 +135,8 @@ impl TestCluster {
     }
 
     pub(super) fn state(&self, number: u8) -> ReplicaState {
-        let found = self.eligibility.states().find(|it| *it.addr == node(number));
-        found.map(|it| it.state).expect("an record")
+        let found = self.eligibility.records().find(|(addr, _)| **addr == node(number));
+        found.map(|(_, it)| it.state).expect("a record")
     }
 
     fn role(&mut self, number: u8, role: Role) {
