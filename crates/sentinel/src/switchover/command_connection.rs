@@ -40,7 +40,8 @@ pub(super) struct CommandConnection {
     login: Login,
     /// The configuration section that refusals refer to.
     setting: &'static str,
-    timeout: Duration,
+    /// How long an answer is waited for.
+    pub(super) timeout: Duration,
     /// `None` after a command without an answer: the answer may still arrive, and would be taken
     /// for that of the next command.
     connection: Option<RespConnection>,
@@ -54,11 +55,6 @@ impl CommandConnection {
     /// A sentinel does not answer while it writes its configuration to a slow disk.
     pub(super) fn to_sentinel(addr: SocketAddr, login: Login) -> Self {
         Self { addr, login, setting: SENTINEL_AUTH, timeout: TIMEOUT * 2, connection: None }
-    }
-
-    /// Waits this long for an answer from now on.
-    pub(super) fn with_timeout(self, timeout: Duration) -> Self {
-        Self { timeout, ..self }
     }
 
     /// Connects and authenticates, with older credentials if the server does not know the newest

@@ -45,19 +45,13 @@ pub(super) fn parse_handover(info: &str) -> Option<HandoverState> {
 pub(super) struct Handover {
     /// When the master is read next, from the selection on; `None` while an answer is pending.
     read_at: Option<Instant>,
-    was_selected: bool,
     idle_since: Option<Instant>,
 }
 
 impl Handover {
     /// A replica was selected, so the commands may have reached the master.
     pub(super) fn select(&mut self, now: Instant) {
-        self.was_selected = true;
         self.read_at = Some(now + SENT_AFTER);
-    }
-
-    pub(super) fn was_selected(&self) -> bool {
-        self.was_selected
     }
 
     /// The replica was promoted: there is nothing to watch any more.

@@ -1,4 +1,5 @@
-//! Reads the events and answers of the sentinel that leads the requested failover.
+//! Reads the events and answers of the sentinel that leads the requested failover, and follows that
+//! failover by them.
 //!
 //! The sentinel that accepts `SENTINEL FAILOVER` is the leader of that failover without an election
 //! (`redis:src/sentinel.c:sentinelFailoverWaitStart`); a coordinated one needs the election, and
@@ -6,11 +7,15 @@
 //! dedicated connection, distinguish this failover from every other one. Events may get lost; its
 //! answers carry the same information a little later. `notice` reads the same channels for the
 //! discovery machine, which needs other information: when to suspect, when to hold.
+//!
+//! A new master counts as the result of the command only if the leader had selected that replica, at
+//! the epoch at which the failover began.
 
 use std::time::Duration;
 
+use super::participants::Participants;
 use crate::NodeAddr;
-use crate::link::poll::has_flag;
+use crate::link::poll::{entry_address, has_flag};
 use crate::link::reply::Reply;
 
 /// The channels that [`read_event`] understands, besides the optional ones of
@@ -109,7 +114,7 @@ fn listed_replica(reply: &Reply) -> Option<ListedReplica> {
     };
     let millis = |key| reply.field(key)?.parse().ok().map(Duration::from_millis);
     Some(ListedReplica {
-        addr: NodeAddr::parse(reply.field("ip")?, reply.field("port")?)?,
+        addr: entry_address(reply)?,
         priority: reply.field("slave-priority")?.parse().ok()?,
         info_age: millis("info-refresh"),
         unfit,
@@ -118,17 +123,88 @@ fn listed_replica(reply: &Reply) -> Option<ListedReplica> {
 
 /// Reads the answers to `SENTINEL MASTER` and `SENTINEL REPLICAS`.
 pub(super) fn read_view(master: &Reply, replicas: &Reply) -> Option<LeaderView> {
-    let node = |reply: &Reply| NodeAddr::parse(reply.field("ip")?, reply.field("port")?);
     let down_after = master.field("down-after-milliseconds").and_then(|text| text.parse().ok());
     Some(LeaderView {
-        master: node(master)?,
+        master: entry_address(master)?,
         epoch: master.field("config-epoch")?.parse().ok()?,
         failing_over: has_flag(master, "failover_in_progress"),
         down: has_flag(master, "s_down") || has_flag(master, "o_down"),
-        selected: replicas.list()?.iter().find(|it| has_flag(it, "promoted")).and_then(node),
+        selected: replicas
+            .list()?
+            .iter()
+            .find(|it| has_flag(it, "promoted"))
+            .and_then(entry_address),
         down_after: down_after.map(Duration::from_millis),
         replicas: replicas.list()?.iter().filter_map(listed_replica).collect(),
     })
+}
+
+/// The requested failover, from its command on. It ends the hold when Sentinel gives up, and
+/// distinguishes this failover from every other one.
+#[derive(Debug, Default)]
+pub(super) struct Failover {
+    /// The epoch that the leader took last; that of the failover once it has begun.
+    epoch: Option<u64>,
+    begun: bool,
+    selected: Option<NodeAddr>,
+    promoted: bool,
+}
+
+impl Failover {
+    /// A replica was selected: from here on the discovery machine holds by itself.
+    pub(super) fn is_selected(&self) -> bool {
+        self.selected.is_some()
+    }
+
+    /// Whether this master is the result of the command.
+    pub(super) fn led_to(&self, to: &NodeAddr, epoch: u64) -> bool {
+        self.selected.as_ref() == Some(to) && self.epoch.is_none_or(|it| it == epoch)
+    }
+
+    /// Processes an event received after the command, and returns it if it is news about this
+    /// failover: a selection, a promotion or an abort. Events before `Begun` belong to another one.
+    pub(super) fn event(&mut self, event: LeaderEvent) -> Option<LeaderEvent> {
+        match &event {
+            LeaderEvent::Epoch(epoch) if !self.begun => self.epoch = Some(*epoch),
+            LeaderEvent::Begun => self.begun = true,
+            LeaderEvent::Selected(node) if self.begun => return self.select(node.clone()),
+            LeaderEvent::Promoted(node)
+                if self.selected.as_ref() == Some(node) && !self.promoted =>
+            {
+                self.promoted = true;
+                return Some(event);
+            }
+            LeaderEvent::Aborted(_) if self.begun && !self.promoted => return Some(event),
+            // After a promotion it completes, whether every replica was reconfigured in time or
+            // not.
+            _ => {}
+        }
+        None
+    }
+
+    /// Processes an answer to a poll that was sent after the command was accepted. Returns the
+    /// event that it shows, if that is news.
+    pub(super) fn view(&mut self, view: LeaderView, before: &Participants) -> Option<LeaderEvent> {
+        match view.selected {
+            Some(node) if view.failing_over => {
+                // The config-epoch rises with the promotion.
+                if view.epoch > before.epoch {
+                    self.epoch.get_or_insert(view.epoch);
+                }
+                self.select(node)
+            }
+            None if !view.failing_over && view.master == before.master && !self.promoted => {
+                let problem = "no failover is in progress on this sentinel";
+                Some(LeaderEvent::Aborted(problem.into()))
+            }
+            _ => None,
+        }
+    }
+
+    fn select(&mut self, node: NodeAddr) -> Option<LeaderEvent> {
+        let is_news = self.selected.is_none();
+        is_news.then(|| LeaderEvent::Selected(self.selected.insert(node).clone()))
+    }
 }
 
 #[cfg(test)]

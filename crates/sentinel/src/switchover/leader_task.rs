@@ -80,7 +80,11 @@ impl FailoverLeader {
         let name = Arc::clone(&access.master_name);
         let view = view(&mut connection, &name).await?;
         let events = subscribe(&mut connection).await?;
-        let connection = patient(connection);
+        // From the order on, a sentinel is silent while it saves its state, as it does when a
+        // failover begins, and a busy disk takes more than a second for that. It is lost only when
+        // its connection ends, or when the failover should have begun. Before that, traffic would
+        // flow to a master that is about to be superseded.
+        connection.timeout = BEGIN;
         Ok(Self { addr: sentinel.clone(), name, view, connection, others: Vec::new(), events })
     }
 
@@ -124,14 +128,6 @@ impl FailoverLeader {
         };
         tokio::time::timeout(OTHERS_TIMEOUT, asking).await.ok().flatten()
     }
-}
-
-/// From the order on, a sentinel is silent while it saves its state, as it does when a failover
-/// begins, and a busy disk takes more than a second for that. It is lost only when its connection
-/// ends, or when the failover should have begun. Before that, traffic would flow to a master that
-/// is about to be superseded.
-fn patient(connection: CommandConnection) -> CommandConnection {
-    connection.with_timeout(BEGIN)
 }
 
 async fn view(connection: &mut CommandConnection, name: &str) -> Result<LeaderView, String> {
@@ -233,8 +229,9 @@ mod tests {
             }
         });
         let login = Login::new(Access { credentials: None, tls: None }, None);
-        let connection = CommandConnection::to_sentinel(addr, login);
-        order(&mut patient(connection), "mymaster", FailoverKind::Plain).await
+        let mut connection = CommandConnection::to_sentinel(addr, login);
+        connection.timeout = BEGIN;
+        order(&mut connection, "mymaster", FailoverKind::Plain).await
     }
 
     #[tokio::test]

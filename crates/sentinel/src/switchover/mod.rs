@@ -27,7 +27,6 @@
 mod catch_up;
 mod command_connection;
 mod error;
-mod failover;
 mod handover;
 mod leader;
 mod leader_task;
@@ -46,7 +45,7 @@ use self::leader_task::FailoverLeader;
 use self::participants::{Participants, select_participants};
 use self::preference::Preference;
 pub use self::preference::{PriorityChange, former_priority};
-use self::state_machine::{Action, DiscoveryState, Input, SwitchoverMachine};
+use self::state_machine::{Action, Input, SwitchoverMachine};
 use self::tasks::{ReplicationNodes, ServerTasks};
 use crate::NodeAddr;
 use crate::clock;
@@ -98,21 +97,12 @@ pub struct SwitchoverOutcome {
     pub sentinel: Duration,
 }
 
-/// Opens the gate at the end; a commit opens it, too.
-struct HeldGate<'a>(&'a DiscoveryHandle);
+/// Is called at the end, however that comes.
+struct AtEnd<F: Fn()>(F);
 
-impl Drop for HeldGate<'_> {
+impl<F: Fn()> Drop for AtEnd<F> {
     fn drop(&mut self) {
-        self.0.resume();
-    }
-}
-
-/// Allows one switchover at a time per service.
-struct ExclusiveSwitchover<'a>(&'a DiscoveryHandle);
-
-impl Drop for ExclusiveSwitchover<'_> {
-    fn drop(&mut self) {
-        self.0.end_switchover();
+        self.0();
     }
 }
 
@@ -156,7 +146,7 @@ pub async fn switchover(
     if !handle.begin_switchover() {
         return Err(SwitchoverError::Busy);
     }
-    let _exclusive = ExclusiveSwitchover(handle);
+    let _exclusive = AtEnd(|| handle.end_switchover());
     let reporter = Reporter { steps, start: clock::now() };
     let run = Run { handle, pause_clients: options.pause_clients, reporter };
     let mut preference = None;
@@ -294,7 +284,10 @@ impl Run<'_> {
         let access = self.handle.connection_settings();
         let mut tasks = ServerTasks::start(access, &participants, nodes, leader);
         let mut machine = SwitchoverMachine::begin(clock::now(), participants, addr, down_after)?;
-        let _gate = HeldGate(self.handle);
+        // A commit opens the gate, too.
+        let _gate = AtEnd(|| {
+            self.handle.resume();
+        });
         let mut actions = machine.step(clock::now(), Input::Tick);
         loop {
             for action in actions {
@@ -326,7 +319,7 @@ impl Run<'_> {
             let mut inputs: Vec<Input> = first.into_iter().chain(waiting).collect();
             let seen = self.handle.snapshot();
             let (holding, master) = (seen.holding, seen.master.clone());
-            inputs.push(Input::Discovery(DiscoveryState { holding, master }));
+            inputs.push(Input::Discovery { holding, master });
             let is_revoked =
                 self.reporter.steps.is_closed() || self.handle.operations().is_stopping();
             inputs.extend(is_revoked.then_some(Input::Abandoned));

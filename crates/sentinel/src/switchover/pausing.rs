@@ -99,21 +99,15 @@ impl PauseSchedule {
         Due::Pause(span)
     }
 
-    /// Records the master's answer and returns it.
-    pub(super) fn answered(
-        &mut self,
-        now: Instant,
-        answer: Result<(), String>,
-    ) -> Result<(), String> {
-        let Some((sent, span)) = self.asked.take() else { return answer };
-        if answer.is_ok() && !self.stopped {
+    /// Records the master's answer: whether the pause was granted.
+    pub(super) fn answered(&mut self, now: Instant, granted: bool) {
+        let Some((sent, span)) = self.asked.take() else { return };
+        self.due = None;
+        if granted && !self.stopped {
             // The duration runs from the execution, which was not before the sending.
             self.until = Some(sent + span);
             self.due = Some((sent + RENEW_EVERY).max(now));
-        } else {
-            self.due = None;
         }
-        answer
     }
 }
 
@@ -130,7 +124,7 @@ mod tests {
             let now = start + MS(at);
             if let Due::Pause(span) = pausing.due(now) {
                 sent.push((at, span));
-                pausing.answered(now, Ok(())).unwrap();
+                pausing.answered(now, true);
             }
         }
         sent
@@ -179,13 +173,13 @@ mod tests {
         assert_eq!(pausing.due(start), Due::Pause(SPAN));
         assert!(!pausing.holds_at(start));
         assert_eq!(pausing.due(start + MS(400)), Due::Nothing, "one at a time");
-        pausing.answered(start + MS(400), Ok(())).unwrap();
+        pausing.answered(start + MS(400), true);
         assert!(
             pausing.holds_at(start + MS(499)) && !pausing.holds_at(start + MS(500)),
             "counted from its sending"
         );
         assert_eq!(pausing.due(start + MS(400)), Due::Pause(SPAN));
-        assert!(pausing.answered(start + MS(410), Err("NOPERM".to_owned())).is_err());
+        pausing.answered(start + MS(410), false);
         assert_eq!(pausing.due(start + MS(900)), Due::Nothing);
     }
 }

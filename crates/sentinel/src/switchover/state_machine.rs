@@ -23,9 +23,8 @@ use std::time::{Duration, Instant};
 use super::SwitchoverOutcome;
 use super::catch_up::{CatchUp, CatchUpStatus, ReplicationReading};
 use super::error::SwitchoverError;
-use super::failover::{Failover, FailoverUpdate};
 use super::handover::{Handover, HandoverState};
-use super::leader::{LeaderEvent, LeaderView};
+use super::leader::{Failover, LeaderEvent, LeaderView};
 use super::participants::Participants;
 use super::pausing::{self, PauseSchedule};
 use crate::{MasterSnapshot, NodeAddr, Pause};
@@ -59,14 +58,6 @@ const EVENT_DELAY: Duration = Duration::from_millis(500);
 /// How long to wait for a commit after the leader was lost; traffic is not held meanwhile.
 const COMMIT_WITHOUT_LEADER: Duration = Duration::from_secs(5);
 
-/// The state shown by discovery.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct DiscoveryState {
-    /// The gate is closed.
-    pub(super) holding: bool,
-    pub(super) master: Option<MasterSnapshot>,
-}
-
 /// How a failover is ordered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FailoverKind {
@@ -90,7 +81,11 @@ pub(super) enum FailoverReply {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Input {
     Tick,
-    Discovery(DiscoveryState),
+    /// What discovery shows: whether the gate is closed, and the published master.
+    Discovery {
+        holding: bool,
+        master: Option<MasterSnapshot>,
+    },
     OffsetsRead(Result<ReplicationReading, SwitchoverError>),
     /// The answer to a `CLIENT PAUSE`.
     Paused(Result<(), String>),
@@ -232,7 +227,6 @@ impl SwitchoverMachine {
         down_after: Option<Duration>,
     ) -> Result<Self, SwitchoverError> {
         let pausing = down_after.map(PauseSchedule::within).transpose()?;
-        let failover = Failover::of(participants.master.clone(), participants.epoch);
         let mut machine = Self {
             participants,
             leader,
@@ -240,7 +234,7 @@ impl SwitchoverMachine {
             phase: Phase::ClosingGate,
             ordered_at: now,
             pausing,
-            failover,
+            failover: Failover::default(),
             handover: None,
             unattributed_since: None,
             actions: Vec::new(),
@@ -264,7 +258,7 @@ impl SwitchoverMachine {
     pub(super) fn step(&mut self, now: Instant, input: Input) -> Vec<Action> {
         match input {
             Input::Tick => self.check_deadlines(now),
-            Input::Discovery(discovery) => self.on_discovery(now, &discovery),
+            Input::Discovery { holding, master } => self.on_discovery(now, holding, master),
             Input::OffsetsRead(read) => self.on_offsets(now, read),
             Input::Paused(answer) => self.on_paused(now, answer),
             Input::Unpaused(result) => self.on_unpaused(result),
@@ -306,7 +300,7 @@ impl SwitchoverMachine {
         self.phase = Phase::Ending(result);
         if self.pausing.as_ref().is_some_and(PauseSchedule::was_tried) {
             self.command_master(MasterCommand::Unpause);
-        } else if stays && self.handover.as_ref().is_some_and(Handover::was_selected) {
+        } else if stays && self.handover.is_some() && self.failover.is_selected() {
             self.command_master(MasterCommand::EndHandover);
         } else {
             self.on_unpaused(Ok(()));
@@ -332,16 +326,14 @@ impl SwitchoverMachine {
         }
     }
 
-    fn on_discovery(&mut self, now: Instant, discovery: &DiscoveryState) {
-        let is_newer = |it: &&MasterSnapshot| it.generation > self.participants.generation;
-        let newer = discovery.master.as_ref().filter(is_newer);
+    fn on_discovery(&mut self, now: Instant, holding: bool, master: Option<MasterSnapshot>) {
+        let is_gone = master.is_none();
+        let newer = master.filter(|it| it.generation > self.participants.generation);
         match (&self.phase, newer) {
-            (phase, _)
-                if phase.is_revocable() && (newer.is_some() || discovery.master.is_none()) =>
-            {
+            (phase, newer) if phase.is_revocable() && (newer.is_some() || is_gone) => {
                 self.end(Err(SwitchoverError::Unsettled));
             }
-            (Phase::ClosingGate, _) if discovery.holding => {
+            (Phase::ClosingGate, _) if holding => {
                 self.report("hold", "traffic is held; requests in flight are answered");
                 if self.pausing.is_some() {
                     // A request of ours that is still in flight would be paused, too, and get no
@@ -355,7 +347,7 @@ impl SwitchoverMachine {
                 self.committed(now, master);
             }
             (Phase::Released { .. }, None)
-                if !discovery.holding && self.pausing.as_mut().is_some_and(PauseSchedule::stop) =>
+                if !holding && self.pausing.as_mut().is_some_and(PauseSchedule::stop) =>
             {
                 // Traffic flows to the old master again, and must not be paused there.
                 self.command_master(MasterCommand::Unpause);
@@ -371,7 +363,8 @@ impl SwitchoverMachine {
 
     fn on_paused(&mut self, now: Instant, answer: Result<(), String>) {
         let Some(pausing) = &mut self.pausing else { return };
-        match pausing.answered(now, answer) {
+        pausing.answered(now, answer.is_ok());
+        match answer {
             Ok(()) if matches!(self.phase, Phase::Pausing) => {
                 let until = pausing.order_by(now + CATCH_UP);
                 self.report("pause", "clients that bypass this proxy are paused");
@@ -445,8 +438,8 @@ impl SwitchoverMachine {
     fn event(&mut self, now: Instant, event: LeaderEvent) {
         // An event from before the command belongs to another failover.
         if self.phase.is_after_failover_command() {
-            let update = self.failover.event(event);
-            self.update(now, update);
+            let news = self.failover.event(event);
+            self.on_progress(now, news);
         }
     }
 
@@ -454,31 +447,31 @@ impl SwitchoverMachine {
     fn view(&mut self, now: Instant, view: LeaderView) {
         if let Phase::Following { ask_at } = &mut self.phase {
             *ask_at = Some(now + LEADER_POLL_INTERVAL);
-            let update = self.failover.view(view);
-            self.update(now, update);
+            let news = self.failover.view(view, &self.participants);
+            self.on_progress(now, news);
         }
     }
 
-    fn update(&mut self, now: Instant, update: FailoverUpdate) {
-        match update {
-            FailoverUpdate::Nothing => {}
-            FailoverUpdate::Selected(node) => {
+    fn on_progress(&mut self, now: Instant, news: Option<LeaderEvent>) {
+        match news {
+            Some(LeaderEvent::Selected(node)) => {
                 self.report("select", format!("{node} is to be promoted"));
                 self.actions.push(Action::Selected);
                 if let Some(handover) = &mut self.handover {
                     handover.select(now);
                 }
             }
-            FailoverUpdate::Promoted(node) => {
+            Some(LeaderEvent::Promoted(node)) => {
                 self.report("promote", format!("{node} was promoted"));
                 if let Some(handover) = &mut self.handover {
                     handover.promote();
                 }
             }
-            FailoverUpdate::Aborted(event) => {
+            Some(LeaderEvent::Aborted(event)) => {
                 let sentinel = self.leader.clone();
                 self.end(Err(SwitchoverError::Aborted(sentinel, event)));
             }
+            _ => {}
         }
     }
 
@@ -492,8 +485,8 @@ impl SwitchoverMachine {
         }
     }
 
-    fn committed(&mut self, now: Instant, master: &MasterSnapshot) {
-        let MasterSnapshot { addr: to, generation, epoch, .. } = master.clone();
+    fn committed(&mut self, now: Instant, master: MasterSnapshot) {
+        let MasterSnapshot { addr: to, generation, epoch, .. } = master;
         if to == self.participants.master {
             // The old master was verified anew, which opened the gate.
             self.participants.generation = generation;

@@ -49,7 +49,7 @@ fn discovery(holding: bool, port: u16, generation: u64, epoch: u64) -> Input {
         sessions: 0,
         connects_fail: false,
     };
-    Input::Discovery(DiscoveryState { holding, master: Some(master) })
+    Input::Discovery { holding, master: Some(master) }
 }
 
 fn calm_view() -> LeaderView {
@@ -406,10 +406,7 @@ fn revokes_all_on_refusal_lag_and_lost_node() {
 fn revokes_nothing_after_failover_command() {
     // Another failover, no master at all, a requester that disconnected, a gate that does not
     // close.
-    for input in [
-        discovery(true, 2, 5, 7),
-        Input::Discovery(DiscoveryState { holding: false, master: None }),
-    ] {
+    for input in [discovery(true, 2, 5, 7), Input::Discovery { holding: false, master: None }] {
         let mut scenario = Scenario::begin(None);
         scenario
             .pass(2)
