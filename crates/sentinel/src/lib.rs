@@ -73,8 +73,7 @@ pub use net::allowlist::{AllowedHost, Allowlist};
 pub use net::host::{Answer, ByteStream, Host};
 pub use net::resolve::Resolver;
 pub use replicas::eligibility::{Lag, ReplicaState};
-pub use replicas::publisher::Replicas;
-pub use replicas::snapshot::{ReplicaPoolSnapshot, ReplicaSnapshot};
+pub use replicas::publisher::{ReplicaPoolSnapshot, ReplicaSnapshot, Replicas};
 pub use switchover::{
     PriorityChange, SwitchoverError, SwitchoverOptions, SwitchoverOutcome, SwitchoverStep,
     former_priority, switchover,

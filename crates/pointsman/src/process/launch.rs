@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use admin_http::HostNames;
 use drain::{Drain, Summary};
 use proxy::Running;
-use sentinel::Discovery;
+use sentinel::{Discovery, Resolver};
 use tokio::sync::mpsc;
 use tracing::{debug, info, warn};
 
@@ -180,7 +180,7 @@ impl DataPlane {
         let own = listeners.iter().filter_map(|it| it.listener.addr.tcp());
         let own: Vec<_> = own.chain(admin.iter().copied()).collect();
         let timeouts = settings::sentinel_timeouts(&config.services);
-        let (discovery, control, _) = Discovery::new(Vec::new(), timeouts, &own);
+        let (discovery, control) = Discovery::new(timeouts, &own, &Resolver::default());
         let heartbeat = discovery.heartbeat();
         let discovery = tokio::spawn(discovery.run());
         let mut services = ServiceSet::new(config, control, tls, admin);

@@ -5,8 +5,12 @@
 //! fail, so a reload that has come this far is complete. Numbers of services and of names are never
 //! used again: a message of a removed one finds nothing.
 //!
-//! Changed settings, credentials among them, are applied by `reconfigure`. They come before new
-//! services and new sentinels, which share the credentials and the connections of the present ones.
+//! Changed settings, credentials among them, come before new services and new sentinels, which share
+//! the credentials and the connections of the present ones. Services share the connections to
+//! sentinels, by their credentials. The changes of all services are therefore applied together: if
+//! every service with the same credentials changes them alike, the connections stay and log in anew,
+//! one after another. Otherwise those that change get credentials of their own, and keep the
+//! connections that no other service uses.
 //!
 //! A changed list of sentinels keeps the target and what is known of the nodes. If no configured
 //! sentinel remains, the electorate begins anew with the new ones, and what the old ones listed is
@@ -22,18 +26,17 @@ use target::{EmptyPool, PoolWriter};
 use tokio::sync::{Notify, mpsc};
 use tracing::info;
 
-use super::{Discovery, ServiceEntry, stale_after};
+use super::{Discovery, ServiceEntry};
 use crate::clock;
-use crate::discovery::config::{DiscoveryConfig, DiscoverySettings, prober_factory};
+use crate::discovery::config::{DiscoveryConfig, DiscoverySettings};
 use crate::discovery::handle::{ConnectionSettings, DiscoveryHandle};
 use crate::discovery::seeds::Seed;
 use crate::discovery::service_runtime::ServiceRuntime;
+use crate::link::Environment;
 use crate::link::links::Links;
-use crate::link::login::Login;
-use crate::link::messages::{DriverMessage, Timeouts};
-use crate::link::renewal::RenewalPermit;
-use crate::net::own_addresses::OwnAddresses;
-use crate::net::resolve::Resolver;
+use crate::link::login::{Access, Login};
+use crate::link::messages::Timeouts;
+use crate::prober::ProberFactory;
 use crate::{MachineEvent, NodeAddr, ReplicaRules, Replicas};
 
 /// A part of a change, executed by the loop.
@@ -64,10 +67,7 @@ pub struct DiscoveryControl {
     /// Changes that [`Self::apply`] sends.
     collected: Changes,
     changes: mpsc::UnboundedSender<Changes>,
-    out: mpsc::Sender<DriverMessage>,
-    own: OwnAddresses,
-    resolver: Resolver,
-    permit: RenewalPermit,
+    env: Environment,
     wake: Arc<Notify>,
 }
 
@@ -80,14 +80,10 @@ impl fmt::Debug for DiscoveryControl {
 impl DiscoveryControl {
     pub(super) fn new(
         changes: mpsc::UnboundedSender<Changes>,
-        out: mpsc::Sender<DriverMessage>,
-        own: OwnAddresses,
-        resolver: Resolver,
-        permit: RenewalPermit,
+        env: Environment,
         wake: Arc<Notify>,
     ) -> Self {
-        let (next, collected) = (0, Changes::default());
-        Self { next, collected, changes, out, own, resolver, permit, wake }
+        Self { next: 0, collected: Changes::default(), changes, env, wake }
     }
 
     /// Applies all changes that were made since the last call, in one iteration of discovery.
@@ -102,25 +98,27 @@ impl DiscoveryControl {
         std::mem::take(&mut self.collected)
     }
 
-    /// Begins the discovery of a service, and returns its number and handle. Numbers count from 0,
-    /// those given to [`Discovery::new`] included.
+    /// Begins the discovery of a service, and returns its number and handle. Numbers count from 0.
     pub fn add(&mut self, config: DiscoveryConfig) -> (usize, DiscoveryHandle) {
         let number = self.next;
         self.next += 1;
-        let prober_factory = prober_factory(&config, &self.own, &self.resolver, &self.permit);
+        let (settings, host) = (config.settings.clone(), self.env.resolver.host());
+        let prober_factory = ProberFactory {
+            login: Login::new(settings.node_access(), host),
+            env: self.env.clone(),
+            settings: ArcSwap::from_pointee(settings.probe_settings()),
+            commands: config.commands.clone(),
+        };
         let connections = ConnectionSettings {
             name: Arc::clone(&config.name),
             master_name: Arc::clone(&config.master_name),
             auth: prober_factory.login.clone(),
             // Replaced by the credentials that it shares with other services as soon as it begins.
-            sentinel_auth: ArcSwap::from_pointee(Login::new(
-                config.settings.sentinel_access(),
-                self.resolver.host(),
-            )),
-            resolver: self.resolver.clone(),
+            sentinel_auth: ArcSwap::from_pointee(Login::new(settings.sentinel_access(), host)),
+            resolver: self.env.resolver.clone(),
         };
-        let (sentinels, settings) = (config.sentinels.clone(), config.settings.clone());
-        let runtime = ServiceRuntime::new(number, config, prober_factory, self.out.clone());
+        let sentinels = config.sentinels.clone();
+        let runtime = ServiceRuntime::new(number, config, prober_factory);
         let handle = DiscoveryHandle::new(runtime.snapshot(), connections, Arc::clone(&self.wake));
         let its = handle.clone();
         let begin = move |it: &mut Discovery| it.begin(runtime, its, &sentinels, &settings);
@@ -161,15 +159,13 @@ impl DiscoveryControl {
 
     /// Sets the timeouts of the connections to sentinels, which all services share.
     pub fn set_timeouts(&mut self, timeouts: Timeouts) {
-        self.collected.first.push(Box::new(move |discovery| {
-            discovery.links.set_timeouts(timeouts);
-            discovery.stale_after = stale_after(timeouts);
-        }));
+        let known = Arc::clone(&self.env.timeouts);
+        self.collected.first.push(Box::new(move |_| known.store(Arc::new(timeouts))));
     }
 
     /// Sets this process's listeners, to which no connection may lead back. Applies at once.
     pub fn set_own(&self, own: Vec<SocketAddr>) {
-        self.own.set(own);
+        self.env.own.set(own);
     }
 }
 
@@ -190,23 +186,16 @@ impl Discovery {
     }
 
     fn add_seed(&mut self, service: usize, auth: usize, name: &NodeAddr) {
-        let (number, out) = (self.next_seed, self.out.clone());
+        let number = self.next_seed;
         self.next_seed += 1;
-        let timeouts = self.links.timeouts();
-        let seed = Seed::new(number, service, auth, name, timeouts, &self.resolver, out);
-        self.seeds.insert(number, seed);
-    }
-
-    /// Applies changes, without the connections that they need.
-    pub(super) fn execute(&mut self, changes: Changes) {
-        changes.first.into_iter().for_each(|step| step(self));
-        self.change_settings(changes.settings);
-        changes.then.into_iter().for_each(|step| step(self));
+        self.seeds.insert(number, Seed::new(number, service, auth, name, &self.links.env));
     }
 
     /// Applies the changes of one reload.
     pub(super) fn apply_changes(&mut self, changes: Changes) {
-        self.execute(changes);
+        changes.first.into_iter().for_each(|step| step(self));
+        self.change_settings(changes.settings);
+        changes.then.into_iter().for_each(|step| step(self));
         // Closes and opens the connections.
         self.reconcile(clock::now());
         let used: BTreeSet<usize> = self.services.values().map(|it| it.auth).collect();
@@ -222,12 +211,12 @@ impl Discovery {
     fn change_sentinels(&mut self, number: usize, sentinels: Vec<NodeAddr>) {
         let Some(auth) = self.services.get(&number).map(|it| it.auth) else { return };
         let before = self.seeds.len();
-        self.seeds.retain(|_, seed| seed.service != number || sentinels.contains(seed.name()));
+        self.seeds.retain(|_, seed| seed.service != number || sentinels.contains(&seed.name));
         let kept: Vec<NodeAddr> = self
             .seeds
             .values()
             .filter(|it| it.service == number)
-            .map(|it| it.name().clone())
+            .map(|it| it.name.clone())
             .collect();
         let (removed, count) = (before - self.seeds.len(), sentinels.len());
         for sentinel in sentinels.into_iter().filter(|it| !kept.contains(it)) {
@@ -244,4 +233,63 @@ impl Discovery {
             service.step(MachineEvent::SentinelsReplaced(count), &self.links);
         }
     }
+
+    /// Applies changed settings, by the number of their service.
+    fn change_settings(&mut self, changes: BTreeMap<usize, DiscoverySettings>) {
+        self.change_sentinel_auth(&changes);
+        for (number, change) in changes {
+            let Some(service) = self.services.get_mut(&number) else { continue };
+            service.learns = change.learn;
+            if !change.learn {
+                service.runtime.forget_learned();
+            }
+            service.runtime.change(change, &self.links);
+        }
+    }
+
+    fn change_sentinel_auth(&mut self, changes: &BTreeMap<usize, DiscoverySettings>) {
+        let users: BTreeMap<usize, usize> =
+            self.services.iter().map(|(service, it)| (*service, it.auth)).collect();
+        for (number, movers, access) in regroup(&users, changes) {
+            let login = self.links.login(number);
+            if login.is(access) {
+                continue;
+            }
+            let users = self.services.iter().filter(|(_, it)| it.auth == number);
+            let all: BTreeSet<usize> = users.map(|(service, _)| *service).collect();
+            if all == movers {
+                login.replace(access);
+                continue;
+            }
+            let branch = self.links.branch(number, &movers, access);
+            for seed in self.seeds.values_mut().filter(|seed| movers.contains(&seed.service)) {
+                seed.auth = branch;
+            }
+            for service in movers {
+                if let Some(service) = self.services.get_mut(&service) {
+                    service.auth = branch;
+                    let settings = service.handle.connection_settings();
+                    settings.sentinel_auth.store(Arc::new(self.links.login(branch)));
+                }
+            }
+        }
+    }
+}
+
+/// The changes by the number of the present credentials and by the new credentials, each with the
+/// services that change.
+fn regroup<'a>(
+    users: &BTreeMap<usize, usize>,
+    changes: &'a BTreeMap<usize, DiscoverySettings>,
+) -> Vec<(usize, BTreeSet<usize>, Access<'a>)> {
+    let mut groups: Vec<(usize, BTreeSet<usize>, Access<'_>)> = Vec::new();
+    for (service, change) in changes {
+        let Some(number) = users.get(service).copied() else { continue };
+        let access = change.sentinel_access();
+        match groups.iter_mut().find(|it| it.0 == number && it.2 == access) {
+            Some(group) => drop(group.1.insert(*service)),
+            None => groups.push((number, BTreeSet::from([*service]), access)),
+        }
+    }
+    groups
 }

@@ -4,17 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use resp::ServerCommands;
 use target::{PoolWriter, TargetWriter};
 use tls::ClientTls;
 
 use crate::link::auth::Credentials;
-use crate::link::login::{Access, Login};
-use crate::link::renewal::RenewalPermit;
-use crate::net::own_addresses::OwnAddresses;
-use crate::net::resolve::Resolver;
-use crate::prober::{ProbeSettings, ProberFactory};
+use crate::link::login::Access;
+use crate::prober::ProbeSettings;
 use crate::replicas::publisher::Replicas;
 use crate::{Allowlist, MachineRules, NodeAddr};
 
@@ -85,22 +81,5 @@ impl DiscoverySettings {
             address_map: address_map.collect(),
             nodes: self.nodes.clone(),
         }
-    }
-}
-
-/// The factory for the node probers of the service.
-pub(crate) fn prober_factory(
-    config: &DiscoveryConfig,
-    own: &OwnAddresses,
-    resolver: &Resolver,
-    permit: &RenewalPermit,
-) -> ProberFactory {
-    ProberFactory {
-        login: Login::new(config.settings.node_access(), resolver.host()),
-        permit: permit.clone(),
-        settings: ArcSwap::from_pointee(config.settings.probe_settings()),
-        own: own.clone(),
-        resolver: resolver.clone(),
-        commands: config.commands.clone(),
     }
 }

@@ -21,8 +21,6 @@ pub(crate) mod learned_addresses;
 pub(crate) mod majority_clock;
 mod no_master;
 pub(crate) mod operations;
-mod reconcile;
-mod reconfigure;
 pub(crate) mod seeds;
 pub(crate) mod sentinel_pool;
 pub(crate) mod service_runtime;
@@ -31,29 +29,30 @@ pub(crate) mod snapshot;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use arc_swap::ArcSwap;
 use tokio::sync::{Notify, mpsc};
 
 use crate::clock;
 use crate::discovery::changes::{Changes, DiscoveryControl};
 use crate::discovery::clock_watch::ClockWatch;
-use crate::discovery::config::DiscoveryConfig;
 use crate::discovery::handle::{DiscoveryHandle, Heartbeat};
 use crate::discovery::learned_addresses::usable;
 use crate::discovery::seeds::Seed;
 use crate::discovery::service_runtime::ServiceRuntime;
-use crate::link::links::Links;
-use crate::link::messages::ProbeEvent;
-use crate::link::messages::{DriverMessage, Timeouts};
-use crate::link::messages::{LinkEvent, LinkId};
+use crate::link::Environment;
+use crate::link::links::{ANONYMOUS, LinkKey, LinkRequest, Links};
+use crate::link::messages::{DriverMessage, LinkEvent, LinkId, ProbeEvent, Timeouts};
 use crate::link::poll::{PollOutcome, poll_error};
-use crate::net::own_addresses::OwnAddresses;
+use crate::link::renewal::RenewalPermit;
+use crate::net::loop_guard::OwnAddresses;
 use crate::net::resolve::Resolver;
-use crate::{MachineEvent, MyId, Notice};
+use crate::{MachineEvent, MyId, NodeAddr, Notice};
 
 /// The capacity of the message channel. A peer that floods fills it, and is then no longer read.
 const QUEUE_LENGTH: usize = 1024;
@@ -76,11 +75,6 @@ const RECONCILE_EVERY: Duration = Duration::from_millis(250);
 const DUPLICATE_ID: &str =
     "another connection leads to a sentinel with this MYID, its vote is not counted twice";
 
-/// How old an answer may be when it is processed.
-fn stale_after(timeouts: Timeouts) -> Duration {
-    timeouts.command * 2 + PROCESSING_SLACK
-}
-
 /// One service.
 struct ServiceEntry {
     runtime: ServiceRuntime,
@@ -100,71 +94,50 @@ pub struct Discovery {
     next_seed: usize,
     wake: Arc<Notify>,
     heartbeat: Heartbeat,
-    /// An answer that arrives later than this after its query is outdated: this process was
-    /// suspended meanwhile.
-    stale_after: Duration,
-    resolver: Resolver,
     /// When the connections have to be updated next; `None` while they are up to date.
     reconcile_at: Option<Instant>,
     reconciled_at: Option<Instant>,
     /// The members of all electorates: a listed sentinel is dialled once it is one.
     voters: usize,
     incoming: mpsc::Receiver<DriverMessage>,
-    out: mpsc::Sender<DriverMessage>,
     changes: mpsc::UnboundedReceiver<Changes>,
     clocks: ClockWatch,
 }
 
 impl Discovery {
-    /// Sets everything up; the handles are in the order of `watches`. `own` are this process's
-    /// listeners, to which no connection may lead back.
+    /// Sets everything up, without a service. `own` are this process's listeners, to which no
+    /// connection may lead back.
     #[must_use]
     pub fn new(
-        watches: Vec<DiscoveryConfig>,
-        timeouts: Timeouts,
-        own: &[SocketAddr],
-    ) -> (Self, DiscoveryControl, Vec<DiscoveryHandle>) {
-        Self::with_resolver(watches, timeouts, own, &Resolver::default())
-    }
-
-    /// The same, with a given resolver.
-    #[must_use]
-    pub fn with_resolver(
-        watches: Vec<DiscoveryConfig>,
         timeouts: Timeouts,
         own: &[SocketAddr],
         resolver: &Resolver,
-    ) -> (Self, DiscoveryControl, Vec<DiscoveryHandle>) {
+    ) -> (Self, DiscoveryControl) {
         let (out, incoming) = mpsc::channel(QUEUE_LENGTH);
         let (changes, changes_received) = mpsc::unbounded_channel();
-        let (own, wake) = (OwnAddresses::new(own), Arc::new(Notify::new()));
-        let links = Links::new(timeouts, &own, resolver, out.clone());
-        let (permit, notify) = (links.permit().clone(), Arc::clone(&wake));
-        let (answers, names) = (out.clone(), resolver.clone());
-        let mut control = DiscoveryControl::new(changes, answers, own, names, permit, notify);
-        let mut discovery = Self {
+        let env = Environment {
+            resolver: resolver.clone(),
+            own: OwnAddresses::new(own),
+            permit: RenewalPermit::default(),
+            timeouts: Arc::new(ArcSwap::from_pointee(timeouts)),
+            out,
+        };
+        let wake = Arc::new(Notify::new());
+        let discovery = Self {
             services: BTreeMap::new(),
-            links,
+            links: Links::new(env.clone()),
             seeds: BTreeMap::new(),
             next_seed: 0,
-            wake,
+            wake: Arc::clone(&wake),
             heartbeat: Heartbeat::new(),
-            stale_after: stale_after(timeouts),
-            resolver: resolver.clone(),
             reconcile_at: None,
             reconciled_at: None,
             voters: 0,
             incoming,
-            out,
             changes: changes_received,
             clocks: ClockWatch::new(resolver.host()),
         };
-        for watch in watches {
-            control.add(watch);
-        }
-        discovery.execute(control.take());
-        let handles = discovery.services.values().map(|it| it.handle.clone()).collect();
-        (discovery, control, handles)
+        (discovery, DiscoveryControl::new(changes, env, wake))
     }
 
     /// The heartbeat of the loop.
@@ -304,6 +277,7 @@ impl Discovery {
 
     fn handle_link_event(&mut self, id: LinkId, event: LinkEvent) {
         // Messages of a link that was closed meanwhile are ignored.
+        let stale_after = self.links.env.timeouts().command * 2 + PROCESSING_SLACK;
         let Some(link) = self.links.get_mut(id) else { return };
         match event {
             LinkEvent::Up { id, addr, protocol, events, tls } => {
@@ -334,7 +308,7 @@ impl Discovery {
                 self.handle_notice(id, master.as_deref(), &notice, heard_at);
             }
             LinkEvent::Polled { master, asked_at, .. }
-                if self.clocks.is_old(asked_at, self.stale_after) =>
+                if self.clocks.is_old(asked_at, stale_after) =>
             {
                 link.ask(&master);
             }
@@ -420,6 +394,70 @@ impl Discovery {
             PollOutcome::Torn | PollOutcome::Malformed(_) | PollOutcome::Denied(_) => {
                 service.count(|counts| counts.bad_rounds += 1);
             }
+        }
+    }
+
+    /// A peer announced a change: updates the connections now, or as soon as the rate limit
+    /// permits.
+    fn reconcile_soon(&mut self) {
+        let now = clock::now();
+        let at = self.reconciled_at.map_or(now, |last| (last + RECONCILE_EVERY).max(now));
+        self.reconcile_at.get_or_insert(at);
+    }
+
+    /// Updates the connections for the current seeds and learned addresses.
+    fn reconcile(&mut self, now: Instant) {
+        (self.reconcile_at, self.reconciled_at) = (None, Some(now));
+        let mut requests: BTreeMap<LinkKey, LinkRequest> = BTreeMap::new();
+        for seed in self.seeds.values_mut() {
+            let (group, auth) = (seed.service, seed.auth);
+            let (login, host) = (self.links.login(auth), seed.name.host.clone());
+            let is_up = |addr| self.links.sentinel_at(&(NodeAddr::from(addr), auth)).is_some();
+            for addr in seed.wanted(now, is_up) {
+                login.transport().set_name(addr, &host);
+                requests.entry((NodeAddr::from(addr), auth)).or_default().add_service(group);
+            }
+        }
+        for entry in self.services.values().filter(|it| it.learns) {
+            let (service, own_auth) = (&entry.runtime, entry.auth);
+            let group = service.number;
+            let shares =
+                self.links.login(own_auth).transport().is_tls() || service.trusts_learned();
+            let learned_auth = if shares { own_auth } else { ANONYMOUS };
+            for (id, addrs) in service.learned_sentinels(&self.links) {
+                // A sentinel that is reached needs no second connection. Until then, each of its
+                // announced addresses is tried.
+                let reached = self.links.voting_link(group, &id).map(|link| &link.addr);
+                for addr in
+                    addrs.into_iter().filter(|addr| reached.is_none_or(|reached| reached == addr))
+                {
+                    // A configured one among them keeps its connection.
+                    let known = requests.contains_key(&(addr.clone(), own_auth));
+                    let auth = if known { own_auth } else { learned_auth };
+                    match requests.entry((addr.clone(), auth)) {
+                        Entry::Occupied(mut known) => {
+                            known.get_mut().add_service(group);
+                            if let Some(expected) = &mut known.get_mut().expect {
+                                expected.insert(id.clone());
+                            }
+                        }
+                        Entry::Vacant(vacant) => {
+                            let expect = Some(BTreeSet::from([id.clone()]));
+                            vacant.insert(LinkRequest { services: vec![group], expect });
+                        }
+                    }
+                }
+            }
+        }
+        self.links.reconcile(&requests);
+        for service in self.services.values_mut().map(|it| &mut it.runtime) {
+            let seeds = || self.seeds.values().filter(|seed| seed.service == service.number);
+            let found = seeds().map(|seed| &*seed.found);
+            let expected = seeds::expected(found, |addr| {
+                let auth = seeds().find(|seed| seed.found.contains(&addr))?.auth;
+                self.links.sentinel_at(&(NodeAddr::from(addr), auth)).cloned()
+            });
+            service.expect(expected, &self.links);
         }
     }
 }

@@ -9,12 +9,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use tokio::sync::{mpsc, watch};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::warn;
 
-use crate::link::messages::{DriverMessage, Timeouts};
-use crate::net::resolve::{Lookup, Resolver};
+use crate::link::Environment;
+use crate::link::messages::DriverMessage;
+use crate::net::resolve::Lookup;
 use crate::{MyId, NodeAddr};
 
 /// The interval between two lookups of a name.
@@ -36,8 +36,10 @@ pub(crate) struct Seed {
     pub(crate) service: usize,
     /// The index of its credentials.
     pub(crate) auth: usize,
-    name: NodeAddr,
-    found: Vec<SocketAddr>,
+    /// The configured name.
+    pub(crate) name: NodeAddr,
+    /// The current addresses of the name, or the last ones known.
+    pub(crate) found: Vec<SocketAddr>,
     /// Former addresses, each with the time when it was last in use.
     past: BTreeMap<SocketAddr, Instant>,
     _task: Option<AbortOnDropHandle<()>>,
@@ -51,12 +53,9 @@ impl Seed {
         service: usize,
         auth: usize,
         name: &NodeAddr,
-        timeouts: watch::Receiver<Timeouts>,
-        resolver: &Resolver,
-        out: mpsc::Sender<DriverMessage>,
+        env: &Environment,
     ) -> Self {
-        let lookup = Lookup::new(resolver, &name.host, name.port);
-        let task = tokio::spawn(look_up_forever(number, name.clone(), lookup, timeouts, out));
+        let task = tokio::spawn(look_up_forever(number, name.clone(), env.clone()));
         Self {
             service,
             auth,
@@ -65,11 +64,6 @@ impl Seed {
             past: BTreeMap::new(),
             _task: Some(AbortOnDropHandle::new(task)),
         }
-    }
-
-    /// The configured name.
-    pub(crate) fn name(&self) -> &NodeAddr {
-        &self.name
     }
 
     /// The name now has these addresses.
@@ -85,11 +79,6 @@ impl Seed {
             let oldest = self.past.iter().min_by_key(|(_, at)| **at).map(|(addr, _)| *addr);
             oldest.and_then(|addr| self.past.remove(&addr));
         }
-    }
-
-    /// The current addresses of the name, or the last ones known.
-    pub(crate) fn found(&self) -> &[SocketAddr] {
-        &self.found
     }
 
     /// The addresses to connect to; `up` tells which of them are connected.
@@ -132,17 +121,11 @@ pub(crate) fn expected<'a>(
     sentinels
 }
 
-async fn look_up_forever(
-    number: usize,
-    name: NodeAddr,
-    mut lookup: Lookup,
-    timeouts: watch::Receiver<Timeouts>,
-    out: mpsc::Sender<DriverMessage>,
-) {
+async fn look_up_forever(number: usize, name: NodeAddr, env: Environment) {
+    let mut lookup = Lookup::new(&env.resolver, &name.host, name.port);
     let (mut last, mut warned): (Option<Vec<SocketAddr>>, bool) = (None, false);
     loop {
-        let patience = timeouts.borrow().command;
-        let found = lookup.addresses(patience).await;
+        let found = lookup.addresses(env.timeouts().command).await;
         if let Err(error) = &found
             && last.is_none()
             && !std::mem::replace(&mut warned, true)
@@ -153,7 +136,7 @@ async fn look_up_forever(
         let empty = found.is_empty();
         if !empty && last.as_ref() != Some(&found) {
             last = Some(found.clone());
-            if out.send(DriverMessage::Seed(number, found)).await.is_err() {
+            if env.out.send(DriverMessage::Seed(number, found)).await.is_err() {
                 return;
             }
         }

@@ -4,44 +4,64 @@
 //! It publishes the target, closes and opens the gate, and owns the node probers. It makes no
 //! decisions.
 
-mod change;
-mod commit;
-pub(crate) mod overrides;
 mod publish;
 mod watch_sentinels;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use target::{ClockReading, ReplyPolicy, TargetWriter};
+use target::{ClockReading, Destination, EmptyPool, PoolWriter, ReplyPolicy, Target, TargetWriter};
 use tls::Version;
-use tokio::sync::mpsc;
 use tracing::{info, warn};
 
-use self::change::absence_limit;
 use crate::clock;
 use crate::discovery::absence_limit::AbsenceLimit;
 use crate::discovery::alarms::Alarms;
-use crate::discovery::config::DiscoveryConfig;
+use crate::discovery::config::{DiscoveryConfig, DiscoverySettings};
 use crate::discovery::credential_log::CredentialLog;
 use crate::discovery::failover_history::FailoverHistory;
 use crate::discovery::learned_addresses::LearnedAddresses;
 use crate::discovery::no_master::NoMaster;
 use crate::discovery::sentinel_pool::SentinelPool;
-use crate::discovery::service_runtime::overrides::OverrideReport;
 use crate::discovery::snapshot::{DiscoveryCounts, DiscoverySnapshot, MasterSnapshot};
 
 use crate::link::links::Links;
-use crate::link::messages::{DriverMessage, ProbeProblem};
+use crate::link::messages::ProbeProblem;
 use crate::link::poll::Peer;
 use crate::prober::ProberFactory;
 use crate::prober::prober_set::ProberSet;
 use crate::rate_limiter::RateLimiter;
-use crate::replicas::publisher::ReplicaPublisher;
+use crate::replicas::publisher::{ReplicaPublisher, Replicas};
 use crate::types::AddressMap;
-use crate::{Machine, MachineAction, MachineEvent, MyId, NodeAddr, Probe, Warning};
+use crate::{
+    Commit, FollowRefusal, Followed, Machine, MachineAction, MachineEvent, MachineRules, MyId,
+    NodeAddr, OverrideEnd, OverrideNews, Probe, ReplicaRules, Warning,
+};
+
+/// How often an override in force is logged.
+const REMIND_EVERY: Duration = Duration::from_secs(60);
+
+/// Answers kept until their senders have read them. An order waits a few seconds for its answer,
+/// and one service has one order at a time.
+const MAX_ANSWERS: usize = 16;
+
+/// The answer to an order, by its number.
+pub(crate) type OrderAnswer = (u64, Result<Followed, FollowRefusal>);
+
+/// The orders and overrides of one service, for their senders, the log and the snapshot.
+#[derive(Debug, Default)]
+struct OverrideReport {
+    answers: VecDeque<OrderAnswer>,
+    logged_at: Option<Instant>,
+    last_end: Option<OverrideEnd>,
+}
+
+/// For how long a check of all deadlines is trusted.
+fn absence_limit(rules: &MachineRules) -> AbsenceLimit {
+    AbsenceLimit::new(rules.absence, rules.stall)
+}
 
 pub(crate) struct ServiceRuntime {
     pub(crate) number: usize,
@@ -85,7 +105,6 @@ impl ServiceRuntime {
         number: usize,
         config: DiscoveryConfig,
         prober_factory: ProberFactory,
-        out: mpsc::Sender<DriverMessage>,
     ) -> Self {
         let DiscoveryConfig { name, master_name, target_writer, .. } = config;
         let (now, seeds, rules) = (clock::now(), config.sentinels.len(), config.settings.rules);
@@ -106,7 +125,7 @@ impl ServiceRuntime {
             replica_publisher: config.replicas.map(ReplicaPublisher::new),
             sentinel_pool: config.sentinel_pool.map(SentinelPool::new),
             absence_limit,
-            probers: ProberSet::new(number, prober_factory, out),
+            probers: ProberSet::new(number, prober_factory),
             learned_addresses: LearnedAddresses::default(),
             expected: seeds,
             master: None,
@@ -415,5 +434,148 @@ impl ServiceRuntime {
         self.log(move |service, suppressed| {
             warn!(%service, suppressed, "{}", warning.message());
         });
+    }
+
+    fn commit(&mut self, commit: Commit, links: &Links) {
+        let (name, run_id) = (commit.addr.to_string().into(), commit.run_id.clone());
+        let destination = Destination { addr: commit.dialled, name, epoch: commit.epoch, run_id };
+        if let Some(replica_publisher) = &mut self.replica_publisher {
+            replica_publisher.fence(commit.dialled);
+        }
+        let former = self.target_writer.reader().current();
+        if commit.new_lineage {
+            self.target_writer.begin_lineage();
+        }
+        let target = if commit.held {
+            self.target_writer.commit_held(destination)
+        } else {
+            self.target_writer.commit(destination)
+        };
+        // Statistics and logs come after the switch.
+        let published_at = clock::now();
+        self.failover_history.note_first_session(&self.name);
+        if commit.held {
+            self.stopped_since.get_or_insert(published_at);
+            self.held_since.get_or_insert(published_at);
+        } else {
+            self.end_outage(published_at);
+        }
+        self.keep_failed_connects(former.as_deref());
+        let generation = target.generation().get();
+        let from = self.master.take().map(|master| master.addr);
+        let history = &mut self.failover_history;
+        let failover = history.record(from, &commit, target, published_at, &self.machine);
+        self.counts.commits += 1;
+        self.counts.held += failover.timeline.hold().unwrap_or_default();
+        self.failover_history.log(&self.name, failover);
+        let Commit { addr, dialled, epoch, run_id, .. } = commit;
+        self.master = Some(MasterSnapshot {
+            addr,
+            dialled,
+            generation,
+            epoch,
+            run_id,
+            since: published_at,
+            sessions: 0,
+            connects_fail: false,
+        });
+        self.publish(links);
+    }
+
+    /// Keeps the count of the target that was superseded, for the report of its node.
+    fn keep_failed_connects(&mut self, former: Option<&Target>) {
+        let watched: BTreeSet<&NodeAddr> = self.machine.nodes().map(|(addr, _)| addr).collect();
+        self.failed_connects.retain(|addr, _| watched.contains(addr));
+        let Some(master) = &self.master else { return };
+        let failed = former.map_or(0, Target::failed_connects);
+        if failed > 0 {
+            *self.failed_connects.entry(master.addr.clone()).or_default() += failed;
+        }
+    }
+
+    /// Traffic can reach a master again. The time before the first master does not count as an
+    /// outage.
+    fn end_outage(&mut self, now: Instant) {
+        self.held_since = None;
+        if let Some(since) = self.stopped_since.take().filter(|_| self.counts.commits > 0) {
+            self.counts.stopped += now.saturating_duration_since(since);
+        }
+    }
+
+    /// An order was answered, or an override ended. The sender of an order waits to see it in the
+    /// snapshot.
+    fn report_override(&mut self, news: OverrideNews, links: &Links) {
+        let (service, report) = (&self.name, &mut self.overrides);
+        match news {
+            OverrideNews::Answered(order, answer) => {
+                if let Some(it) = self.machine.override_in_force().filter(|_| answer.is_ok()) {
+                    let seconds = it.until.saturating_duration_since(clock::now()).as_secs();
+                    warn!(
+                        %service, master = %it.addr, seconds,
+                        "override in force: following this master by an operator's order, without \
+                         the sentinels"
+                    );
+                    report.logged_at = Some(clock::now());
+                }
+                if report.answers.len() >= MAX_ANSWERS {
+                    report.answers.pop_front();
+                }
+                report.answers.push_back((order, answer));
+            }
+            OverrideNews::Ended(master, end) => {
+                warn!(%service, %master, reason = end.label(), "override ended");
+                report.last_end = Some(end);
+            }
+        }
+        self.publish(links);
+    }
+
+    /// Repeats the log line while an override is in force.
+    fn remind_of_override(&mut self, now: Instant) {
+        let Some(it) = self.machine.override_in_force() else { return };
+        let due = |at: Instant| now.saturating_duration_since(at) >= REMIND_EVERY;
+        if self.overrides.logged_at.is_some_and(due) {
+            self.overrides.logged_at = Some(now);
+            let seconds = it.until.saturating_duration_since(now).as_secs();
+            warn!(
+                service = %self.name, master = %it.addr, seconds,
+                "override still in force: the sentinels do not decide the master"
+            );
+        }
+    }
+
+    /// Applies changed settings.
+    pub(crate) fn change(&mut self, settings: DiscoverySettings, links: &Links) {
+        self.probers.set(settings.probe_settings());
+        self.probers.set_access(settings.node_access());
+        if *self.machine.rules() != settings.rules {
+            self.absence_limit = absence_limit(&settings.rules);
+            self.step(MachineEvent::Rules(Box::new(settings.rules)), links);
+        }
+    }
+
+    /// Changes which replicas are eligible, and what readers get without one.
+    pub(crate) fn set_replica_rules(&mut self, rules: ReplicaRules, empty: EmptyPool) {
+        if let Some(publisher) = &mut self.replica_publisher {
+            publisher.set_rules(rules, empty);
+        }
+    }
+
+    /// Begins or ends to publish the replicas for readers.
+    pub(crate) fn set_replicas(&mut self, replicas: Option<Replicas>, links: &Links) {
+        self.replica_publisher = replicas.map(ReplicaPublisher::new);
+        self.update_replicas();
+        self.publish(links);
+    }
+
+    /// Begins or ends to publish the live sentinels.
+    pub(crate) fn set_sentinel_pool(&mut self, pool: Option<PoolWriter>, links: &Links) {
+        self.sentinel_pool = pool.map(SentinelPool::new);
+        self.update_sentinel_pool(links);
+    }
+
+    /// Forgets the sentinels that others list.
+    pub(crate) fn forget_learned(&mut self) {
+        self.learned_addresses = LearnedAddresses::default();
     }
 }

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use tls::{FaultKind, Version};
 
 use crate::discovery::alarms::AlarmRecord;
-use crate::discovery::service_runtime::overrides::OrderAnswer;
+use crate::discovery::service_runtime::OrderAnswer;
 use crate::link::rotation::CredentialStatus;
-use crate::replicas::snapshot::ReplicaPoolSnapshot;
+use crate::replicas::publisher::ReplicaPoolSnapshot;
 use crate::{
     Admission, Basis, Epoch, FailoverTimeline, Minority, MyId, NodeAddr, OverrideEnd, Pause, Probe,
 };

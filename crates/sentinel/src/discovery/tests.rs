@@ -5,6 +5,7 @@ use std::io;
 use target::TargetWriter;
 
 use super::*;
+use crate::discovery::config::DiscoveryConfig;
 use crate::link::login::Access;
 use crate::{Credentials, DiscoverySettings, NodeAddr};
 
@@ -33,13 +34,22 @@ fn secret(password: &str) -> Option<Credentials> {
     Some(Credentials::new(None, password))
 }
 
+fn set_up(
+    watches: Vec<DiscoveryConfig>,
+    resolver: &Resolver,
+) -> (Discovery, DiscoveryControl, Vec<DiscoveryHandle>) {
+    let (mut discovery, mut control) = Discovery::new(TIMEOUTS, &[], resolver);
+    let handles = watches.into_iter().map(|watch| control.add(watch).1).collect();
+    discovery.apply_changes(control.take());
+    (discovery, control, handles)
+}
+
 #[tokio::test]
 async fn keeps_links_of_services_that_change_credentials() {
     let resolver = Resolver::new(|_, _| Err(io::Error::other("NXDOMAIN")));
     let ((one, _reader), (two, _reader_of_two)) = (TargetWriter::new(), TargetWriter::new());
     let watches = vec![watch("one", 2, one), watch("two", 1, two)];
-    let (mut discovery, mut control, handles) =
-        Discovery::with_resolver(watches, TIMEOUTS, &[], &resolver);
+    let (mut discovery, mut control, handles) = set_up(watches, &resolver);
     // The first seed of each service leads to the same sentinel.
     let addr = |host: u8| vec![SocketAddr::from(([127, 0, 0, host], 1))];
     for (seed, host) in [(0, 1), (1, 2), (2, 1)] {
@@ -82,8 +92,7 @@ async fn applies_secret_and_services_of_a_reload_together() {
         ..watch(name, 1, writer())
     };
     let watches = vec![with("one", "old"), with("two", "old")];
-    let (mut discovery, mut control, _handles) =
-        Discovery::with_resolver(watches, TIMEOUTS, &[], &resolver);
+    let (mut discovery, mut control, _handles) = set_up(watches, &resolver);
     let addr = || vec![SocketAddr::from(([127, 0, 0, 1], 1))];
     discovery.handle_message(DriverMessage::Seed(0, addr()));
     discovery.handle_message(DriverMessage::Seed(1, addr()));
@@ -134,8 +143,7 @@ async fn dials_seeds_at_once_and_limits_learned_sentinels() {
     let resolver = Resolver::new(|_, _| Err(io::Error::other("NXDOMAIN")));
     let (target_writer, _route) = TargetWriter::new();
     let watch = watch("mymaster", 3, target_writer);
-    let (mut discovery, _control, _handles) =
-        Discovery::with_resolver(vec![watch], TIMEOUTS, &[], &resolver);
+    let (mut discovery, _control, _handles) = set_up(vec![watch], &resolver);
     let addr = |host: u8| vec![SocketAddr::from(([127, 0, 0, host], 1))];
     let is_due = |it: &Discovery| it.reconcile_at.is_some_and(|at| at <= Instant::now());
     for (number, host) in (0..3).zip(1..) {

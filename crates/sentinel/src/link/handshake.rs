@@ -2,8 +2,6 @@
 
 use std::net::SocketAddr;
 
-use bytes::BytesMut;
-
 use super::messages::{LinkError, LinkEvent};
 use super::sentinel_connection::SentinelConnection;
 use super::{LinkConfig, notice, subscription};
@@ -11,7 +9,8 @@ use crate::MyId;
 use crate::link::auth::{Credentials, Denied};
 use crate::link::connection::{Protocol, RespConnection};
 use crate::link::login::ServerLogin;
-use crate::link::poll::{PollOutcome, SENTINEL_AUTH, put_command};
+use crate::link::poll::{PollOutcome, SENTINEL_AUTH};
+use crate::link::reply::Reply;
 use crate::link::rotation::{CredentialsId, Presented};
 use crate::net::transport::Transport;
 
@@ -49,7 +48,7 @@ pub(super) async fn replace(
         let events = poll_once(&mut connection, config, subscribed).await?;
         Ok((connection, events))
     };
-    (newest.id, config.permit.clone().run(opening).await)
+    (newest.id, config.env.permit.clone().run(opening).await)
 }
 
 /// Polls once: what the established connection may do, this one must be allowed to do.
@@ -62,7 +61,7 @@ async fn poll_once(
         let (command, rule) = ("SUBSCRIBE", "+subscribe allchannels");
         return Err(LinkError::Denied(Denied::NotPermitted { command, rule }));
     }
-    let (mut events, timeout) = (Vec::new(), config.timeouts().command * 2);
+    let (mut events, timeout) = (Vec::new(), config.env.timeouts().command * 2);
     let polling = async {
         while connection.poll.is_some() {
             events.append(&mut connection.wait().await?);
@@ -86,7 +85,7 @@ async fn open_with(
     config: &LinkConfig,
     credentials: Option<&Credentials>,
 ) -> Result<SentinelConnection, LinkError> {
-    let timeouts = config.timeouts();
+    let timeouts = config.env.timeouts();
     let timeout = timeouts.connect + timeouts.command * 2;
     let opening = handshake(addr, transport, config, credentials);
     tokio::time::timeout(timeout, opening)
@@ -101,16 +100,14 @@ async fn handshake(
     config: &LinkConfig,
     credentials: Option<&Credentials>,
 ) -> Result<SentinelConnection, LinkError> {
-    let timeouts = config.timeouts();
+    let timeouts = config.env.timeouts();
     let mut queries =
         RespConnection::connect(addr, transport, timeouts.connect, timeouts.user).await?;
     hello(&mut queries, credentials).await?;
-    let mut commands = BytesMut::new();
-    put_command(&mut commands, &["CLIENT", "SETNAME", "pointsman"]);
-    put_command(&mut commands, &["SENTINEL", "MYID"]);
-    queries.send(&commands).await?;
-    queries.next().await?;
-    let answer = queries.next().await?;
+    let mut replies = Vec::new();
+    let name_and_id = [&["CLIENT", "SETNAME", "pointsman"][..], &["SENTINEL", "MYID"]];
+    queries.ask(&name_and_id, &mut replies).await?;
+    let answer = replies.last().unwrap_or(&Reply::Null);
     if let Some(line) = answer.error() {
         let denied = Denied::read(line, "SENTINEL MYID", "+sentinel|myid", SENTINEL_AUTH);
         return Err(denied.map_or(LinkError::NoIdentity, LinkError::Denied));

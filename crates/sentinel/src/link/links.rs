@@ -10,17 +10,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tls::{FaultKind, Version};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
+use tracing::{info, warn};
 
+use crate::clock;
+use crate::link::connection::Protocol;
 use crate::link::login::{Access, Login};
-use crate::link::messages::{DriverMessage, LinkId, Timeouts};
-use crate::link::poll_queue::PollQueue;
-use crate::link::renewal::RenewalPermit;
+use crate::link::messages::{LinkError, LinkId};
 use crate::link::rotation::CredentialStatus;
-use crate::link::{self, LinkConfig};
-use crate::net::own_addresses::OwnAddresses;
-use crate::net::resolve::Resolver;
+use crate::link::{self, Environment, LinkConfig};
 use crate::rate_limiter::RateLimiter;
 use crate::{MyId, NodeAddr};
 
@@ -81,7 +80,7 @@ pub(crate) struct Link {
     masters: watch::Sender<Vec<Arc<str>>>,
     logins: watch::Sender<Login>,
     expect: watch::Sender<Option<BTreeSet<MyId>>>,
-    polls: Arc<PollQueue>,
+    polls: Arc<watch::Sender<BTreeSet<Arc<str>>>>,
     _task: AbortOnDropHandle<()>,
 }
 
@@ -96,9 +95,109 @@ impl Link {
         self.expect.borrow().is_some()
     }
 
+    /// The connection is established. Returns the sentinel that answered here before, if it was
+    /// another one.
+    pub(crate) fn on_up(
+        &mut self,
+        id: MyId,
+        addr: SocketAddr,
+        protocol: Protocol,
+        events: bool,
+        tls: Option<Version>,
+    ) -> Option<MyId> {
+        let (sentinel, my_id) = (self.addr.clone(), id.clone());
+        let protocol = match protocol {
+            Protocol::Resp2 => "resp2",
+            Protocol::Resp3 => "resp3",
+        };
+        if self.up.is_none() || self.problem.is_some() {
+            self.log_limiter.log(clock::now(), move |suppressed| {
+                info!(
+                    %sentinel, id = my_id.short(), protocol, events, suppressed,
+                    tls = tls.map_or("off", Version::label),
+                    "sentinel connected"
+                );
+            });
+        }
+        let before = self.last_id.replace(id.clone()).filter(|before| *before != id);
+        self.up = Some((id, addr));
+        (self.events, self.tls) = (events, tls);
+        (self.problem, self.tls_fault) = (None, None);
+        before
+    }
+
+    /// The connection ended, or could not be made.
+    pub(crate) fn on_down(&mut self, error: &LinkError) {
+        let was_up = self.up.take().is_some();
+        self.tls = None;
+        self.record(was_up, describe(error), error);
+        self.poll_errors.clear();
+    }
+
+    /// New connections fail, while the present one works. What concerns credentials is reported by
+    /// their rotation.
+    pub(crate) fn on_unrenewed(&mut self, error: &LinkError) {
+        if matches!(error, LinkError::Denied(denied) if !denied.is_server_wide()) {
+            (self.problem, self.tls_fault) = (None, None);
+        } else {
+            let problem =
+                format!("new connections fail, one from before works: {}", describe(error));
+            self.record(false, problem, error);
+        }
+    }
+
+    fn record(&mut self, is_news: bool, problem: String, error: &LinkError) {
+        if is_news || self.problem.as_ref() != Some(&problem) {
+            self.warn(&problem);
+        }
+        self.problem = Some(problem);
+        self.tls_fault = match error {
+            LinkError::Tls(fault) => Some(fault.kind),
+            _ => None,
+        };
+    }
+
+    /// Logs, rate-limited, that this sentinel is unavailable.
+    pub(crate) fn warn(&mut self, problem: &str) {
+        let (sentinel, problem) = (self.addr.clone(), problem.to_owned());
+        self.log_limiter.log(clock::now(), move |suppressed| {
+            warn!(%sentinel, suppressed, %problem, "sentinel unavailable");
+        });
+    }
+
+    /// Records what is wrong with its answers about one service, and logs a change.
+    pub(crate) fn set_poll_error(&mut self, service: usize, trouble: Option<String>) {
+        if self.poll_errors.get(&service) == trouble.as_ref() {
+            return;
+        }
+        match trouble {
+            None => drop(self.poll_errors.remove(&service)),
+            Some(trouble) => {
+                self.warn(&trouble);
+                self.poll_errors.insert(service, trouble);
+            }
+        }
+    }
+
+    /// The problem of this link as far as this service is concerned, for operators.
+    pub(crate) fn problem_for(&self, service: usize) -> Option<String> {
+        let unsubscribed = (self.up.is_some() && !self.events).then(|| {
+            "its ACL does not allow SUBSCRIBE: switches are found by polling only".to_owned()
+        });
+        let withheld = |problem: String| {
+            let cure = "name it in sentinels, set nodes, or use sentinel_tls";
+            format!("{problem} (a listed sentinel gets no password from here: {cure})")
+        };
+        let problem = self.problem.clone();
+        let problem = if self.anonymous { problem.map(withheld) } else { problem };
+        problem.or_else(|| self.poll_errors.get(&service).cloned()).or(unsubscribed)
+    }
+
     /// Requests a poll about this master.
     pub(crate) fn ask(&self, master: &Arc<str>) {
-        self.polls.request(master);
+        self.polls.send_modify(|names| {
+            names.insert(Arc::clone(master));
+        });
     }
 }
 
@@ -109,51 +208,22 @@ pub(crate) struct Links {
     /// By the number in a [`LinkKey`].
     pub(crate) logins: BTreeMap<usize, Login>,
     next_login: usize,
-    permit: RenewalPermit,
     names: BTreeMap<usize, Arc<str>>,
     made: u64,
-    timeouts: watch::Sender<Timeouts>,
-    resolver: Resolver,
-    own: OwnAddresses,
-    out: mpsc::Sender<DriverMessage>,
+    pub(crate) env: Environment,
 }
 
 impl Links {
-    /// No links yet. `own` are our listeners, which no link may lead back to.
-    pub(crate) fn new(
-        timeouts: Timeouts,
-        own: &OwnAddresses,
-        resolver: &Resolver,
-        out: mpsc::Sender<DriverMessage>,
-    ) -> Self {
-        let (permit, timeouts) = (RenewalPermit::default(), watch::Sender::new(timeouts));
+    /// No links yet.
+    pub(crate) fn new(env: Environment) -> Self {
         Self {
             by_key: BTreeMap::new(),
             logins: BTreeMap::new(),
             next_login: 0,
-            permit,
             names: BTreeMap::new(),
             made: 0,
-            timeouts,
-            resolver: resolver.clone(),
-            own: own.clone(),
-            out,
+            env,
         }
-    }
-
-    /// Applies these timeouts to all links from now on.
-    pub(crate) fn set_timeouts(&mut self, timeouts: Timeouts) {
-        self.timeouts.send_if_modified(|known| std::mem::replace(known, timeouts) != timeouts);
-    }
-
-    /// The timeouts of all links.
-    pub(crate) fn timeouts(&self) -> watch::Receiver<Timeouts> {
-        self.timeouts.subscribe()
-    }
-
-    /// Lets one connection of the process be replaced at a time.
-    pub(crate) fn permit(&self) -> &RenewalPermit {
-        &self.permit
     }
 
     /// The credentials with this number.
@@ -161,7 +231,7 @@ impl Links {
         self.logins
             .get(&number)
             .cloned()
-            .unwrap_or_else(|| Login::new(Access::default(), self.resolver.host()))
+            .unwrap_or_else(|| Login::new(Access::default(), self.env.resolver.host()))
     }
 
     /// Forgets all other credentials: no service uses them any more.
@@ -220,7 +290,7 @@ impl Links {
     pub(crate) fn number(&mut self, access: Access<'_>) -> usize {
         let known = self.logins.iter().find(|(_, login)| login.is(access));
         let known = known.map(|(number, _)| *number);
-        known.unwrap_or_else(|| self.add_login(Login::new(access, self.resolver.host())))
+        known.unwrap_or_else(|| self.add_login(Login::new(access, self.env.resolver.host())))
     }
 
     fn add_login(&mut self, login: Login) -> usize {
@@ -255,7 +325,7 @@ impl Links {
                     link.services.clone_from(&request.services);
                     link.poll_errors.retain(|service, _| request.services.contains(service));
                     let names = names_of(&self.names, request);
-                    names.iter().for_each(|name| link.polls.request(name));
+                    names.iter().for_each(|name| link.ask(name));
                     link.masters.send_replace(names);
                 }
             } else if self.by_key.len() < MAX_LINKS {
@@ -268,29 +338,22 @@ impl Links {
     fn open(&mut self, key: &LinkKey, request: &LinkRequest) -> Link {
         self.made += 1;
         let id = LinkId(self.made);
-        let polls = Arc::<PollQueue>::default();
+        let polls = Arc::<watch::Sender<_>>::default();
         let (masters, watch) = watch::channel(names_of(&self.names, request));
         let (expect, expected) = watch::channel(request.expect.clone());
         let (logins, login) = watch::channel(self.login(key.1));
         let config = LinkConfig {
             id,
             sentinel: key.0.clone(),
-            permit: self.permit.clone(),
             expected_ids: expected,
             masters: watch,
             polls: Arc::clone(&polls),
-            timeouts: self.timeouts.subscribe(),
-            resolver: self.resolver.clone(),
-            own: self.own.clone(),
+            env: self.env.clone(),
         };
-        let task = AbortOnDropHandle::new(tokio::spawn(link::run(config, login, self.out.clone())));
-        let (addr, services) = (key.0.clone(), request.services.clone());
-        let (log_limiter, poll_errors) =
-            (RateLimiter::new(5, Duration::from_secs(10)), BTreeMap::new());
         Link {
             id,
-            addr,
-            services,
+            addr: key.0.clone(),
+            services: request.services.clone(),
             up: None,
             anonymous: key.1 == ANONYMOUS,
             last_id: None,
@@ -299,13 +362,13 @@ impl Links {
             connections: 0,
             problem: None,
             tls_fault: None,
-            poll_errors,
-            log_limiter,
+            poll_errors: BTreeMap::new(),
+            log_limiter: RateLimiter::new(5, Duration::from_secs(10)),
             masters,
             logins,
             expect,
             polls,
-            _task: task,
+            _task: AbortOnDropHandle::new(tokio::spawn(link::run(config, login))),
         }
     }
 
@@ -356,11 +419,6 @@ impl Links {
     /// The MYID of the sentinel that answers at this address.
     pub(crate) fn sentinel_at(&self, key: &LinkKey) -> Option<&MyId> {
         self.by_key.get(key).and_then(Link::id)
-    }
-
-    /// Whether a sentinel answers at this address.
-    pub(crate) fn is_up(&self, key: &LinkKey) -> bool {
-        self.by_key.get(key).is_some_and(|link| link.up.is_some())
     }
 }
 

@@ -23,7 +23,7 @@ struct SharedLogin {
 }
 
 /// What a set of servers is connected to with.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Access<'a> {
     pub(crate) credentials: Option<&'a Credentials>,
     pub(crate) tls: Option<&'a ClientTls>,
@@ -34,18 +34,6 @@ impl<'a> Access<'a> {
     /// In plain text.
     pub(crate) fn plain(credentials: Option<&'a Credentials>) -> Self {
         Self { credentials, tls: None }
-    }
-}
-
-impl Access<'_> {
-    /// Whether connections with one may be used for the other.
-    pub(crate) fn is_same(&self, other: &Self) -> bool {
-        let same_tls = match (self.tls, other.tls) {
-            (None, None) => true,
-            (Some(ours), Some(theirs)) => ours.is_same(theirs),
-            _ => false,
-        };
-        self.credentials == other.credentials && same_tls
     }
 }
 
@@ -163,22 +151,9 @@ impl ServerLogin {
         !denied.is_server_wide() && self.login.rotation().refuse(self.server, id, denied)
     }
 
-    /// Notices replaced credentials from now on.
-    pub(crate) fn changes(&self) -> LoginChanges {
-        LoginChanges(self.login.0.newest.subscribe())
-    }
-}
-
-/// Notices that credentials were replaced.
-#[derive(Debug)]
-pub(crate) struct LoginChanges(watch::Receiver<CredentialsId>);
-
-impl LoginChanges {
-    /// Waits until the credentials are replaced. Cancel-safe.
-    pub(crate) async fn next(&mut self) {
-        if self.0.changed().await.is_err() {
-            std::future::pending::<()>().await;
-        }
+    /// Notices replaced credentials from now on, as long as `self` exists.
+    pub(crate) fn changes(&self) -> watch::Receiver<CredentialsId> {
+        self.login.0.newest.subscribe()
     }
 }
 

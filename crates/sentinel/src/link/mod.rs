@@ -12,13 +12,11 @@ pub(crate) mod auth;
 pub(crate) mod backoff;
 pub(crate) mod connection;
 pub(crate) mod handshake;
-mod link_state;
 pub(crate) mod links;
 pub(crate) mod login;
 pub(crate) mod messages;
 pub(crate) mod notice;
 pub(crate) mod poll;
-pub(crate) mod poll_queue;
 pub(crate) mod renewal;
 pub(crate) mod reply;
 pub(crate) mod rotation;
@@ -30,94 +28,100 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use crate::link::backoff::Backoff;
-use crate::link::login::{Login, LoginChanges, ServerLogin};
+use crate::link::login::{Login, ServerLogin};
 use crate::link::messages::{DriverMessage, LinkError, LinkEvent, LinkId, Timeouts};
-use crate::link::poll_queue::PollQueue;
 use crate::link::renewal::{Renewal, RenewalPermit, RenewalStep};
 use crate::link::rotation::CredentialsId;
 use crate::link::sentinel_connection::SentinelConnection;
-use crate::net::own_addresses::OwnAddresses;
+use crate::net::loop_guard::OwnAddresses;
 use crate::net::resolve::{Lookup, Resolver};
 use crate::{MyId, NodeAddr};
+
+/// What all connections of a process share. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Environment {
+    /// For names.
+    pub(crate) resolver: Resolver,
+    /// Our own listeners, which must not be dialled.
+    pub(crate) own: OwnAddresses,
+    /// Lets one connection at a time be replaced after a change of credentials.
+    pub(crate) permit: RenewalPermit,
+    /// The timeouts of the links.
+    pub(crate) timeouts: Arc<ArcSwap<Timeouts>>,
+    /// Messages to discovery.
+    pub(crate) out: mpsc::Sender<DriverMessage>,
+}
+
+impl Environment {
+    pub(crate) fn timeouts(&self) -> Timeouts {
+        **self.timeouts.load()
+    }
+}
 
 /// Configuration of a link.
 #[derive(Debug)]
 pub(crate) struct LinkConfig {
     pub(crate) id: LinkId,
     pub(crate) sentinel: NodeAddr,
-    /// Lets one connection at a time be replaced after a change of credentials.
-    pub(crate) permit: RenewalPermit,
     /// Set for a sentinel that was learned from other sentinels: the link is used only if its MYID
     /// is one that they announced.
     pub(crate) expected_ids: watch::Receiver<Option<BTreeSet<MyId>>>,
     /// The masters to poll.
     pub(crate) masters: watch::Receiver<Vec<Arc<str>>>,
-    /// Requests for polls.
-    pub(crate) polls: Arc<PollQueue>,
-    pub(crate) timeouts: watch::Receiver<Timeouts>,
-    /// For names.
-    pub(crate) resolver: Resolver,
-    /// Our own listeners, which must not be dialled.
-    pub(crate) own: OwnAddresses,
-}
-
-impl LinkConfig {
-    fn timeouts(&self) -> Timeouts {
-        *self.timeouts.borrow()
-    }
+    /// Requested polls, by the master. Several services share a link, and each polls at its own
+    /// interval: with fifty services, the poll of one would otherwise cover all fifty.
+    pub(crate) polls: Arc<watch::Sender<BTreeSet<Arc<str>>>>,
+    pub(crate) env: Environment,
 }
 
 /// Runs until its owner drops it. `logins` has the credentials to use.
-pub(crate) async fn run(
-    config: LinkConfig,
-    mut logins: watch::Receiver<Login>,
-    out: mpsc::Sender<DriverMessage>,
-) {
-    let mut lookup = Lookup::new(&config.resolver, &config.sentinel.host, config.sentinel.port);
-    let login = logins.borrow_and_update().register(config.sentinel.clone());
-    let mut login = LinkLogin { changes: login.changes(), logins, server: login };
+pub(crate) async fn run(config: LinkConfig, mut logins: watch::Receiver<Login>) {
+    let LinkConfig { sentinel, env, .. } = &config;
+    let mut lookup = Lookup::new(&env.resolver, &sentinel.host, sentinel.port);
+    let server = logins.borrow_and_update().register(sentinel.clone());
+    let (changes, polls) = (server.changes(), config.polls.subscribe());
+    let mut inputs = LinkInputs { logins, server, changes, polls };
     let pauses = |timeouts: Timeouts| (timeouts.reconnect_min, timeouts.reconnect_max);
-    let mut bounds = pauses(config.timeouts());
+    let mut bounds = pauses(env.timeouts());
     let mut backoff = Backoff::new(bounds.0, bounds.1);
     loop {
         let began = Instant::now();
-        let error = match connection(&config, &mut login, &mut lookup, &out).await {
-            Ok(()) => return,
-            Err(error) => error,
-        };
-        let configured = pauses(config.timeouts());
+        let Err(error) = connection(&config, &mut inputs, &mut lookup).await else { return };
+        let configured = pauses(env.timeouts());
         if configured != bounds {
             bounds = configured;
             backoff = Backoff::new(bounds.0, bounds.1);
         } else if began.elapsed() > Duration::from_secs(5) {
             backoff.reset();
         }
-        if out.send(DriverMessage::Link(config.id, LinkEvent::Down(error))).await.is_err() {
+        if env.out.send(DriverMessage::Link(config.id, LinkEvent::Down(error))).await.is_err() {
             return;
         }
         tokio::select! {
             biased;
             () = tokio::time::sleep(backoff.pause()) => {}
             // The sentinel may have refused the credentials before.
-            () = login.changes.next() => backoff.reset(),
-            Ok(()) = login.logins.changed() => login.adopt(),
+            Ok(()) = inputs.changes.changed() => backoff.reset(),
+            Ok(()) = inputs.logins.changed() => inputs.adopt(),
         }
     }
 }
 
-/// The credentials of a link. Its services may be given others than those that they shared with
-/// other services so far.
-struct LinkLogin {
+/// What a link is told while it runs: its credentials, and which polls are requested. Its services
+/// may be given other credentials than those that they shared with other services so far.
+struct LinkInputs {
     logins: watch::Receiver<Login>,
     server: ServerLogin,
-    changes: LoginChanges,
+    changes: watch::Receiver<CredentialsId>,
+    polls: watch::Receiver<BTreeSet<Arc<str>>>,
 }
 
-impl LinkLogin {
+impl LinkInputs {
     /// The link belongs to other shared credentials.
     fn adopt(&mut self) {
         self.server = self.logins.borrow_and_update().register(self.server.addr().clone());
@@ -128,27 +132,30 @@ impl LinkLogin {
 /// Runs one connection. `Ok` only when the receiver of the events is gone.
 async fn connection(
     config: &LinkConfig,
-    login: &mut LinkLogin,
+    inputs: &mut LinkInputs,
     lookup: &mut Lookup,
-    out: &mpsc::Sender<DriverMessage>,
 ) -> Result<(), LinkError> {
-    let (mut connection, mut credentials, addr) = establish(config, &login.server, lookup).await?;
+    let (mut connection, mut credentials, addr) = establish(config, &inputs.server, lookup).await?;
+    let Environment { out, .. } = &config.env;
     if out.send(DriverMessage::Link(config.id, connection.up(addr))).await.is_err() {
         return Ok(());
     }
     let id = connection.id.clone();
-    let mut renewal = Renewal::new(!login.server.is_newest(credentials));
+    let mut renewal = Renewal::new(!inputs.server.is_newest(credentials));
     loop {
         let (deadline, retry_at) = (connection.deadline, connection.retry_at);
-        let timeout = config.timeouts().command * 2;
-        let LinkLogin { logins, server, changes } = &mut *login;
+        let timeout = config.env.timeouts().command * 2;
+        let LinkInputs { logins, server, changes, polls } = &mut *inputs;
         let events = tokio::select! {
             // Received data takes precedence over deadlines: after a stall of this process both may
             // be ready.
             biased;
             events = connection.wait() => events?,
-            () = config.polls.requested() => {
-                connection.queued.append(&mut config.polls.take());
+            Ok(()) = polls.changed() => {
+                config.polls.send_if_modified(|names| {
+                    connection.queued.append(names);
+                    false
+                });
                 Vec::new()
             }
             () = expiry(retry_at) => {
@@ -158,8 +165,8 @@ async fn connection(
             }
             () = expiry(deadline) => return Err(LinkError::Unresponsive(timeout)),
             Ok(()) = logins.changed() => {
-                login.adopt();
-                login.server.accept(credentials);
+                inputs.adopt();
+                inputs.server.accept(credentials);
                 renewal.begin_soon();
                 Vec::new()
             }
@@ -208,8 +215,8 @@ async fn establish(
     login: &ServerLogin,
     lookup: &mut Lookup,
 ) -> Result<(SentinelConnection, CredentialsId, SocketAddr), LinkError> {
-    let addr = lookup.address(config.timeouts().command).await?;
-    if config.own.contain(addr) {
+    let addr = lookup.address(config.env.timeouts().command).await?;
+    if config.env.own.contain(addr) {
         lookup.failed();
         return Err(LinkError::LeadsBack);
     }

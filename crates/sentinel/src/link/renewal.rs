@@ -13,11 +13,12 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Semaphore;
+use tokio::sync::{Mutex, watch};
 use tokio::time::Instant;
 
 use crate::link::backoff::Backoff;
-use crate::link::login::LoginChanges;
+use crate::link::expiry;
+use crate::link::rotation::CredentialsId;
 
 /// The first attempt begins within this time.
 const SPREAD: Duration = Duration::from_secs(1);
@@ -28,20 +29,13 @@ const RETRY_MAX: Duration = Duration::from_secs(60);
 const CHECK_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Lets one renewal of a process run at a time.
-#[derive(Debug, Clone)]
-pub(crate) struct RenewalPermit(Arc<Semaphore>);
-
-impl Default for RenewalPermit {
-    fn default() -> Self {
-        Self(Arc::new(Semaphore::new(1)))
-    }
-}
+#[derive(Debug, Clone, Default)]
+pub(crate) struct RenewalPermit(Arc<Mutex<()>>);
 
 impl RenewalPermit {
     /// Runs `attempt` when no other renewal does.
     pub(crate) async fn run<T>(self, attempt: impl Future<Output = T>) -> T {
-        // Never closed; without a permit an attempt is merely not alone.
-        let _permit = self.0.acquire().await.ok();
+        let _alone = self.0.lock().await;
         attempt.await
     }
 }
@@ -75,7 +69,7 @@ impl<'a, T> Renewal<'a, T> {
     /// Waits for the next step. Cancel-safe: an attempt in progress continues with the next call.
     pub(crate) async fn next(
         &mut self,
-        changes: &mut LoginChanges,
+        changes: &mut watch::Receiver<CredentialsId>,
         over_tls: bool,
     ) -> RenewalStep<T> {
         loop {
@@ -91,20 +85,14 @@ impl<'a, T> Renewal<'a, T> {
                     None => std::future::pending().await,
                 }
             };
-            let due = async {
-                match at {
-                    Some(at) => tokio::time::sleep_until(at).await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
                 biased;
-                () = changes.next() => self.begin_soon(),
+                Ok(()) = changes.changed() => self.begin_soon(),
                 outcome = ended => {
                     self.attempt = None;
                     return RenewalStep::Ended(outcome);
                 }
-                () = due => {
+                () = expiry(at) => {
                     self.at = None;
                     return RenewalStep::Due;
                 }
@@ -170,12 +158,12 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn runs_one_renewal_at_a_time() {
-        let (permit, busy) = (RenewalPermit::default(), Arc::new(Semaphore::new(1)));
+        let (permit, busy) = (RenewalPermit::default(), Arc::new(Mutex::new(())));
         let attempts: Vec<_> = (0..5)
             .map(|_| {
                 let (permit, busy) = (permit.clone(), Arc::clone(&busy));
                 tokio::spawn(permit.run(async move {
-                    let _alone = busy.try_acquire().expect("another renewal runs");
+                    let _alone = busy.try_lock().expect("another renewal runs");
                     tokio::time::sleep(Duration::from_secs(1)).await;
                 }))
             })

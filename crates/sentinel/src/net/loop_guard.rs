@@ -13,6 +13,29 @@
 //! systemd unit does), and would be outdated as soon as it was made.
 
 use std::net::{Ipv6Addr, SocketAddr, UdpSocket};
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+
+/// The addresses of our own listeners, which change with reloads. Cheap to clone; all clones share
+/// one list.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct OwnAddresses(Arc<ArcSwap<Vec<SocketAddr>>>);
+
+impl OwnAddresses {
+    pub(crate) fn new(addrs: &[SocketAddr]) -> Self {
+        Self(Arc::new(ArcSwap::from_pointee(addrs.to_vec())))
+    }
+
+    pub(crate) fn set(&self, addrs: Vec<SocketAddr>) {
+        self.0.store(Arc::new(addrs));
+    }
+
+    /// Whether a connection to `addr` would lead back to one of them.
+    pub(crate) fn contain(&self, addr: SocketAddr) -> bool {
+        leads_back(addr, &self.0.load())
+    }
+}
 
 /// Whether a connection to `addr` would lead back to one of our own listeners.
 #[must_use]

@@ -4,7 +4,6 @@
 pub(crate) mod allowlist;
 pub(crate) mod host;
 pub(crate) mod loop_guard;
-pub(crate) mod own_addresses;
 pub(crate) mod resolve;
 pub(crate) mod stream;
 pub(crate) mod transport;

@@ -60,11 +60,7 @@ impl Transport {
 
     /// Whether these are the settings.
     pub(crate) fn is(&self, tls: Option<&ClientTls>) -> bool {
-        match (&self.state().tls, tls) {
-            (None, None) => true,
-            (Some(ours), Some(theirs)) => ours.is_same(theirs),
-            _ => false,
-        }
+        self.state().tls.as_ref() == tls
     }
 
     /// Uses these settings for new connections.

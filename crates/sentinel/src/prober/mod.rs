@@ -25,19 +25,19 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use resp::ServerCommands;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::link::Environment;
 use crate::link::auth::Denied;
 use crate::link::backoff::Backoff;
 use crate::link::connection::{RespConnection, USER_TIMEOUT};
 use crate::link::login::{Login, ServerLogin};
 use crate::link::messages::{DriverMessage, ProbeEvent, ProbeProblem};
-use crate::link::renewal::{Renewal, RenewalPermit, RenewalStep};
+use crate::link::renewal::{Renewal, RenewalStep};
 use crate::link::rotation::{CredentialsId, Presented};
 use crate::net::allowlist::Allowlist;
-use crate::net::own_addresses::OwnAddresses;
-use crate::net::resolve::{Lookup, Resolver};
+use crate::net::resolve::Lookup;
 use crate::prober::probe_connection::{ProbeConnection, ProbeError, ProbeResult};
 use crate::{NodeAddr, NodeReport, PingReply, Probe, ProbeFailure, Role, Trust, Verify};
 
@@ -97,13 +97,8 @@ enum DialPause {
 #[derive(Debug)]
 pub(crate) struct ProberFactory {
     pub(crate) login: Login,
-    /// Lets one connection of the process be replaced at a time.
-    pub(crate) permit: RenewalPermit,
+    pub(crate) env: Environment,
     pub(crate) settings: ArcSwap<ProbeSettings>,
-    /// Our own listeners, which must not be dialled.
-    pub(crate) own: OwnAddresses,
-    /// Resolves host names.
-    pub(crate) resolver: Resolver,
     /// Where is stored what the master says of its commands.
     pub(crate) commands: ServerCommands,
 }
@@ -150,7 +145,6 @@ pub(crate) async fn run(
     node: NodeAddr,
     factory: Arc<ProberFactory>,
     trigger: Arc<ProbeTrigger>,
-    out: mpsc::Sender<DriverMessage>,
 ) {
     let dial = factory.settings.load().dial(&node).clone();
     let login = factory.login.register(node.clone());
@@ -158,7 +152,7 @@ pub(crate) async fn run(
     let triggered = Arc::clone(&trigger);
     let mut prober = NodeProber {
         node: node.clone(),
-        lookup: Lookup::new(&factory.resolver, &dial.host, dial.port),
+        lookup: Lookup::new(&factory.env.resolver, &dial.host, dial.port),
         factory,
         login,
         trigger,
@@ -204,7 +198,8 @@ pub(crate) async fn run(
             renewal.retry_later();
         }
         let Some(event) = event else { continue };
-        if out.send(DriverMessage::NodeProber(service, node.clone(), event)).await.is_err() {
+        let message = DriverMessage::NodeProber(service, node.clone(), event);
+        if shared.env.out.send(message).await.is_err() {
             return;
         }
     }
@@ -236,7 +231,7 @@ async fn replace(
             }),
         }
     };
-    (id, factory.permit.clone().run(attempt).await)
+    (id, factory.env.permit.clone().run(attempt).await)
 }
 
 struct NodeProber {
@@ -560,7 +555,7 @@ impl NodeProber {
         let Ok(dialled) = self.lookup.address(timeout).await else {
             return Err(unreachable);
         };
-        if self.factory.own.contain(dialled) {
+        if self.factory.env.own.contain(dialled) {
             self.lookup.failed();
             return Err(ProbeError::Failed(ProbeFailure::UnusableAddress));
         }

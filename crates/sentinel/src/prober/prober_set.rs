@@ -12,12 +12,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tls::{FaultKind, Version};
-use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::clock;
 use crate::link::login::{Access, Login};
-use crate::link::messages::{DriverMessage, ProbeProblem};
+use crate::link::messages::ProbeProblem;
 use crate::prober::server_commands::CommandsQuestion;
 use crate::prober::{self, ProbeSettings, ProbeTrigger, ProberFactory};
 use crate::rate_limiter::RateLimiter;
@@ -30,12 +29,37 @@ const DIAL_BURST: u32 = 16;
 /// Interval between further ones.
 const DIAL_INTERVAL: Duration = Duration::from_millis(125);
 
+/// What is known of the probes of one node.
+#[derive(Default)]
+pub(crate) struct ProbeStats {
+    /// Why the node refuses probes, or what is wrong with TLS.
+    problem: Option<ProbeProblem>,
+    /// The version of TLS of its last answer.
+    pub(crate) tls: Option<Version>,
+    /// The duration of its last answered probe.
+    pub(crate) answered_in: Option<Duration>,
+    /// How many probes failed.
+    pub(crate) failures: u64,
+}
+
+impl ProbeStats {
+    /// The kind of the problem, if it is one of TLS.
+    pub(crate) fn tls_fault(&self) -> Option<FaultKind> {
+        match &self.problem {
+            Some(ProbeProblem::Tls(fault)) => Some(fault.kind),
+            _ => None,
+        }
+    }
+
+    /// The problem, for operators.
+    pub(crate) fn problem(&self) -> Option<String> {
+        self.problem.as_ref().map(ToString::to_string)
+    }
+}
+
 struct ProberHandle {
     trigger: Arc<ProbeTrigger>,
-    problem: Option<ProbeProblem>,
-    tls: Option<Version>,
-    answered_in: Option<Duration>,
-    failures: u64,
+    stats: ProbeStats,
     _task: AbortOnDropHandle<()>,
 }
 
@@ -48,15 +72,10 @@ pub(crate) struct ProberSet {
     dial_limiter: RateLimiter,
     /// The question to the master about its commands.
     commands: Option<CommandsQuestion>,
-    out: mpsc::Sender<DriverMessage>,
 }
 
 impl ProberSet {
-    pub(crate) fn new(
-        service: usize,
-        factory: ProberFactory,
-        out: mpsc::Sender<DriverMessage>,
-    ) -> Self {
+    pub(crate) fn new(service: usize, factory: ProberFactory) -> Self {
         Self {
             service,
             settings: factory.settings.load_full(),
@@ -64,7 +83,6 @@ impl ProberSet {
             probers: BTreeMap::new(),
             dial_limiter: RateLimiter::new(DIAL_BURST, DIAL_INTERVAL),
             commands: None,
-            out,
         }
     }
 
@@ -127,14 +145,10 @@ impl ProberSet {
                 node.clone(),
                 Arc::clone(&self.factory),
                 Arc::clone(&trigger),
-                self.out.clone(),
             );
             let prober = ProberHandle {
                 trigger,
-                problem: None,
-                tls: None,
-                answered_in: None,
-                failures: 0,
+                stats: ProbeStats::default(),
                 _task: AbortOnDropHandle::new(tokio::spawn(run)),
             };
             self.probers.insert(node.clone(), prober);
@@ -157,40 +171,19 @@ impl ProberSet {
         problem: Option<ProbeProblem>,
         tls: Option<Version>,
     ) -> Option<ProbeProblem> {
-        let prober = self.probers.get_mut(node)?;
+        let stats = &mut self.probers.get_mut(node)?.stats;
         match probe.outcome {
-            Ok(_) => {
-                prober.answered_in = Some(clock::since(probe.asked_at));
-                prober.tls = tls;
-            }
-            Err(_) => prober.failures += 1,
+            Ok(_) => (stats.answered_in, stats.tls) = (Some(clock::since(probe.asked_at)), tls),
+            Err(_) => stats.failures += 1,
         }
-        let news = problem.clone().filter(|news| prober.problem.as_ref() != Some(news));
-        prober.problem = problem;
+        let news = problem.clone().filter(|news| stats.problem.as_ref() != Some(news));
+        stats.problem = problem;
         news
     }
 
-    /// The version of TLS of a node's last answer.
-    pub(crate) fn tls(&self, node: &NodeAddr) -> Option<Version> {
-        self.probers.get(node)?.tls
-    }
-
-    /// The kind of a node's problem, if it is one of TLS.
-    pub(crate) fn tls_fault(&self, node: &NodeAddr) -> Option<FaultKind> {
-        match &self.probers.get(node)?.problem {
-            Some(ProbeProblem::Tls(fault)) => Some(fault.kind),
-            _ => None,
-        }
-    }
-
-    /// Why a node refuses probes, or what is wrong with TLS, for operators.
-    pub(crate) fn problem(&self, node: &NodeAddr) -> Option<String> {
-        self.probers.get(node)?.problem.as_ref().map(ToString::to_string)
-    }
-
-    /// The duration of a node's last answered probe, and how many probes failed.
-    pub(crate) fn stats(&self, node: &NodeAddr) -> (Option<Duration>, u64) {
-        self.probers.get(node).map_or((None, 0), |prober| (prober.answered_in, prober.failures))
+    /// What is known of the probes of this node.
+    pub(crate) fn stats(&self, node: &NodeAddr) -> Option<&ProbeStats> {
+        Some(&self.probers.get(node)?.stats)
     }
 
     /// Whether this announced or mapped address may be dialled.

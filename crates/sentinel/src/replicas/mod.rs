@@ -3,4 +3,3 @@
 
 pub(crate) mod eligibility;
 pub(crate) mod publisher;
-pub(crate) mod snapshot;

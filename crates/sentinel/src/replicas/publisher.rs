@@ -12,10 +12,9 @@ use tracing::{debug, info, warn};
 
 use crate::rate_limiter::RateLimiter;
 use crate::replicas::eligibility::{
-    CurrentMaster, Eligibility, EligibilityInputs, PoolMember, PoolUpdate, ReplicaState,
+    CurrentMaster, Eligibility, EligibilityInputs, Lag, PoolMember, PoolUpdate, ReplicaState,
     RepointPause, listed,
 };
-use crate::replicas::snapshot::{ReplicaPoolSnapshot, ReplicaSnapshot};
 use crate::{
     Machine, MachineEvent, MachineState, NoMasterReason, NodeAddr, Notice, ReplicaRules, View,
 };
@@ -30,6 +29,36 @@ pub struct Replicas {
     pub rules: ReplicaRules,
     /// The writer of the pool.
     pub writer: PoolWriter,
+}
+
+/// The replicas for readers.
+#[derive(Debug, Clone)]
+pub struct ReplicaPoolSnapshot {
+    /// The number of replicas that serve readers; `None` until known.
+    pub eligible: Option<usize>,
+    /// The master serves readers while no replica is eligible.
+    pub master_serves_reads: bool,
+    /// Every replica that is listed, or was a moment ago.
+    pub replicas: Vec<ReplicaSnapshot>,
+    /// How often a replica was ejected.
+    pub ejections: u64,
+    /// How often an ejected replica was readmitted.
+    pub readmissions: u64,
+}
+
+/// One replica.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReplicaSnapshot {
+    /// The announced address.
+    pub addr: NodeAddr,
+    /// Whether it serves readers, and otherwise why not.
+    pub state: ReplicaState,
+    /// Its lag at its last answer.
+    pub lag: Lag,
+    /// Its current sessions.
+    pub sessions: usize,
+    /// Connections of sessions to it that failed, as long as it has been a target.
+    pub failed_connects: usize,
 }
 
 /// The replica publisher. See the module's header.

@@ -272,8 +272,9 @@ impl Driver {
         let (watches, routes): (Vec<DiscoveryConfig>, Vec<Arc<TargetReader>>) =
             watched.into_iter().unzip();
         let resolver = resolver.unwrap_or_default();
-        let (discovery, control, handles) =
-            Discovery::with_resolver(watches, timeouts, own, &resolver);
+        let (discovery, mut control) = Discovery::new(timeouts, own, &resolver);
+        let handles: Vec<_> = watches.into_iter().map(|watch| control.add(watch).1).collect();
+        control.apply();
         let (heartbeat, control) = (discovery.heartbeat(), Arc::new(Mutex::new(control)));
         let task = Arc::new(AbortOnDropHandle::new(tokio::spawn(discovery.run())));
         let driver = |(route, handle): (Arc<TargetReader>, DiscoveryHandle)| {

@@ -147,9 +147,10 @@ fn start(config: &ProxyConfig, host: &Arc<SimulatedHost>, pid: Pid, now: Micros)
     };
     let entered = runtime.enter();
     let resolver = Resolver::simulated(Arc::clone(host) as Arc<dyn sentinel::Host>);
-    let (discovery, control, mut handles) =
-        Discovery::with_resolver(vec![discovery], timeouts, &[], &resolver);
-    let handle = handles.remove(0);
+    let config = discovery;
+    let (discovery, mut control) = Discovery::new(timeouts, &[], &resolver);
+    let (_, handle) = control.add(config);
+    control.apply();
     let discovery = runtime.spawn(discovery.run());
     drop(entered);
     let observed = Observed::new(pid, now, reader, pool, &handle);

@@ -6,9 +6,11 @@ use super::ServiceRuntime;
 use crate::clock;
 use crate::discovery::sentinel_pool::LiveSentinel;
 use crate::discovery::snapshot::{
-    DiscoverySnapshot, MasterSnapshot, NodeSnapshot, SentinelSnapshot,
+    DiscoverySnapshot, MasterSnapshot, NodeSnapshot, OverrideSnapshot, OverridesSnapshot,
+    SentinelSnapshot,
 };
 use crate::link::links::Links;
+use crate::prober::prober_set::ProbeStats;
 use crate::replicas::publisher::ReplicaPublisher;
 use crate::{Admission, NodeAddr, Probe, Trust, View, VoteOutcome};
 
@@ -77,22 +79,37 @@ impl ServiceRuntime {
     }
 
     fn node(&self, addr: &NodeAddr, probe: Option<&Probe>) -> NodeSnapshot {
-        let (answered_in, failures) = self.probers.stats(addr);
+        let stats = self.probers.stats(addr);
         let lists = |view: &View| view.replicas.iter().any(|it| it.healthy && it.addr == *addr);
         let listed_healthy =
             self.machine.views().filter(|(_, member, view, _)| *member && lists(view)).count();
-        let (tls, problem) = (self.probers.tls(addr), self.probers.problem(addr));
         NodeSnapshot {
             addr: addr.clone(),
-            tls,
-            tls_fault: self.probers.tls_fault(addr),
+            tls: stats.and_then(|it| it.tls),
+            tls_fault: stats.and_then(ProbeStats::tls_fault),
             probe: probe.cloned(),
-            answered_in,
-            failures,
+            answered_in: stats.and_then(|it| it.answered_in),
+            failures: stats.map_or(0, |it| it.failures),
             failed_connects: self.failed_connects_to(addr),
-            problem,
+            problem: stats.and_then(ProbeStats::problem),
             listed_healthy,
             trusted: self.machine.trust(addr) != Trust::Stranger,
+        }
+    }
+
+    fn overrides_snapshot(&self) -> OverridesSnapshot {
+        let named = || self.machine.named_masters().into_iter().map(|(addr, _)| addr);
+        let in_force = self.machine.override_in_force().map(|it| OverrideSnapshot {
+            addr: it.addr.clone(),
+            since: it.since,
+            until: it.until,
+            contradicted_by: named().filter(|addr| **addr != it.addr).cloned().collect(),
+        });
+        OverridesSnapshot {
+            in_force,
+            answers: self.overrides.answers.iter().cloned().collect(),
+            last_end: self.overrides.last_end,
+            minority: self.machine.configured_minority_policy(),
         }
     }
 
@@ -158,7 +175,7 @@ impl ServiceRuntime {
             auth: self.probers.login().status(|_| true),
             sentinel_auth: links.credential_status(self.number),
             failovers: self.failover_history.failovers().to_vec(),
-            overrides: self.overrides.snapshot(&self.machine),
+            overrides: self.overrides_snapshot(),
             alarms: self.alarms.records(),
             counts: self.counts,
         }));
