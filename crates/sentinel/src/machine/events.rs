@@ -35,7 +35,7 @@ impl Machine {
             MachineEvent::Rules(rules) => self.set_rules(now, *rules),
             MachineEvent::Pause(pause) => self.hold.pause = Some(pause),
             MachineEvent::Resume => self.hold.pause = None,
-            MachineEvent::SentinelConnections(count) => self.pacing.set_connections(count),
+            MachineEvent::SentinelConnections(count) => self.pacing.connections = count,
             MachineEvent::Follow(order) => self.order_follow(now, order),
             MachineEvent::Unfollow => self.unfollow(),
             MachineEvent::Hint | MachineEvent::Stalled | MachineEvent::Tick => {}

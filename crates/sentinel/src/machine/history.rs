@@ -151,7 +151,7 @@ impl Machine {
     /// Whether a password may be sent to `node`, and when.
     #[must_use]
     pub fn trust(&self, node: &NodeAddr) -> Trust {
-        let ordered = self.orders.pending.as_ref().is_some_and(|it| it.addr() == node);
+        let ordered = self.orders.pending.as_ref().is_some_and(|it| it.order.addr == *node);
         if ordered || self.committed.as_ref().is_some_and(|it| it.addr == *node) {
             return Trust::Committed;
         }

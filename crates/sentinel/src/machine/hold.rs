@@ -1,4 +1,10 @@
 //! Suspicion and holds: raises suspicion, arms a hold at a sign of a promotion, and ends it.
+//!
+//! An operator's pause, which is also the first half of a planned switchover, is an additional reason
+//! to hold. It affects no safety rule, since holding is always safe. It carries its own end, so that
+//! an operator whose connection breaks does not leave traffic stopped. It also says whether a commit
+//! ends it: a switchover waits for exactly that, while maintenance of a server needs the gate closed
+//! whatever the sentinels do.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -7,7 +13,7 @@ use target::ReplyPolicy;
 
 use super::confirmed::Lacking;
 use super::state::{HoldCause, MachineState, NoMasterReason};
-use super::{Machine, MachineAction, Pause, Warning};
+use super::{Machine, MachineAction, Warning};
 use crate::{MyId, NodeAddr, View};
 
 /// The number of holds within [`HOLD_WINDOW`] that may end without a commit. After that, signs of a
@@ -15,6 +21,17 @@ use crate::{MyId, NodeAddr, View};
 /// together: they must not use up what the leader of a failover needs.
 const MAX_FAILED_HOLDS: usize = 3;
 const HOLD_WINDOW: Duration = Duration::from_secs(60);
+
+/// A command to keep the gate closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Pause {
+    /// When it was issued; traffic has been waiting since.
+    pub since: Instant,
+    /// When it ends by itself.
+    pub until: Instant,
+    /// Whether the next commit ends it too.
+    pub ends_with_commit: bool,
+}
 
 /// What keeps the gate closed, and how replies are treated meanwhile.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -167,5 +184,25 @@ impl Machine {
         if self.committed.as_ref().is_some_and(|committed| committed.published) {
             self.doubt_after_hold(now);
         }
+    }
+
+    /// The pause in force, if any.
+    #[must_use]
+    pub fn pause(&self) -> Option<&Pause> {
+        self.hold.pause.as_ref()
+    }
+
+    pub(super) fn expire_pause(&mut self, now: Instant) {
+        if self.hold.pause.is_some_and(|pause| now >= pause.until) {
+            self.hold.pause = None;
+        }
+    }
+
+    /// Called at a commit: returns whether the gate stays closed after it.
+    pub(super) fn pause_outlives_commit(&mut self) -> bool {
+        if self.hold.pause.is_some_and(|pause| pause.ends_with_commit) {
+            self.hold.pause = None;
+        }
+        self.hold.pause.is_some()
     }
 }

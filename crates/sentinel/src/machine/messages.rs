@@ -72,7 +72,7 @@ pub enum MachineEvent {
     Hint,
     /// These rules apply from now on.
     Rules(Box<MachineRules>),
-    /// An operator closes the gate; see `pause`.
+    /// An operator closes the gate; see [`Pause`].
     Pause(Pause),
     /// An operator ends the pause.
     Resume,

@@ -5,7 +5,7 @@
 //! minority too, because a failover may be in progress out of reach; and only a majority ends it,
 //! by its votes or by a commit.
 //!
-//! The policy may change at any time (`rules_change`). What the views say is recorded whatever the
+//! The policy may change at any time. What the views say is recorded whatever the
 //! policy is, so the new one takes effect at once, as if it had applied all along.
 
 use std::time::Instant;

@@ -42,18 +42,15 @@ mod evidence;
 pub(crate) mod failover_timeline;
 mod history;
 mod hold;
-mod inspect;
 mod messages;
 mod minority;
 mod names;
 mod nodes;
 mod override_order;
 mod pacing;
-mod pause;
 mod recognition;
 mod replies;
 pub(crate) mod rules;
-mod rules_change;
 mod state;
 mod vote_count;
 
@@ -62,7 +59,7 @@ mod property_tests;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::Instant;
 
@@ -75,6 +72,7 @@ pub use failover_timeline::FailoverTimeline;
 use history::History;
 pub use history::Trust;
 use hold::Hold;
+pub use hold::Pause;
 pub use messages::{Commit, MachineAction, MachineEvent, Warning};
 use minority::Reach;
 use nodes::{MAX_NODES, NodeTable};
@@ -83,11 +81,10 @@ pub use override_order::{
     FollowOrder, FollowRefusal, Followed, Override, OverrideEnd, OverrideNews,
 };
 use pacing::Pacing;
-pub use pause::Pause;
 pub use state::{Basis, HoldCause, MachineState, NoMasterReason};
 pub use vote_count::{Claim, VoteOutcome};
 
-use crate::{Epoch, Lineage, MachineRules, MyId, NodeAddr};
+use crate::{Epoch, Lineage, MachineRules, MyId, NodeAddr, Probe, View};
 
 /// The master that was published last.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -243,12 +240,12 @@ impl Machine {
             self.override_deadline(),
             self.succession.deadline().filter(later),
             self.nodes.next_due(),
-            Some(self.pacing.next_ask()),
+            Some(self.pacing.ask_at),
         ]
         .into_iter()
         .flatten()
         .min()
-        .unwrap_or(self.pacing.next_ask())
+        .unwrap_or(self.pacing.ask_at)
     }
 
     /// The current state.
@@ -347,8 +344,113 @@ impl Machine {
     /// be taken for newer than the end of the connection.
     fn named(&self) -> [Option<NodeAddr>; 3] {
         let by_state = self.state.candidate().cloned();
-        let ordered = self.orders.pending.as_ref().map(|it| it.addr().clone());
+        let ordered = self.orders.pending.as_ref().map(|it| it.order.addr.clone());
         let pending = self.pending.as_ref().filter(|pending| self.is_credible(&pending.addr));
         [by_state, ordered, pending.map(|pending| pending.addr.clone())]
+    }
+
+    /// Whether this sentinel belongs to the electorate.
+    #[must_use]
+    pub fn is_member(&self, id: &MyId) -> bool {
+        self.electorate.is_member(id)
+    }
+
+    /// Whether fewer sentinels are configured than a failover needs.
+    #[must_use]
+    pub fn depends_on_learned(&self) -> bool {
+        self.electorate.depends_on_learned()
+    }
+
+    /// Why and since when each member of the electorate votes.
+    pub fn members(&self) -> impl Iterator<Item = (&MyId, Admission, Instant)> {
+        self.electorate.members()
+    }
+
+    /// Whether more than a single sentinel's list supports this node: it is the current or the last
+    /// master, an operator ordered it, or the evidence for it is complete.
+    #[must_use]
+    pub fn is_corroborated(&self, node: &NodeAddr) -> bool {
+        let claimed = matches!(&self.state, MachineState::Committing { addr, .. } if addr == node);
+        let ordered = self.orders.pending.as_ref().is_some_and(|it| it.order.addr == *node);
+        claimed || ordered || self.committed.as_ref().is_some_and(|it| it.addr == *node)
+    }
+
+    /// Whether requests pass although no majority of the sentinels has answered lately, since
+    /// silence never removes a master.
+    #[must_use]
+    pub fn is_open_without_majority(&self) -> bool {
+        !self.hold.is_closed
+            && matches!(self.state, MachineState::Stable | MachineState::Suspect { .. })
+            && !self.electorate.majority_answers()
+    }
+
+    /// Each unexpired view: the sentinel, whether it votes, the view, and when it was received.
+    pub fn views(&self) -> impl Iterator<Item = (&MyId, bool, &View, Instant)> {
+        self.electorate
+            .all_views()
+            .map(|(id, member, received)| (id, member, &received.view, received.at))
+    }
+
+    /// The views that decide which replicas may serve readers: those of the configured sentinels,
+    /// or of all voters while no configured sentinel answers.
+    pub(crate) fn trusted_views(&self) -> Vec<&View> {
+        let members = || self.electorate.all_views().filter(|(_, member, _)| *member);
+        let configured = members().any(|(_, _, received)| received.configured);
+        members()
+            .filter(|(_, _, received)| received.configured || !configured)
+            .map(|(_, _, received)| &received.view)
+            .collect()
+    }
+
+    /// What the voting and the configured sentinels name. An operator has to know of differences.
+    pub fn named_masters(&self) -> BTreeSet<(&NodeAddr, Epoch)> {
+        let known = self
+            .electorate
+            .all_views()
+            .filter(|(_, member, received)| *member || received.configured);
+        let naming =
+            known.filter(|(_, member, received)| *member || !received.view.is_empty_state());
+        naming.map(|(_, _, received)| (&received.view.addr, received.view.epoch)).collect()
+    }
+
+    /// Each watched node with its last answer.
+    pub fn nodes(&self) -> impl Iterator<Item = (&NodeAddr, Option<&Probe>)> {
+        self.nodes.iter().map(|(addr, node)| (addr, node.last.as_ref()))
+    }
+
+    /// The first violated safety rule, if any; for tests and for an assertion of the driver in
+    /// debug builds.
+    #[must_use]
+    pub fn broken_invariant(&self) -> Option<&'static str> {
+        let votes = self.electorate.votes(None);
+        let distinct: BTreeSet<&MyId> = votes.iter().map(|vote| &vote.voter).collect();
+        if distinct.len() != votes.len() {
+            return Some("S6: a sentinel votes twice");
+        }
+        let committed = self.committed.as_ref()?;
+        let superseded = self.nodes.superseded.get(&committed.addr).copied();
+        if superseded.is_some_and(|epoch| epoch >= committed.epoch) && committed.published {
+            return Some("zombie guard: a superseded address is published");
+        }
+        None
+    }
+
+    /// The rules in force.
+    #[must_use]
+    pub fn rules(&self) -> &MachineRules {
+        &self.rules
+    }
+
+    /// Applies these rules from now on. A deadline that has begun to run keeps its time.
+    pub(super) fn set_rules(&mut self, now: Instant, rules: MachineRules) {
+        if rules.verify != self.rules.verify {
+            // Answers to other commands prove other things: a node that was only asked PING would
+            // look like one that does not know its role.
+            self.nodes.forget(now);
+        }
+        self.rules = rules;
+        // The next queries were scheduled with the old intervals, which may be much longer.
+        self.pacing.ask_now(now);
+        self.nodes.probe_soon(now);
     }
 }

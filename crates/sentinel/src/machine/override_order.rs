@@ -62,15 +62,11 @@ pub struct Override {
 /// An order whose node has not answered yet.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct PendingOrder {
-    order: FollowOrder,
+    pub(super) order: FollowOrder,
     since: Instant,
 }
 
 impl PendingOrder {
-    pub(super) fn addr(&self) -> &NodeAddr {
-        &self.order.addr
-    }
-
     fn expires_at(&self) -> Instant {
         self.since + ANSWER_WITHIN
     }

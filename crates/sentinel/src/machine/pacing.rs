@@ -41,10 +41,10 @@ pub(super) struct Pacing {
     /// The phase of this proxy.
     origin: Instant,
     /// The number of connections to a sentinel, each at most one proxy.
-    connections: u32,
+    pub(super) connections: u32,
     /// When the sentinels were last asked, and when they are asked next.
     asked_at: Option<Instant>,
-    ask_at: Instant,
+    pub(super) ask_at: Instant,
     /// Until when hints of the data plane are ignored, and for how long after the next one.
     hint_after: Instant,
     hint_pause: Duration,
@@ -52,25 +52,14 @@ pub(super) struct Pacing {
 
 impl Pacing {
     pub(super) fn new(now: Instant) -> Self {
-        let hint_pause = HINT_PAUSE_MIN;
         Self {
             origin: now,
             connections: 0,
             asked_at: None,
             ask_at: now,
             hint_after: now,
-            hint_pause,
+            hint_pause: HINT_PAUSE_MIN,
         }
-    }
-
-    /// A sentinel has this many connections.
-    pub(super) fn set_connections(&mut self, connections: u32) {
-        self.connections = connections;
-    }
-
-    /// When the sentinels are asked next.
-    pub(super) fn next_ask(&self) -> Instant {
-        self.ask_at
     }
 
     /// The sentinels are asked in this step.
@@ -177,7 +166,7 @@ mod tests {
     fn fleet(connections: u32) -> (Pacing, Instant, MachineRules) {
         let now = Instant::now();
         let mut pacing = Pacing::new(now);
-        pacing.set_connections(connections);
+        pacing.connections = connections;
         (pacing, now, MachineRules::default())
     }
 
@@ -217,7 +206,7 @@ mod tests {
         let mut in_tenth = [0_u32; 10];
         for number in 0..1000 {
             let mut pacing = Pacing::new(start + Duration::from_millis(7) * number);
-            pacing.set_connections(1000);
+            pacing.connections = 1000;
             let due = pacing.ask_after(event, &rules, false);
             assert!(due > event && due <= event + rules.poll, "{:?}", due - event);
             let tenth = (due - event - Duration::from_nanos(1)).as_millis() / 100;
