@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use sentinel::simulation::{read_events, read_poll, read_replies};
+use sentinel::simulation::{Reply, parse_notice, read_poll, read_replies};
 
 fuzz_target!(|data: &[u8]| {
     for is_resp3 in [false, true] {
@@ -11,6 +11,8 @@ fuzz_target!(|data: &[u8]| {
         for poll in replies.windows(5) {
             let _ = read_poll(poll, false);
         }
-        let _ = read_events(&replies);
+        for (channel, payload) in replies.iter().filter_map(Reply::message) {
+            let _ = parse_notice(channel, payload);
+        }
     }
 });

@@ -24,7 +24,7 @@ mod types;
 /// The codecs of the driver, for the simulator, which emulates sentinels and redis nodes, and for
 /// fuzzing.
 pub mod simulation {
-    pub use crate::link::connection::{read_events, read_replies};
+    pub use crate::link::connection::read_replies;
     pub use crate::link::notice::parse as parse_notice;
     pub use crate::link::poll::{PollOutcome, read_poll};
     pub use crate::link::reply::Reply;
@@ -53,8 +53,7 @@ pub use discovery::Discovery;
 pub use discovery::alarms::{Alarm, AlarmRecord};
 pub use discovery::changes::DiscoveryControl;
 pub use discovery::config::{DiscoveryConfig, DiscoverySettings};
-pub use discovery::handle::{CommandId, DiscoveryHandle, Heartbeat};
-pub use discovery::operations::OperationsSnapshot;
+pub use discovery::handle::{CommandId, DiscoveryHandle, Heartbeat, OperationsSnapshot};
 pub use discovery::snapshot::{
     DiscoveryCounts, DiscoverySnapshot, FailoverRecord, MasterSnapshot, NodeSnapshot,
     OverrideSnapshot, OverridesSnapshot, SentinelSnapshot,

@@ -71,16 +71,6 @@ impl RateLimiter {
     }
 }
 
-impl std::fmt::Debug for RateLimiter {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RateLimiter")
-            .field("available", &self.available)
-            .field("suppressed", &self.suppressed)
-            .field("delayed", &self.delayed.is_some())
-            .finish_non_exhaustive()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::{Arc, Mutex};

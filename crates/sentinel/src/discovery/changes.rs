@@ -63,12 +63,12 @@ pub(super) struct Changes {
 
 /// Changes the services of a running [`Discovery`].
 pub struct DiscoveryControl {
-    next: usize,
+    pub(super) next: usize,
     /// Changes that [`Self::apply`] sends.
-    collected: Changes,
-    changes: mpsc::UnboundedSender<Changes>,
-    env: Environment,
-    wake: Arc<Notify>,
+    pub(super) collected: Changes,
+    pub(super) changes: mpsc::UnboundedSender<Changes>,
+    pub(super) env: Environment,
+    pub(super) wake: Arc<Notify>,
 }
 
 impl fmt::Debug for DiscoveryControl {
@@ -78,14 +78,6 @@ impl fmt::Debug for DiscoveryControl {
 }
 
 impl DiscoveryControl {
-    pub(super) fn new(
-        changes: mpsc::UnboundedSender<Changes>,
-        env: Environment,
-        wake: Arc<Notify>,
-    ) -> Self {
-        Self { next: 0, collected: Changes::default(), changes, env, wake }
-    }
-
     /// Applies all changes that were made since the last call, in one iteration of discovery.
     pub fn apply(&mut self) {
         let changes = self.take();
@@ -119,7 +111,8 @@ impl DiscoveryControl {
         };
         let sentinels = config.sentinels.clone();
         let runtime = ServiceRuntime::new(number, config, prober_factory);
-        let handle = DiscoveryHandle::new(runtime.snapshot(), connections, Arc::clone(&self.wake));
+        let (snapshot, wake) = (Arc::clone(&runtime.snapshot), Arc::clone(&self.wake));
+        let handle = DiscoveryHandle::new(snapshot, connections, wake);
         let its = handle.clone();
         let begin = move |it: &mut Discovery| it.begin(runtime, its, &sentinels, &settings);
         self.collected.then.push(Box::new(begin));
@@ -178,10 +171,9 @@ impl Discovery {
         settings: &DiscoverySettings,
     ) {
         let (number, auth) = (runtime.number, self.links.number(settings.sentinel_access()));
-        self.links.set_name(number, Some(Arc::clone(&runtime.master_name)));
+        self.links.names.insert(number, Arc::clone(&runtime.master_name));
         handle.connection_settings().sentinel_auth.store(Arc::new(self.links.login(auth)));
-        self.services
-            .insert(number, ServiceEntry { runtime, handle, learns: settings.learn, auth });
+        self.services.insert(number, ServiceEntry { runtime, handle, auth });
         sentinels.iter().for_each(|sentinel| self.add_seed(number, auth, sentinel));
     }
 
@@ -199,13 +191,14 @@ impl Discovery {
         // Closes and opens the connections.
         self.reconcile(clock::now());
         let used: BTreeSet<usize> = self.services.values().map(|it| it.auth).collect();
-        self.links.retain_logins(&used);
+        // No service uses the other ones any more.
+        self.links.logins.retain(|number, _| used.contains(number));
     }
 
     fn end(&mut self, number: usize) {
         self.services.remove(&number);
         self.seeds.retain(|_, seed| seed.service != number);
-        self.links.set_name(number, None);
+        self.links.names.remove(&number);
     }
 
     fn change_sentinels(&mut self, number: usize, sentinels: Vec<NodeAddr>) {
@@ -239,10 +232,6 @@ impl Discovery {
         self.change_sentinel_auth(&changes);
         for (number, change) in changes {
             let Some(service) = self.services.get_mut(&number) else { continue };
-            service.learns = change.learn;
-            if !change.learn {
-                service.runtime.forget_learned();
-            }
             service.runtime.change(change, &self.links);
         }
     }

@@ -19,7 +19,6 @@ use crate::rate_limiter::RateLimiter;
 use crate::{Basis, Commit, Machine, MachineEvent, NodeAddr};
 
 /// The history; see the module documentation.
-#[derive(Debug)]
 pub(crate) struct FailoverHistory {
     majority_clock: MajorityClock,
     /// When the event that the machine processes now was read.

@@ -1,5 +1,5 @@
-//! The interface of discovery to the rest of the process: snapshots, hints, commands and the
-//! heartbeat.
+//! The interface of discovery to the rest of the process: snapshots, hints, commands, what commands
+//! have changed on the servers of a service, and the heartbeat.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,10 +9,20 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 use tokio::sync::Notify;
 
-use crate::discovery::operations::{Operations, OperationsSnapshot};
+use crate::clock;
 use crate::link::login::Login;
 use crate::net::resolve::Resolver;
-use crate::{DiscoverySnapshot, FollowOrder, MachineEvent, NodeAddr, Pause};
+use crate::{DiscoverySnapshot, FollowOrder, MachineEvent, NodeAddr, Pause, PriorityChange};
+
+/// Interval of checks while a process that stops waits.
+const CHECK_INTERVAL: Duration = Duration::from_millis(20);
+
+/// What commands of operators have changed on the servers of a service and not undone yet.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct OperationsSnapshot {
+    /// The nodes whose `replica-priority` is not what it was, or may not be.
+    pub changed_priorities: Vec<PriorityChange>,
+}
 
 /// Credentials and resolver for connections to the servers of a service that are made outside of
 /// discovery.
@@ -49,11 +59,7 @@ struct CommandQueue {
 }
 
 impl CommandQueue {
-    fn push(&mut self, event: MachineEvent) -> CommandId {
-        self.push_numbered(|_| event)
-    }
-
-    fn push_numbered(&mut self, event: impl FnOnce(u64) -> MachineEvent) -> CommandId {
+    fn push(&mut self, event: impl FnOnce(u64) -> MachineEvent) -> CommandId {
         self.last_id += 1;
         self.pending.push_back((CommandId(self.last_id), event(self.last_id)));
         CommandId(self.last_id)
@@ -75,7 +81,9 @@ pub struct DiscoveryHandle {
     hinted_by_reader: Arc<AtomicBool>,
     commands: Arc<Mutex<CommandQueue>>,
     switchover_active: Arc<AtomicBool>,
-    operations: Operations,
+    operations: Arc<Mutex<OperationsSnapshot>>,
+    stopping: Arc<AtomicBool>,
+    service_removed: Arc<AtomicBool>,
     connection_settings: Arc<ConnectionSettings>,
     wake: Arc<Notify>,
 }
@@ -86,15 +94,15 @@ impl DiscoveryHandle {
         connection_settings: ConnectionSettings,
         wake: Arc<Notify>,
     ) -> Self {
-        let (hinted, hinted_by_reader, switchover_active) =
-            (Arc::default(), Arc::default(), Arc::default());
         Self {
             snapshot,
-            hinted,
-            hinted_by_reader,
+            hinted: Arc::default(),
+            hinted_by_reader: Arc::default(),
             commands: Arc::default(),
-            switchover_active,
-            operations: Operations::default(),
+            switchover_active: Arc::default(),
+            operations: Arc::default(),
+            stopping: Arc::default(),
+            service_removed: Arc::default(),
             connection_settings: Arc::new(connection_settings),
             wake,
         }
@@ -106,30 +114,26 @@ impl DiscoveryHandle {
 
     /// Keeps the gate closed as `pause` says. The next snapshot shows it.
     pub fn pause(&self, pause: Pause) -> CommandId {
-        self.command(MachineEvent::Pause(pause))
+        self.command(|_| MachineEvent::Pause(pause))
     }
 
     /// Ends a pause, if there is one.
     pub fn resume(&self) -> CommandId {
-        self.command(MachineEvent::Resume)
+        self.command(|_| MachineEvent::Resume)
     }
 
     /// Orders to follow `addr` without the sentinels for at most `lasts`; `force` accepts a node
     /// with another history. A snapshot has the answer under the number of the command.
     pub fn follow(&self, addr: NodeAddr, lasts: Duration, force: bool) -> CommandId {
-        let command = self
-            .commands()
-            .push_numbered(|id| MachineEvent::Follow(FollowOrder { id, addr, lasts, force }));
-        self.wake.notify_one();
-        command
+        self.command(|id| MachineEvent::Follow(FollowOrder { id, addr, lasts, force }))
     }
 
     /// Ends an override, if there is one.
     pub fn unfollow(&self) -> CommandId {
-        self.command(MachineEvent::Unfollow)
+        self.command(|_| MachineEvent::Unfollow)
     }
 
-    fn command(&self, event: MachineEvent) -> CommandId {
+    fn command(&self, event: impl FnOnce(u64) -> MachineEvent) -> CommandId {
         let command = self.commands().push(event);
         self.wake.notify_one();
         command
@@ -176,31 +180,65 @@ impl DiscoveryHandle {
         self.switchover_active.store(false, Ordering::Release);
     }
 
-    pub(crate) fn operations(&self) -> &Operations {
-        &self.operations
+    fn operations(&self) -> MutexGuard<'_, OperationsSnapshot> {
+        self.operations.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What commands have changed on the servers and not undone yet.
     #[must_use]
     pub fn operations_snapshot(&self) -> OperationsSnapshot {
-        self.operations.snapshot()
+        self.operations().clone()
+    }
+
+    pub(crate) fn add_changed_priority(&self, change: PriorityChange) {
+        self.operations().changed_priorities.push(change);
+    }
+
+    pub(crate) fn remove_changed_priority(&self, change: &PriorityChange) {
+        self.operations().changed_priorities.retain(|it| it != change);
     }
 
     /// Called when the process stops: a switchover ends if no failover was ordered yet, and no
     /// new one begins.
     pub fn stop_operations(&self) {
-        self.operations.stop();
+        self.stopping.store(true, Ordering::Release);
     }
 
     /// The same when a reload removes the service, until it is configured again: its last session
     /// may end later.
     pub fn set_service_removed(&self, is_removed: bool) {
-        self.operations.set_service_removed(is_removed);
+        self.service_removed.store(is_removed, Ordering::Release);
+    }
+
+    /// Whether no operation may begin.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.is_process_stopping() || self.service_removed.load(Ordering::Acquire)
+    }
+
+    /// Whether the whole process stops.
+    pub(crate) fn is_process_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    /// Completes when the process stops or the service is removed.
+    pub(crate) async fn stopped(&self) {
+        while !self.is_stopping() {
+            tokio::time::sleep(CHECK_INTERVAL).await;
+        }
     }
 
     /// Waits until every change of a command is undone, at most for `limit`. Whether it is.
     pub async fn wait_operations_undone(&self, limit: Duration) -> bool {
-        self.operations.wait_undone(limit, || self.is_switching()).await
+        let since = clock::now();
+        loop {
+            if !self.is_switching() && *self.operations() == OperationsSnapshot::default() {
+                return true;
+            }
+            if clock::since(since) >= limit {
+                return false;
+            }
+            tokio::time::sleep(CHECK_INTERVAL).await;
+        }
     }
 
     /// The latest snapshot, at most a quarter of a second old.
@@ -271,8 +309,10 @@ mod tests {
     fn keeps_commands_until_executed_or_cancelled() {
         let mut commands = CommandQueue::default();
         let pause = Pause { since: Instant::now(), until: Instant::now(), ends_with_commit: false };
-        let (first, second) =
-            (commands.push(MachineEvent::Pause(pause)), commands.push(MachineEvent::Resume));
+        let (first, second) = (
+            commands.push(|_| MachineEvent::Pause(pause)),
+            commands.push(|_| MachineEvent::Resume),
+        );
         assert_ne!(first, second);
         // The newer command must not replace the older one, which would be answered without having
         // been executed.

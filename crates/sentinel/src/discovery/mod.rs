@@ -20,7 +20,6 @@ pub(crate) mod handle;
 pub(crate) mod learned_addresses;
 pub(crate) mod majority_clock;
 mod no_master;
-pub(crate) mod operations;
 pub(crate) mod seeds;
 pub(crate) mod sentinel_pool;
 pub(crate) mod service_runtime;
@@ -42,13 +41,11 @@ use crate::clock;
 use crate::discovery::changes::{Changes, DiscoveryControl};
 use crate::discovery::clock_watch::ClockWatch;
 use crate::discovery::handle::{DiscoveryHandle, Heartbeat};
-use crate::discovery::learned_addresses::usable;
 use crate::discovery::seeds::Seed;
 use crate::discovery::service_runtime::ServiceRuntime;
 use crate::link::Environment;
 use crate::link::links::{ANONYMOUS, LinkKey, LinkRequest, Links};
 use crate::link::messages::{DriverMessage, LinkEvent, LinkId, ProbeEvent, Timeouts};
-use crate::link::poll::{PollOutcome, poll_error};
 use crate::link::renewal::RenewalPermit;
 use crate::net::loop_guard::OwnAddresses;
 use crate::net::resolve::Resolver;
@@ -71,16 +68,10 @@ pub(crate) const RENEW_EVERY: Duration = Duration::from_millis(100);
 /// announces other ones each time must not make this process dial without end.
 const RECONCILE_EVERY: Duration = Duration::from_millis(250);
 
-/// The problem of a sentinel that has another one's identity.
-const DUPLICATE_ID: &str =
-    "another connection leads to a sentinel with this MYID, its vote is not counted twice";
-
 /// One service.
 struct ServiceEntry {
     runtime: ServiceRuntime,
     handle: DiscoveryHandle,
-    /// Whether sentinels that others list are dialled.
-    learns: bool,
     /// The number of its credentials for sentinels; see [`Links::login`].
     auth: usize,
 }
@@ -137,7 +128,8 @@ impl Discovery {
             changes: changes_received,
             clocks: ClockWatch::new(resolver.host()),
         };
-        (discovery, DiscoveryControl::new(changes, env, wake))
+        let collected = Changes::default();
+        (discovery, DiscoveryControl { next: 0, collected, changes, env, wake })
     }
 
     /// The heartbeat of the loop.
@@ -201,7 +193,7 @@ impl Discovery {
             if tokio::time::Instant::now() >= publish_at {
                 publish_at = tokio::time::Instant::now() + PUBLISH_EVERY;
                 self.links.flush_logs(now);
-                let voters = self.services.values().map(|it| it.runtime.voters()).sum();
+                let voters = self.services.values().map(|it| it.runtime.machine.quorum().0).sum();
                 if std::mem::replace(&mut self.voters, voters) != voters {
                     self.reconcile_soon();
                 }
@@ -256,21 +248,17 @@ impl Discovery {
         }
     }
 
-    /// A sentinel of these services reported its number of connections.
-    fn handle_connections(&mut self, services: &[usize]) {
-        for number in services {
-            let event = MachineEvent::SentinelConnections(self.links.connections(*number));
-            if let Some(service) = self.services.get_mut(number) {
-                service.runtime.step(event, &self.links);
-            }
-        }
-    }
-
     /// Hands the event to those of the services that have no other connection to this sentinel.
-    fn handle_unreached(&mut self, id: &MyId, services: &[usize], event: &MachineEvent) {
-        for number in services.iter().filter(|number| !self.links.is_reached(**number, id)) {
+    fn handle_unreached(
+        &mut self,
+        id: Option<MyId>,
+        services: &[usize],
+        event: impl Fn(MyId) -> MachineEvent,
+    ) {
+        let Some(id) = id else { return };
+        for number in services.iter().filter(|number| !self.links.is_reached(**number, &id)) {
             if let Some(service) = self.services.get_mut(number) {
-                service.runtime.step(event.clone(), &self.links);
+                service.runtime.step(event(id.clone()), &self.links);
             }
         }
     }
@@ -283,26 +271,23 @@ impl Discovery {
             LinkEvent::Up { id, addr, protocol, events, tls } => {
                 let displaced = link.on_up(id, addr, protocol, events, tls);
                 let services = link.services.clone();
-                if let Some(id) = displaced {
-                    let event = MachineEvent::Displaced { id: id.clone() };
-                    self.handle_unreached(&id, &services, &event);
-                }
+                self.handle_unreached(displaced, &services, |id| MachineEvent::Displaced { id });
                 self.reconcile_soon();
             }
             LinkEvent::Down(error) => {
-                let (lost, services) = (link.id().cloned(), link.services.clone());
-                link.on_down(&error);
-                if let Some(id) = lost {
-                    let event = MachineEvent::SentinelLost { id: id.clone() };
-                    self.handle_unreached(&id, &services, &event);
-                }
+                let (lost, services) = (link.on_down(&error), link.services.clone());
+                self.handle_unreached(lost, &services, |id| MachineEvent::SentinelLost { id });
                 self.reconcile_soon();
             }
             LinkEvent::Unrenewed(error) => link.on_unrenewed(&error),
             LinkEvent::Connections(count) => {
                 link.connections = count;
-                let services = link.services.clone();
-                self.handle_connections(&services);
+                for number in link.services.clone() {
+                    let event = MachineEvent::SentinelConnections(self.links.connections(number));
+                    if let Some(service) = self.services.get_mut(&number) {
+                        service.runtime.step(event, &self.links);
+                    }
+                }
             }
             LinkEvent::Notice { master, notice, received_at: heard_at } => {
                 self.handle_notice(id, master.as_deref(), &notice, heard_at);
@@ -313,11 +298,18 @@ impl Discovery {
                 link.ask(&master);
             }
             LinkEvent::Polled { master, asked_at, received_at: read_at, outcome: round } => {
-                let is_asked = |it: &ServiceEntry| it.runtime.master_name == master;
+                let asked_at = asked_at.into_std();
+                let mut is_news = false;
                 for number in link.services.clone() {
-                    if self.services.get(&number).is_some_and(is_asked) {
-                        self.handle_round(number, id, asked_at.into_std(), read_at, round.clone());
+                    if let Some(ServiceEntry { runtime, .. }) = self.services.get_mut(&number)
+                        && runtime.master_name == master
+                    {
+                        let (links, round) = (&mut self.links, round.clone());
+                        is_news |= runtime.handle_round(id, asked_at, read_at, round, links);
                     }
+                }
+                if is_news {
+                    self.reconcile_soon();
                 }
             }
         }
@@ -345,58 +337,6 @@ impl Discovery {
         }
     }
 
-    fn handle_round(
-        &mut self,
-        number: usize,
-        link: LinkId,
-        asked_at: Instant,
-        read_at: Instant,
-        round: PollOutcome,
-    ) {
-        let up = self.links.get_mut(link).and_then(|it| it.up.clone());
-        let Some((from, addr)) = up else { return };
-        let Some(entry) = self.services.get_mut(&number) else { return };
-        let (service, learns) = (&mut entry.runtime, entry.learns);
-        let round = usable(round, addr.ip(), service.address_map());
-        let may_vote = self.links.is_voting_link(number, link, &from);
-        let problem = if may_vote {
-            poll_error(&round, &service.master_name)
-        } else {
-            Some(DUPLICATE_ID.to_owned())
-        };
-        let mut configured = false;
-        if let Some(link) = self.links.get_mut(link) {
-            link.set_poll_error(number, problem);
-            configured = !link.is_learned();
-        }
-        // Before the vote counts: a listener may serve as soon as there is a master.
-        service.update_sentinel_pool(&self.links);
-        if !may_vote {
-            return;
-        }
-        match round {
-            PollOutcome::View { view, peers } => {
-                service.note_name(&from, true);
-                let event = MachineEvent::View { from: from.clone(), view, asked_at, configured };
-                service.handle_event(event, read_at, &self.links);
-                if learns && service.learn(from, configured, peers, &self.links) {
-                    self.reconcile_soon();
-                }
-            }
-            PollOutcome::UnknownName => {
-                service.note_name(&from, false);
-                if configured {
-                    service.step(MachineEvent::NameUnknown { from }, &self.links);
-                }
-                service.count(|counts| counts.unknown_names += 1);
-            }
-            // The link repeats a torn round by itself.
-            PollOutcome::Torn | PollOutcome::Malformed(_) | PollOutcome::Denied(_) => {
-                service.count(|counts| counts.bad_rounds += 1);
-            }
-        }
-    }
-
     /// A peer announced a change: updates the connections now, or as soon as the rate limit
     /// permits.
     fn reconcile_soon(&mut self) {
@@ -418,11 +358,11 @@ impl Discovery {
                 requests.entry((NodeAddr::from(addr), auth)).or_default().add_service(group);
             }
         }
-        for entry in self.services.values().filter(|it| it.learns) {
+        for entry in self.services.values().filter(|it| it.runtime.learns) {
             let (service, own_auth) = (&entry.runtime, entry.auth);
             let group = service.number;
-            let shares =
-                self.links.login(own_auth).transport().is_tls() || service.trusts_learned();
+            let shares = self.links.login(own_auth).transport().is_tls()
+                || service.machine.depends_on_learned();
             let learned_auth = if shares { own_auth } else { ANONYMOUS };
             for (id, addrs) in service.learned_sentinels(&self.links) {
                 // A sentinel that is reached needs no second connection. Until then, each of its

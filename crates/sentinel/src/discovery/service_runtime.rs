@@ -5,7 +5,6 @@
 //! decisions.
 
 mod publish;
-mod watch_sentinels;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -18,27 +17,31 @@ use tracing::{info, warn};
 
 use crate::clock;
 use crate::discovery::absence_limit::AbsenceLimit;
-use crate::discovery::alarms::Alarms;
+use crate::discovery::alarms::{Alarm, Alarms, Conditions};
 use crate::discovery::config::{DiscoveryConfig, DiscoverySettings};
 use crate::discovery::credential_log::CredentialLog;
 use crate::discovery::failover_history::FailoverHistory;
-use crate::discovery::learned_addresses::LearnedAddresses;
+use crate::discovery::learned_addresses::{LearnedAddresses, usable};
 use crate::discovery::no_master::NoMaster;
 use crate::discovery::sentinel_pool::SentinelPool;
 use crate::discovery::snapshot::{DiscoveryCounts, DiscoverySnapshot, MasterSnapshot};
 
 use crate::link::links::Links;
-use crate::link::messages::ProbeProblem;
-use crate::link::poll::Peer;
+use crate::link::messages::{LinkId, ProbeProblem};
+use crate::link::poll::{PollOutcome, poll_error};
+use crate::machine::Lacking;
 use crate::prober::ProberFactory;
 use crate::prober::prober_set::ProberSet;
 use crate::rate_limiter::RateLimiter;
 use crate::replicas::publisher::{ReplicaPublisher, Replicas};
-use crate::types::AddressMap;
 use crate::{
     Commit, FollowRefusal, Followed, Machine, MachineAction, MachineEvent, MachineRules, MyId,
-    NodeAddr, OverrideEnd, OverrideNews, Probe, ReplicaRules, Warning,
+    NodeAddr, OverrideEnd, OverrideNews, Probe, ProbeFailure, ReplicaRules, View, Warning,
 };
+
+/// The problem of a sentinel that has another one's identity.
+const DUPLICATE_ID: &str =
+    "another connection leads to a sentinel with this MYID, its vote is not counted twice";
 
 /// How often an override in force is logged.
 const REMIND_EVERY: Duration = Duration::from_secs(60);
@@ -69,7 +72,9 @@ pub(crate) struct ServiceRuntime {
     pub(crate) name: Arc<str>,
     /// Sentinel's name of the master.
     pub(crate) master_name: Arc<str>,
-    machine: Machine,
+    /// Whether sentinels that others list are dialled.
+    pub(super) learns: bool,
+    pub(super) machine: Machine,
     target_writer: TargetWriter,
     /// Publishes the replicas, if readers are configured.
     replica_publisher: Option<ReplicaPublisher>,
@@ -97,7 +102,7 @@ pub(crate) struct ServiceRuntime {
     /// Connected sentinels whose last answer was that they do not know the master's name.
     name_unknown_at: BTreeSet<MyId>,
     counts: DiscoveryCounts,
-    snapshot: Arc<ArcSwap<DiscoverySnapshot>>,
+    pub(super) snapshot: Arc<ArcSwap<DiscoverySnapshot>>,
 }
 
 impl ServiceRuntime {
@@ -120,6 +125,7 @@ impl ServiceRuntime {
             number,
             name,
             master_name,
+            learns: config.settings.learn,
             machine,
             target_writer,
             replica_publisher: config.replicas.map(ReplicaPublisher::new),
@@ -142,10 +148,6 @@ impl ServiceRuntime {
             counts: DiscoveryCounts::default(),
             snapshot: Arc::new(ArcSwap::from_pointee(first)),
         }
-    }
-
-    pub(crate) fn snapshot(&self) -> Arc<ArcSwap<DiscoverySnapshot>> {
-        Arc::clone(&self.snapshot)
     }
 
     pub(crate) fn next_deadline(&self) -> Instant {
@@ -271,18 +273,59 @@ impl ServiceRuntime {
         }
     }
 
-    /// Stores the peers that a sentinel, configured or not, lists now. Returns whether they
-    /// changed.
-    pub(crate) fn learn(
+    /// A sentinel answered a poll, on this link. Returns whether the addresses that it lists for
+    /// other sentinels, which are to be dialled, changed.
+    pub(super) fn handle_round(
         &mut self,
-        from: MyId,
-        configured: bool,
-        peers: Vec<Peer>,
-        links: &Links,
+        link: LinkId,
+        asked_at: Instant,
+        read_at: Instant,
+        round: PollOutcome,
+        links: &mut Links,
     ) -> bool {
-        let (map, number) = (self.probers.address_map(), self.number);
-        self.learned_addresses
-            .record(from, configured, peers, map, |id| links.is_reached(number, id))
+        let number = self.number;
+        let up = links.get_mut(link).and_then(|it| it.up.clone());
+        let Some((from, addr)) = up else { return false };
+        let round = usable(round, addr.ip(), &self.probers.settings.address_map);
+        let may_vote = links.is_voting_link(number, link, &from);
+        let problem = if may_vote {
+            poll_error(&round, &self.master_name)
+        } else {
+            Some(DUPLICATE_ID.to_owned())
+        };
+        let mut configured = false;
+        if let Some(link) = links.get_mut(link) {
+            link.set_poll_error(number, problem);
+            configured = !link.is_learned();
+        }
+        // Before the vote counts: a listener may serve as soon as there is a master.
+        self.update_sentinel_pool(links);
+        if !may_vote {
+            return false;
+        }
+        match round {
+            PollOutcome::View { view, peers } => {
+                self.name_unknown_at.remove(&from);
+                let event = MachineEvent::View { from: from.clone(), view, asked_at, configured };
+                self.handle_event(event, read_at, links);
+                let (learned, map) =
+                    (&mut self.learned_addresses, &self.probers.settings.address_map);
+                let is_reached = |id: &MyId| links.is_reached(number, id);
+                return self.learns && learned.record(from, configured, peers, map, is_reached);
+            }
+            PollOutcome::UnknownName => {
+                self.name_unknown_at.insert(from.clone());
+                if configured {
+                    self.step(MachineEvent::NameUnknown { from }, links);
+                }
+                self.counts.unknown_names += 1;
+            }
+            // The link repeats a torn round by itself.
+            PollOutcome::Torn | PollOutcome::Malformed(_) | PollOutcome::Denied(_) => {
+                self.counts.bad_rounds += 1;
+            }
+        }
+        false
     }
 
     /// The listed sentinels to dial, with their addresses: those that vote because enough of the
@@ -298,38 +341,18 @@ impl ServiceRuntime {
             }
         }
         learned.retain(|id, addrs| {
-            addrs.retain(|addr| self.probers.permits(addr));
+            addrs.retain(|addr| self.probers.settings.permits(addr));
             !addrs.is_empty() && self.machine.is_member(id)
         });
         learned
-    }
-
-    /// The number of sentinels that vote.
-    pub(crate) fn voters(&self) -> usize {
-        self.machine.quorum().0
-    }
-
-    /// Whether listed sentinels get the password in plain text: the configured ones alone are too
-    /// few for a failover, so their word has to do.
-    pub(crate) fn trusts_learned(&self) -> bool {
-        self.machine.depends_on_learned()
     }
 
     /// Announced addresses that `nodes` does not permit: of nodes, and of learned sentinels.
     fn outside_nodes(&self) -> BTreeSet<String> {
         let nodes = self.machine.nodes().map(|(addr, _)| addr);
         let sentinels = self.learned_addresses.candidates().into_values().flatten();
-        let outside = nodes.chain(sentinels).filter(|addr| !self.probers.permits(addr));
+        let outside = nodes.chain(sentinels).filter(|addr| !self.probers.settings.permits(addr));
         outside.map(ToString::to_string).collect()
-    }
-
-    /// Announced address to the address to dial.
-    pub(crate) fn address_map(&self) -> &AddressMap {
-        self.probers.address_map()
-    }
-
-    pub(crate) fn count(&mut self, what: impl FnOnce(&mut DiscoveryCounts)) {
-        what(&mut self.counts);
     }
 
     /// Logs a line with the name of the service, now or as soon as the limit allows.
@@ -546,8 +569,12 @@ impl ServiceRuntime {
 
     /// Applies changed settings.
     pub(crate) fn change(&mut self, settings: DiscoverySettings, links: &Links) {
+        self.learns = settings.learn;
+        if !self.learns {
+            self.forget_learned();
+        }
         self.probers.set(settings.probe_settings());
-        self.probers.set_access(settings.node_access());
+        self.probers.login().replace(settings.node_access());
         if *self.machine.rules() != settings.rules {
             self.absence_limit = absence_limit(&settings.rules);
             self.step(MachineEvent::Rules(Box::new(settings.rules)), links);
@@ -577,5 +604,115 @@ impl ServiceRuntime {
     /// Forgets the sentinels that others list.
     pub(crate) fn forget_learned(&mut self) {
         self.learned_addresses = LearnedAddresses::default();
+    }
+
+    /// Updates the alarms. The log says when one begins and when it ends.
+    fn update_alarms(&mut self, now: Instant, links: &Links) {
+        self.name_unknown_at.retain(|id| links.is_reached(self.number, id));
+        let conditions = Conditions::from([
+            (Alarm::NameUnknown, self.without_name(links)),
+            (Alarm::Unlisted, self.unlisted(links)),
+            (Alarm::Ghosts, self.ghosts(links)),
+            (Alarm::OutsideNodes, self.outside_nodes()),
+            (Alarm::FollowedByReplica, self.own_listeners()),
+            (Alarm::LacksConfirmed, self.lacking()),
+        ]);
+        for record in self.alarms.update(now, &conditions) {
+            let (alarm, sentinels) = (record.alarm, record.sentinels.join(", "));
+            self.log(move |service, suppressed| match record.ended_at {
+                None => warn!(
+                    %service, suppressed, alarm = alarm.label(), %sentinels,
+                    "{}", alarm.message()
+                ),
+                Some(at) => {
+                    let lasted_s = at.saturating_duration_since(record.since).as_secs();
+                    info!(
+                        %service, suppressed, alarm = alarm.label(), %sentinels, lasted_s,
+                        "alarm ended"
+                    );
+                }
+            });
+        }
+    }
+
+    /// Listed nodes that are listeners of this process.
+    fn own_listeners(&self) -> BTreeSet<String> {
+        let leads_back = |probe: &&Probe| probe.outcome == Err(ProbeFailure::UnusableAddress);
+        let nodes = self.machine.nodes();
+        let own = nodes.filter(|(_, probe)| probe.as_ref().is_some_and(leads_back));
+        own.map(|(addr, _)| addr.to_string()).collect()
+    }
+
+    /// The promoted node that lacks confirmed writes.
+    fn lacking(&self) -> BTreeSet<String> {
+        let text = |it: &Lacking| format!("{} (at least {} bytes)", it.node, it.bytes);
+        self.machine.lacking().map(text).into_iter().collect()
+    }
+
+    /// The sentinels that do not know the name, if those that do are no majority.
+    fn without_name(&self, links: &Links) -> BTreeSet<String> {
+        let knowing = self.machine.views().filter(|(_, member, ..)| *member).count();
+        let all = self.expected.max(self.machine.quorum().0);
+        if knowing > all / 2 {
+            return BTreeSet::new();
+        }
+        let unknown = self.name_unknown_at.iter();
+        let links = unknown.filter_map(|id| links.voting_link(self.number, id));
+        links.map(|link| link.addr.to_string()).collect()
+    }
+
+    /// Configured sentinels that answer and that no other one lists. One that has no vote, since it
+    /// does not know the others either, is reported as such. A single sentinel has no others.
+    fn unlisted(&self, links: &Links) -> BTreeSet<String> {
+        let views: Vec<(&MyId, bool, &View)> =
+            self.machine.views().map(|(id, member, view, _)| (id, member, view)).collect();
+        if views.len() < 2 {
+            return BTreeSet::new();
+        }
+        let listed: BTreeSet<&MyId> = views
+            .iter()
+            .flat_map(|(lister, _, view)| {
+                view.peers.iter().map(|(id, _)| id).filter(move |id| id != lister)
+            })
+            .collect();
+        views
+            .into_iter()
+            .filter(|(id, member, view)| !listed.contains(id) && (*member || view.is_empty_state()))
+            .filter_map(|(id, ..)| links.voting_link(self.number, id))
+            .filter(|link| !link.is_learned())
+            .map(|link| link.addr.to_string())
+            .collect()
+    }
+
+    /// Listed sentinels that every lister finds down and that do not answer here. One at a
+    /// configured address is expected back and is reported as a sentinel that is down.
+    fn ghosts(&self, links: &Links) -> BTreeSet<String> {
+        let views = || self.machine.views().filter(|(_, member, view, _)| *member && !view.tilt);
+        let (mut down, mut up) = (BTreeSet::new(), BTreeSet::new());
+        for (id, is_up) in views().flat_map(|(_, _, view, _)| &view.peers) {
+            if *is_up {
+                up.insert(id)
+            } else {
+                down.insert(id)
+            };
+        }
+        let configured: BTreeSet<_> = links
+            .for_service(self.number)
+            .filter(|link| !link.is_learned() && link.up.is_none())
+            .map(|link| &link.addr)
+            .collect();
+        let addresses = self.learned_addresses.candidates();
+        let ghosts = down.difference(&up).filter(|id| !links.is_reached(self.number, id));
+        ghosts
+            .filter_map(|id| {
+                let addrs = addresses.get(*id);
+                let is_expected = |addr| configured.contains(addr);
+                if addrs.is_some_and(|addrs| addrs.iter().any(|addr| is_expected(*addr))) {
+                    return None;
+                }
+                let addr = addrs.and_then(|addrs| addrs.first()).map(ToString::to_string);
+                Some(addr.unwrap_or_else(|| id.short().to_owned()))
+            })
+            .collect()
     }
 }

@@ -99,8 +99,8 @@ pub struct RespConnection {
     frames: resp::Frames,
     /// Bytes of `input` that `frames` has scanned.
     scanned: usize,
-    /// When the last bytes were read.
-    read_at: Instant,
+    /// When the last bytes were read, and so the end of the most recently returned reply.
+    pub(crate) read_at: Instant,
     /// The version that was negotiated; RESP2 before that.
     pub protocol: Protocol,
 }
@@ -210,11 +210,6 @@ impl RespConnection {
         self.next().await
     }
 
-    /// When the end of the most recently returned reply was read from the socket.
-    pub(crate) fn read_at(&self) -> Instant {
-        self.read_at
-    }
-
     /// What was negotiated; `None` without TLS.
     pub(crate) fn tls(&self) -> Option<TlsFacts> {
         self.stream.tls()
@@ -270,22 +265,6 @@ pub fn read_replies(mut bytes: &[u8], is_resp3: bool) -> Vec<Reply> {
         bytes = rest;
     }
     replies
-}
-
-/// The number of events among these replies, each of which was parsed.
-#[must_use]
-pub fn read_events(replies: &[Reply]) -> usize {
-    let is_event = |reply: &&Reply| match reply {
-        Reply::Push(items) | Reply::List(items) => match items.as_slice() {
-            [_, channel, payload] => channel
-                .text()
-                .zip(payload.text())
-                .is_some_and(|(channel, payload)| super::notice::parse(channel, payload).is_some()),
-            _ => false,
-        },
-        _ => false,
-    };
-    replies.iter().filter(is_event).count()
 }
 
 /// Decodes one complete frame.
@@ -380,7 +359,12 @@ mod tests {
                         let read = crate::link::poll::read_poll(poll, false);
                         views += usize::from(matches!(read, PollOutcome::View { .. }));
                     }
-                    events += read_events(&replies);
+                    let messages = replies.iter().filter_map(Reply::message);
+                    events += messages
+                        .filter(|(channel, text)| {
+                            crate::link::notice::parse(channel, text).is_some()
+                        })
+                        .count();
                 }
             }
         }

@@ -52,7 +52,6 @@ impl LinkRequest {
 }
 
 /// A link's handle and its state.
-#[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) id: LinkId,
     /// The address to dial.
@@ -126,12 +125,13 @@ impl Link {
         before
     }
 
-    /// The connection ended, or could not be made.
-    pub(crate) fn on_down(&mut self, error: &LinkError) {
-        let was_up = self.up.take().is_some();
+    /// The connection ended, or could not be made. Returns the sentinel that answered.
+    pub(crate) fn on_down(&mut self, error: &LinkError) -> Option<MyId> {
+        let lost = self.up.take().map(|(id, _)| id);
         self.tls = None;
-        self.record(was_up, describe(error), error);
+        self.record(lost.is_some(), describe(error), error);
         self.poll_errors.clear();
+        lost
     }
 
     /// New connections fail, while the present one works. What concerns credentials is reported by
@@ -202,13 +202,13 @@ impl Link {
 }
 
 /// The set of links.
-#[derive(Debug)]
 pub(crate) struct Links {
     by_key: BTreeMap<LinkKey, Link>,
     /// By the number in a [`LinkKey`].
     pub(crate) logins: BTreeMap<usize, Login>,
     next_login: usize,
-    names: BTreeMap<usize, Arc<str>>,
+    /// Sentinel's name of each service's master.
+    pub(crate) names: BTreeMap<usize, Arc<str>>,
     made: u64,
     pub(crate) env: Environment,
 }
@@ -232,11 +232,6 @@ impl Links {
             .get(&number)
             .cloned()
             .unwrap_or_else(|| Login::new(Access::default(), self.env.resolver.host()))
-    }
-
-    /// Forgets all other credentials: no service uses them any more.
-    pub(crate) fn retain_logins(&mut self, used: &BTreeSet<usize>) {
-        self.logins.retain(|number, _| used.contains(number));
     }
 
     /// The state of the credentials for the sentinels of this service.
@@ -276,14 +271,6 @@ impl Links {
             }
         }
         branch
-    }
-
-    /// Sets or removes the name of a service.
-    pub(crate) fn set_name(&mut self, service: usize, name: Option<Arc<str>>) {
-        match name {
-            Some(name) => drop(self.names.insert(service, name)),
-            None => drop(self.names.remove(&service)),
-        }
     }
 
     /// The number that identifies these credentials in a [`LinkKey`].

@@ -107,16 +107,11 @@ impl Login {
 #[derive(Debug)]
 pub(crate) struct ServerLogin {
     login: Login,
-    addr: NodeAddr,
+    pub(crate) addr: NodeAddr,
     server: ServerId,
 }
 
 impl ServerLogin {
-    /// The address of the server.
-    pub(crate) fn addr(&self) -> &NodeAddr {
-        &self.addr
-    }
-
     /// How to connect to the server.
     pub(crate) fn transport(&self) -> &Transport {
         self.login.transport()

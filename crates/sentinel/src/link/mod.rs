@@ -124,7 +124,7 @@ struct LinkInputs {
 impl LinkInputs {
     /// The link belongs to other shared credentials.
     fn adopt(&mut self) {
-        self.server = self.logins.borrow_and_update().register(self.server.addr().clone());
+        self.server = self.logins.borrow_and_update().register(self.server.addr.clone());
         self.changes = self.server.changes();
     }
 }

@@ -45,6 +45,18 @@ impl Reply {
         }
     }
 
+    /// The channel and the payload, if this is a published message.
+    #[must_use]
+    pub fn message(&self) -> Option<(&str, &str)> {
+        let (Self::List(items) | Self::Push(items)) = self else { return None };
+        match items.as_slice() {
+            [kind, channel, payload] if kind.text() == Some("message") => {
+                Some((channel.text()?, payload.text()?))
+            }
+            _ => None,
+        }
+    }
+
     /// A number, including one sent as text.
     pub(crate) fn number(&self) -> Option<i64> {
         match self {

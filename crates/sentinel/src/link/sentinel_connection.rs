@@ -143,11 +143,11 @@ impl SentinelConnection {
             },
         };
         let from = self.events.as_ref().filter(|_| second).unwrap_or(&self.queries);
-        let received_at = from.read_at();
+        let received_at = from.read_at;
         match reply {
-            Reply::Push(items) => Ok(read_event(&items, received_at).into_iter().collect()),
-            Reply::List(items) if second && is_message(&items) => {
-                Ok(read_event(&items, received_at).into_iter().collect())
+            Reply::Push(_) => Ok(read_event(&reply, received_at).into_iter().collect()),
+            Reply::List(ref items) if second && is_message(items) => {
+                Ok(read_event(&reply, received_at).into_iter().collect())
             }
             answer => {
                 match &mut self.poll {
@@ -214,12 +214,8 @@ fn is_message(items: &[Reply]) -> bool {
     matches!(items.first().and_then(Reply::text), Some("message" | "subscribe" | "unsubscribe"))
 }
 
-fn read_event(items: &[Reply], received_at: std::time::Instant) -> Option<LinkEvent> {
-    match items {
-        [kind, channel, payload] if kind.text() == Some("message") => {
-            let (master, notice) = notice::parse(channel.text()?, payload.text()?)?;
-            Some(LinkEvent::Notice { master: master.map(Box::from), notice, received_at })
-        }
-        _ => None,
-    }
+fn read_event(message: &Reply, received_at: std::time::Instant) -> Option<LinkEvent> {
+    let (channel, payload) = message.message()?;
+    let (master, notice) = notice::parse(channel, payload)?;
+    Some(LinkEvent::Notice { master: master.map(Box::from), notice, received_at })
 }

@@ -305,7 +305,7 @@ impl NodeProber {
     fn renewable(&self) -> Option<(SocketAddr, Presented)> {
         let is_due = self.login.is_over_tls() || self.is_outdated();
         let connection = self.replaceable().filter(|_| is_due)?;
-        Some((connection.dialled(), self.login.newest()))
+        Some((connection.dialled, self.login.newest()))
     }
 
     /// Uses the replacement if the node answered on it. `None` if the present connection stays.
@@ -333,55 +333,51 @@ impl NodeProber {
     }
 
     fn finish(&mut self, asked_at: Instant, outcome: ProbeResult) -> ProbeEvent {
-        let mut tls = None;
-        let (outcome, problem) = match outcome {
+        let (tls, problem) = match &outcome {
             Ok(report) => {
                 self.refused.reset();
                 self.rejection.reset();
                 self.failed.reset();
-                tls = self.connection.as_ref().and_then(ProbeConnection::tls);
+                let tls = self.connection.as_ref().and_then(ProbeConnection::tls);
                 let refusal = report.ping.refusal().map(ProbeProblem::Refuses);
                 let no_role = report.role == Role::Unknown
                     && report.ping.is_ready()
                     && self.factory.verify() == Verify::Role;
                 let problem = refusal.or_else(|| no_role.then_some(ProbeProblem::NoRole));
-                (Ok(report), problem.or_else(|| self.unrenewed.clone()))
+                (tls, problem.or_else(|| self.unrenewed.clone()))
             }
-            Err(ProbeError::Failed(ProbeFailure::Unresponsive)) => {
-                (Err(ProbeFailure::Unresponsive), None)
-            }
-            Err(ProbeError::Failed(ProbeFailure::Busy)) => {
-                let refusal = PingReply::Busy.refusal().map(ProbeProblem::Refuses);
-                (Err(ProbeFailure::Busy), refusal)
-            }
-            Err(
-                error @ (ProbeError::Failed(_) | ProbeError::DialTimedOut | ProbeError::Tls(_)),
-            ) => {
-                self.pause = Some(DialPause::Failed(Instant::now() + self.failed.pause()));
-                match error {
-                    ProbeError::Failed(failure) => (Err(failure), None),
-                    ProbeError::Tls(fault) => {
-                        (Err(ProbeFailure::Unreachable), Some(ProbeProblem::Tls(fault)))
-                    }
-                    _ => (Err(ProbeFailure::Unreachable), None),
-                }
-            }
-            Err(ProbeError::Denied(denied)) if denied.is_server_wide() => {
-                self.pause = Some(DialPause::Refused(Instant::now() + self.rejection.pause()));
-                (Err(ProbeFailure::ConnectionRejected), Some(denied.into()))
-            }
-            Err(ProbeError::Denied(denied)) => {
-                // A server that counts failed attempts must not see one every few milliseconds.
-                if !matches!(denied, Denied::NotPermitted { .. } | Denied::PasswordWithheld) {
-                    self.pause = Some(DialPause::Refused(Instant::now() + self.refused.pause()));
-                }
-                (Err(ProbeFailure::Denied), Some(denied.into()))
-            }
+            Err(error) => (None, self.pause_after(error)),
         };
-        ProbeEvent::Probed {
-            probe: Box::new(Probe { asked_at: asked_at.into_std(), outcome }),
-            problem,
-            tls,
+        let outcome = outcome.map_err(|error| error.failure());
+        let probe = Box::new(Probe { asked_at: asked_at.into_std(), outcome });
+        ProbeEvent::Probed { probe, problem, tls }
+    }
+
+    /// Sets the pause before the next dial, and returns what an operator has to know.
+    fn pause_after(&mut self, error: &ProbeError) -> Option<ProbeProblem> {
+        let now = Instant::now();
+        match error {
+            ProbeError::Failed(ProbeFailure::Unresponsive) => None,
+            ProbeError::Failed(ProbeFailure::Busy) => {
+                PingReply::Busy.refusal().map(ProbeProblem::Refuses)
+            }
+            ProbeError::Failed(_) | ProbeError::DialTimedOut | ProbeError::Tls(_) => {
+                self.pause = Some(DialPause::Failed(now + self.failed.pause()));
+                match error {
+                    ProbeError::Tls(fault) => Some(ProbeProblem::Tls(fault.clone())),
+                    _ => None,
+                }
+            }
+            ProbeError::Denied(denied) => {
+                if denied.is_server_wide() {
+                    self.pause = Some(DialPause::Refused(now + self.rejection.pause()));
+                } else if !matches!(denied, Denied::NotPermitted { .. } | Denied::PasswordWithheld)
+                {
+                    // A server that counts failed attempts must not see one every few milliseconds.
+                    self.pause = Some(DialPause::Refused(now + self.refused.pause()));
+                }
+                Some(denied.clone().into())
+            }
         }
     }
 
@@ -389,7 +385,7 @@ impl NodeProber {
     /// choice of the next address.
     fn settle(&mut self, outcome: &ProbeResult) {
         let Some(connection) = &self.connection else { return };
-        let (dialled, has_answered) = (connection.dialled(), connection.has_answered());
+        let (dialled, has_answered) = (connection.dialled, connection.has_answered());
         let credentials = connection.credentials();
         self.others_untried = false;
         let unusable = match outcome {
@@ -526,7 +522,7 @@ impl NodeProber {
             }
             self.unrenewed = None;
             if let (Verify::Tcp, Some(connection)) = (verify, &self.connection) {
-                return (now, Ok(NodeReport::not_asked(connection.dialled())));
+                return (now, Ok(NodeReport::not_asked(connection.dialled)));
             }
         }
         let now = Instant::now();

@@ -42,7 +42,7 @@ struct PendingProbe {
 /// A probe connection. See the module's header.
 pub struct ProbeConnection {
     connection: RespConnection,
-    dialled: SocketAddr,
+    pub(crate) dialled: SocketAddr,
     /// The credentials of the handshake.
     login: Presented,
     pending: Option<PendingProbe>,
@@ -78,6 +78,18 @@ impl From<ConnectionError> for ProbeError {
             ConnectionError::ConnectTimeout(_) => Self::DialTimedOut,
             ConnectionError::Tls(fault) => Self::Tls(fault),
             _ => Self::Failed(ProbeFailure::Unreachable),
+        }
+    }
+}
+
+impl ProbeError {
+    /// What discovery has to know of it.
+    pub(super) fn failure(&self) -> ProbeFailure {
+        match self {
+            Self::Failed(failure) => *failure,
+            Self::DialTimedOut | Self::Tls(_) => ProbeFailure::Unreachable,
+            Self::Denied(denied) if denied.is_server_wide() => ProbeFailure::ConnectionRejected,
+            Self::Denied(_) => ProbeFailure::Denied,
         }
     }
 }
@@ -124,10 +136,6 @@ impl ProbeConnection {
     /// The version of TLS; `None` for plain text.
     pub(crate) fn tls(&self) -> Option<Version> {
         self.connection.tls().map(|it| it.version)
-    }
-
-    pub(crate) fn dialled(&self) -> SocketAddr {
-        self.dialled
     }
 
     /// When the pending probe was written, if there is one.
@@ -275,9 +283,7 @@ impl ProbeConnection {
         let outcome = outcome.map_err(|it| ProbeError::Denied(denied(it)));
         (asked_at, outcome.and_then(|report| self.identify(report, verify)))
     }
-}
 
-impl ProbeConnection {
     /// Completes the answer of a server that is busy with a script. It also answers `ROLE` and
     /// `INFO` with `BUSY`, and refuses to change its role meanwhile.
     fn identify(&mut self, report: NodeReport, verify: Verify) -> ProbeResult {

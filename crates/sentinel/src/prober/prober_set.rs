@@ -15,12 +15,11 @@ use tls::{FaultKind, Version};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::clock;
-use crate::link::login::{Access, Login};
+use crate::link::login::Login;
 use crate::link::messages::ProbeProblem;
 use crate::prober::server_commands::CommandsQuestion;
 use crate::prober::{self, ProbeSettings, ProbeTrigger, ProberFactory};
 use crate::rate_limiter::RateLimiter;
-use crate::types::AddressMap;
 use crate::{NodeAddr, Probe, Trust, Verify};
 
 /// Probers started at once: more nodes than most masters have.
@@ -67,7 +66,7 @@ struct ProberHandle {
 pub(crate) struct ProberSet {
     service: usize,
     factory: Arc<ProberFactory>,
-    settings: Arc<ProbeSettings>,
+    pub(crate) settings: Arc<ProbeSettings>,
     probers: BTreeMap<NodeAddr, ProberHandle>,
     dial_limiter: RateLimiter,
     /// The question to the master about its commands.
@@ -120,11 +119,6 @@ impl ProberSet {
             self.probers.remove(&node);
             self.ask(&node, true, Trust::Stranger);
         }
-    }
-
-    /// Replaces the credentials, and how to connect.
-    pub(crate) fn set_access(&self, access: Access<'_>) {
-        self.factory.login.replace(access);
     }
 
     /// The credentials of these nodes.
@@ -184,15 +178,5 @@ impl ProberSet {
     /// What is known of the probes of this node.
     pub(crate) fn stats(&self, node: &NodeAddr) -> Option<&ProbeStats> {
         Some(&self.probers.get(node)?.stats)
-    }
-
-    /// Whether this announced or mapped address may be dialled.
-    pub(crate) fn permits(&self, addr: &NodeAddr) -> bool {
-        self.settings.permits(addr)
-    }
-
-    /// Announced address to the address to dial.
-    pub(crate) fn address_map(&self) -> &AddressMap {
-        &self.settings.address_map
     }
 }

@@ -16,15 +16,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use bytes::BytesMut;
 use resp::{CommandInfo, is_questionable, is_unlisted};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::NodeAddr;
-use crate::link::auth::Denied;
+use crate::link::auth::{Credentials, Denied};
 use crate::link::connection::{ConnectionError, RespConnection, USER_TIMEOUT};
 use crate::link::login::ServerLogin;
-use crate::link::poll::put_command;
 use crate::link::reply::Reply;
 use crate::prober::ProberFactory;
 use crate::prober::probe_connection::AUTH;
@@ -129,29 +127,23 @@ async fn ask(
 ) -> Result<Vec<CommandInfo>, NotRead> {
     let mut connection =
         RespConnection::connect(addr, login.transport(), timeout, USER_TIMEOUT).await?;
-    let mut request = BytesMut::new();
     let credentials = login.present().credentials;
-    if let Some(credentials) = &credentials {
-        put_command(&mut request, &credentials.auth());
-    }
-    put_command(&mut request, &["COMMAND", "LIST"]);
-    connection.send(&request).await?;
-    if credentials.is_some()
-        && let Some(line) = connection.next().await?.error()
-    {
+    let mut commands: Vec<_> = credentials.iter().map(Credentials::auth).collect();
+    commands.push(vec!["COMMAND", "LIST"]);
+    let mut replies = Vec::new();
+    connection.ask(&commands, &mut replies).await?;
+    let list = replies.pop().unwrap_or(Reply::Null);
+    if let Some(line) = replies.first().and_then(Reply::error) {
         return Err(line.into());
     }
-    let names = questionable(&answer(connection.next().await?)?);
+    let names = questionable(&answer(list)?);
     if names.is_empty() {
         return Ok(Vec::new());
     }
     let question: Vec<&str> =
         ["COMMAND", "INFO"].into_iter().chain(names.iter().map(String::as_str)).collect();
-    let mut request = BytesMut::new();
-    put_command(&mut request, &question);
-    connection.send(&request).await?;
     let mut commands = Vec::new();
-    for entry in answer(connection.next().await?)? {
+    for entry in answer(connection.ask_one(&question).await?)? {
         read_entry(&entry, &mut commands);
     }
     Ok(commands)

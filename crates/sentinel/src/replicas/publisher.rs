@@ -62,7 +62,6 @@ pub struct ReplicaSnapshot {
 }
 
 /// The replica publisher. See the module's header.
-#[derive(Debug)]
 pub(crate) struct ReplicaPublisher {
     eligibility: Eligibility,
     writer: PoolWriter,

@@ -61,11 +61,7 @@ impl Handover {
 
     /// Whether the master is to be read now; a read that is due counts as sent.
     pub(super) fn is_due(&mut self, now: Instant) -> bool {
-        let due = self.read_at.is_some_and(|at| now >= at);
-        if due {
-            self.read_at = None;
-        }
-        due
+        self.read_at.take_if(|at| now >= *at).is_some()
     }
 
     /// Records an answer. `true` if the master does not carry it out.

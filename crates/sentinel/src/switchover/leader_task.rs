@@ -157,14 +157,8 @@ pub(super) async fn listen(
     out: mpsc::Sender<Input>,
 ) {
     while let Ok(reply) = connection.next().await {
-        let (Reply::List(items) | Reply::Push(items)) = reply else { continue };
-        let [kind, channel, payload] = items.as_slice() else { continue };
-        let (Some("message"), Some(channel), Some(payload)) =
-            (kind.text(), channel.text(), payload.text())
-        else {
-            continue;
-        };
-        if let Some(event) = read_event(channel, payload, &name) {
+        let event = reply.message().and_then(|(channel, text)| read_event(channel, text, &name));
+        if let Some(event) = event {
             let _ = out.send(Input::Event(event)).await;
         }
     }

@@ -173,11 +173,10 @@ pub async fn switchover(
 
 /// Why no command may run now, if so.
 fn refusal(handle: &DiscoveryHandle) -> Option<SwitchoverError> {
-    let operations = handle.operations();
-    if operations.is_process_stopping() {
+    if handle.is_process_stopping() {
         return Some(SwitchoverError::Stopping);
     }
-    operations.is_stopping().then_some(SwitchoverError::ServiceRemoved)
+    handle.is_stopping().then_some(SwitchoverError::ServiceRemoved)
 }
 
 /// The servers that take part, connected and checked.
@@ -216,7 +215,7 @@ impl Run<'_> {
                 biased;
                 reported = preference.reported(prepared) => reported?,
                 () = self.reporter.steps.closed() => return Err(SwitchoverError::Abandoned),
-                () = self.handle.operations().stopped() => return Err(SwitchoverError::Abandoned),
+                () = self.handle.stopped() => return Err(SwitchoverError::Abandoned),
             }
             // What was checked before is checked again. Another sentinel may be the first to ask
             // now, such as one that has just connected: it is waited for, too.
@@ -320,8 +319,7 @@ impl Run<'_> {
             let seen = self.handle.snapshot();
             let (holding, master) = (seen.holding, seen.master.clone());
             inputs.push(Input::Discovery { holding, master });
-            let is_revoked =
-                self.reporter.steps.is_closed() || self.handle.operations().is_stopping();
+            let is_revoked = self.reporter.steps.is_closed() || self.handle.is_stopping();
             inputs.extend(is_revoked.then_some(Input::Abandoned));
             inputs.push(Input::Tick);
             let now = clock::now();

@@ -28,7 +28,6 @@ const PAUSE_BURST: u32 = 8;
 const PAUSE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The pause of one service. See the module's header.
-#[derive(Debug)]
 pub(crate) struct RepointPause {
     since: Option<Instant>,
     /// When it ends at the latest.

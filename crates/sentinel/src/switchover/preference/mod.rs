@@ -16,7 +16,6 @@ mod nodes;
 mod plan;
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -33,7 +32,6 @@ use super::{Prepared, Reporter};
 use crate::NodeAddr;
 use crate::clock;
 use crate::discovery::handle::DiscoveryHandle;
-use crate::discovery::operations::Operations;
 
 /// Interval of polling the leader.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
@@ -49,9 +47,7 @@ pub(super) struct Preference {
     pub(super) requested: NodeAddr,
     /// Its priority, which is not changed.
     wanted: u64,
-    /// The name of the service, in logs.
-    name: Arc<str>,
-    operations: Operations,
+    handle: DiscoveryHandle,
     reporter: Reporter,
     replicas: Vec<Replica>,
     /// Each returns what is left for an operator to do.
@@ -81,8 +77,7 @@ impl Preference {
         Ok(Self {
             requested,
             wanted,
-            name: Arc::clone(&settings.name),
-            operations: handle.operations().clone(),
+            handle: handle.clone(),
             reporter: reporter.clone(),
             replicas,
             restoring: JoinSet::new(),
@@ -93,12 +88,13 @@ impl Preference {
     /// a second at most.
     pub(super) async fn raise(&mut self) -> Result<(), SwitchoverError> {
         for it in &mut self.replicas {
+            let service = &*self.handle.connection_settings().name;
             let PriorityChange { node, from, to, .. } = &it.change;
-            info!(service = &*self.name, %node, from, to, "changing replica-priority");
-            self.operations.add_changed_priority(it.change.clone());
+            info!(service, %node, from, to, "changing replica-priority");
+            self.handle.add_changed_priority(it.change.clone());
             if let Err(reason) = it.raise().await {
                 if !it.is_raised {
-                    self.operations.remove_changed_priority(&it.change);
+                    self.handle.remove_changed_priority(&it.change);
                 }
                 return Err(reason);
             }
@@ -148,12 +144,12 @@ impl Preference {
     /// Starts to restore the priorities that were raised, all at once.
     pub(super) fn restore(&mut self) {
         for mut it in std::mem::take(&mut self.replicas).into_iter().filter(|it| it.is_raised) {
-            let (name, operations) = (Arc::clone(&self.name), self.operations.clone());
-            let reporter = self.reporter.clone();
+            let (handle, reporter) = (self.handle.clone(), self.reporter.clone());
             self.restoring.spawn(async move {
                 let restored = it.restore().await;
-                operations.remove_changed_priority(&it.change);
-                let (service, node, remedy) = (&*name, &it.change.node, it.change.remedy());
+                handle.remove_changed_priority(&it.change);
+                let service = &*handle.connection_settings().name;
+                let (node, remedy) = (&it.change.node, it.change.remedy());
                 match restored {
                     Ok(text) => {
                         info!(service, step = "restore", "{text}");
