@@ -79,6 +79,7 @@ async fn poll_once(
     Ok(events)
 }
 
+/// Connects, authenticates, reads the identity, subscribes and starts the first poll.
 async fn open_with(
     addr: SocketAddr,
     transport: &Transport,
@@ -87,46 +88,37 @@ async fn open_with(
 ) -> Result<SentinelConnection, LinkError> {
     let timeouts = config.env.timeouts();
     let timeout = timeouts.connect + timeouts.command * 2;
-    let opening = handshake(addr, transport, config, credentials);
+    let opening = async {
+        let mut queries =
+            RespConnection::connect(addr, transport, timeouts.connect, timeouts.user).await?;
+        hello(&mut queries, credentials).await?;
+        let mut replies = Vec::new();
+        let name_and_id = [&["CLIENT", "SETNAME", "pointsman"][..], &["SENTINEL", "MYID"]];
+        queries.ask(&name_and_id, &mut replies).await?;
+        let answer = replies.last().unwrap_or(&Reply::Null);
+        if let Some(line) = answer.error() {
+            let denied = Denied::read(line, "SENTINEL MYID", "+sentinel|myid", SENTINEL_AUTH);
+            return Err(denied.map_or(LinkError::NoIdentity, LinkError::Denied));
+        }
+        let id = answer.text().and_then(MyId::parse).ok_or(LinkError::NoIdentity)?;
+        let mut events = None;
+        if queries.protocol == Protocol::Resp2 {
+            let mut second =
+                RespConnection::connect(addr, transport, timeouts.connect, timeouts.user).await?;
+            authenticate(&mut second, credentials).await?;
+            events = Some(second);
+        }
+        // Without a subscription switches are found by polling only.
+        let subscriber = events.as_mut().unwrap_or(&mut queries);
+        let subscribed = subscription::subscribe(subscriber, notice::CHANNELS).await?;
+        let mut connection = SentinelConnection::new(id, queries, events, subscribed);
+        connection.queued.extend(config.masters.borrow().iter().cloned());
+        connection.begin_poll(timeouts.command * 2).await?;
+        Ok(connection)
+    };
     tokio::time::timeout(timeout, opening)
         .await
         .unwrap_or(Err(LinkError::Unresponsive(timeouts.command * 2)))
-}
-
-/// Connects, authenticates, reads the identity, subscribes and starts the first poll.
-async fn handshake(
-    addr: SocketAddr,
-    transport: &Transport,
-    config: &LinkConfig,
-    credentials: Option<&Credentials>,
-) -> Result<SentinelConnection, LinkError> {
-    let timeouts = config.env.timeouts();
-    let mut queries =
-        RespConnection::connect(addr, transport, timeouts.connect, timeouts.user).await?;
-    hello(&mut queries, credentials).await?;
-    let mut replies = Vec::new();
-    let name_and_id = [&["CLIENT", "SETNAME", "pointsman"][..], &["SENTINEL", "MYID"]];
-    queries.ask(&name_and_id, &mut replies).await?;
-    let answer = replies.last().unwrap_or(&Reply::Null);
-    if let Some(line) = answer.error() {
-        let denied = Denied::read(line, "SENTINEL MYID", "+sentinel|myid", SENTINEL_AUTH);
-        return Err(denied.map_or(LinkError::NoIdentity, LinkError::Denied));
-    }
-    let id = answer.text().and_then(MyId::parse).ok_or(LinkError::NoIdentity)?;
-    let mut events = None;
-    if queries.protocol == Protocol::Resp2 {
-        let mut second =
-            RespConnection::connect(addr, transport, timeouts.connect, timeouts.user).await?;
-        authenticate(&mut second, credentials).await?;
-        events = Some(second);
-    }
-    // Without a subscription switches are found by polling only.
-    let subscriber = events.as_mut().unwrap_or(&mut queries);
-    let subscribed = subscription::subscribe(subscriber, notice::CHANNELS).await?;
-    let mut connection = SentinelConnection::new(id, queries, events, subscribed);
-    connection.queued.extend(config.masters.borrow().iter().cloned());
-    connection.begin_poll(timeouts.command * 2).await?;
-    Ok(connection)
 }
 
 /// Switches to RESP3, or stays with RESP2 if the server does not support or does not permit HELLO.

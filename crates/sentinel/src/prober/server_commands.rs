@@ -128,15 +128,16 @@ async fn ask(
     let mut connection =
         RespConnection::connect(addr, login.transport(), timeout, USER_TIMEOUT).await?;
     let credentials = login.present().credentials;
-    let mut commands: Vec<_> = credentials.iter().map(Credentials::auth).collect();
-    commands.push(vec!["COMMAND", "LIST"]);
+    let mut request: Vec<_> = credentials.iter().map(Credentials::auth).collect();
+    request.push(vec!["COMMAND", "LIST"]);
     let mut replies = Vec::new();
-    connection.ask(&commands, &mut replies).await?;
-    let list = replies.pop().unwrap_or(Reply::Null);
+    let asked = connection.ask(&request, &mut replies).await;
+    // A server may refuse the credentials and end the connection.
     if let Some(line) = replies.first().and_then(Reply::error) {
         return Err(line.into());
     }
-    let names = questionable(&answer(list)?);
+    asked?;
+    let names = questionable(&answer(replies.pop().unwrap_or(Reply::Null))?);
     if names.is_empty() {
         return Ok(Vec::new());
     }
