@@ -5,11 +5,11 @@
 //! fail, so a reload that has come this far is complete. Numbers of services and of names are never
 //! used again: a message of a removed one finds nothing.
 //!
-//! Changed settings, credentials among them, come before new services and new sentinels, which share
-//! the credentials and the connections of the present ones. Services share the connections to
+//! Changed settings, credentials among them, come before new services and new sentinels, which
+//! share the credentials and the connections of the present ones. Services share the connections to
 //! sentinels, by their credentials. The changes of all services are therefore applied together: if
-//! every service with the same credentials changes them alike, the connections stay and log in anew,
-//! one after another. Otherwise those that change get credentials of their own, and keep the
+//! every service with the same credentials changes them alike, the connections stay and log in
+//! anew, one after another. Otherwise those that change get credentials of their own, and keep the
 //! connections that no other service uses.
 //!
 //! A changed list of sentinels keeps the target and what is known of the nodes. If no configured

@@ -79,6 +79,16 @@ pub(crate) struct LinkConfig {
     pub(crate) env: Environment,
 }
 
+impl LinkConfig {
+    /// Adds the requested polls to `queued`.
+    fn take_polls(&self, queued: &mut BTreeSet<Arc<str>>) {
+        self.polls.send_if_modified(|names| {
+            queued.append(names);
+            false
+        });
+    }
+}
+
 /// Runs until its owner drops it. `logins` has the credentials to use.
 pub(crate) async fn run(config: LinkConfig, mut logins: watch::Receiver<Login>) {
     let LinkConfig { sentinel, env, .. } = &config;
@@ -136,8 +146,7 @@ async fn connection(
     lookup: &mut Lookup,
 ) -> Result<(), LinkError> {
     let (mut connection, mut credentials, addr) = establish(config, &inputs.server, lookup).await?;
-    let Environment { out, .. } = &config.env;
-    if out.send(DriverMessage::Link(config.id, connection.up(addr))).await.is_err() {
+    if config.env.out.send(DriverMessage::Link(config.id, connection.up(addr))).await.is_err() {
         return Ok(());
     }
     let id = connection.id.clone();
@@ -152,10 +161,7 @@ async fn connection(
             biased;
             events = connection.wait() => events?,
             Ok(()) = polls.changed() => {
-                config.polls.send_if_modified(|names| {
-                    connection.queued.append(names);
-                    false
-                });
+                config.take_polls(&mut connection.queued);
                 Vec::new()
             }
             () = expiry(retry_at) => {
@@ -195,7 +201,7 @@ async fn connection(
             },
         };
         for event in events {
-            if out.send(DriverMessage::Link(config.id, event)).await.is_err() {
+            if config.env.out.send(DriverMessage::Link(config.id, event)).await.is_err() {
                 return Ok(());
             }
         }

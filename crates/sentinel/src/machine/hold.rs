@@ -1,10 +1,10 @@
 //! Suspicion and holds: raises suspicion, arms a hold at a sign of a promotion, and ends it.
 //!
-//! An operator's pause, which is also the first half of a planned switchover, is an additional reason
-//! to hold. It affects no safety rule, since holding is always safe. It carries its own end, so that
-//! an operator whose connection breaks does not leave traffic stopped. It also says whether a commit
-//! ends it: a switchover waits for exactly that, while maintenance of a server needs the gate closed
-//! whatever the sentinels do.
+//! An operator's pause, which is also the first half of a planned switchover, is an additional
+//! reason to hold. It affects no safety rule, since holding is always safe. It carries its own end,
+//! so that an operator whose connection breaks does not leave traffic stopped. It also says whether
+//! a commit ends it: a switchover waits for exactly that, while maintenance of a server needs the
+//! gate closed whatever the sentinels do.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};

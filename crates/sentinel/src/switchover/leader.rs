@@ -1,5 +1,5 @@
-//! Reads the events and answers of the sentinel that leads the requested failover, and follows that
-//! failover by them.
+//! Reads the events and answers of the sentinel that leads the requested failover, and follows
+//! that failover by them.
 //!
 //! The sentinel that accepts `SENTINEL FAILOVER` is the leader of that failover without an election
 //! (`redis:src/sentinel.c:sentinelFailoverWaitStart`); a coordinated one needs the election, and
@@ -8,8 +8,8 @@
 //! answers carry the same information a little later. `notice` reads the same channels for the
 //! discovery machine, which needs other information: when to suspect, when to hold.
 //!
-//! A new master counts as the result of the command only if the leader had selected that replica, at
-//! the epoch at which the failover began.
+//! A new master counts as the result of the command only if the leader had selected that replica,
+//! at the epoch at which the failover began.
 
 use std::time::Duration;
 

@@ -70,8 +70,8 @@ impl HealthTracker {
         }
     }
 
-    /// Whether it has not answered for longer than `unanswered`; `None` while it has not been probed
-    /// yet.
+    /// Whether it has not answered for longer than `unanswered`; `None` while it has not been
+    /// probed yet.
     pub(super) fn is_silent(&self, now: Instant, unanswered: Option<Duration>) -> bool {
         let since = |at: Instant| now.saturating_duration_since(at);
         unanswered.is_some_and(|span| self.alive_at.is_none_or(|at| since(at) > span))
