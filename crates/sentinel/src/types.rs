@@ -135,8 +135,11 @@ pub struct View {
     /// it trusts the master again.
     pub rebooted: bool,
     /// How long ago the master last answered this sentinel's PING; `MAX` if the sentinel does not
-    /// report it.
+    /// report it, or has no `run_id`: from its start or a RESET on, it reports a PING that was
+    /// never answered.
     pub pong_age: Duration,
+    /// How long ago it read the `run_id`; `MAX` if it does not report it.
+    pub info_age: Duration,
     /// The sentinel is in TILT mode: its clock or its scheduling jumped, and its opinion on which
     /// servers are down is void.
     pub tilt: bool,

@@ -225,3 +225,32 @@ fn sends_nothing_to_empty_master_while_sentinels_see_it_down() {
     // The last writes before the death may not have been replicated.
     assert!(outcome.verdict.missing <= WRITERS as u64, "{figures}");
 }
+
+/// The sentinels do not reach it, and see the master down only seconds later.
+#[test]
+fn sends_nothing_to_empty_master_that_sentinels_do_not_reach() {
+    if !alone("two_faults::blindness::sends_nothing_to_empty_master_that_sentinels_do_not_reach") {
+        return;
+    }
+    let cluster = Cluster::builder().down_after(Duration::from_secs(6)).start_apart();
+    let running = pointsman(&cluster);
+    let old = cluster.master();
+    let load = writing(&running);
+    let _undisturbed = Cut::between(&[old.addr().ip()], &ips(all_but(&cluster, old)));
+    old.kill();
+    wait_until("the loss to be noticed", PATIENCE, || is(&running, "gate_closed", 1.0));
+    old.restart();
+    // It knows no other process to compare this one with, except that of the sentinels.
+    let starting = pointsman(&cluster);
+    let late = Load::to(starting.addr()).writers(WRITERS).rate(RATE).timeout(PATIENCE).start();
+    let to = promoted(&cluster, old);
+    for (pointsman, load) in [(&running, &load), (&starting, &late)] {
+        wait_for_target(pointsman, to, PATIENCE);
+        more_writes(load, 200);
+    }
+    assert_eq!(sets(old), 0, "{:?} {:?}", load.counts(), late.counts());
+    let [before, after] = [load, late].map(|load| Outcome::of(load, to));
+    // The last writes before the death may not have been replicated.
+    assert!(before.verdict.missing <= WRITERS as u64, "{before}");
+    assert_eq!(after.verdict.missing, 0, "{after}");
+}

@@ -176,6 +176,7 @@ mod tests {
             failing_over: false,
             rebooted: false,
             pong_age: std::time::Duration::ZERO,
+            info_age: std::time::Duration::MAX,
             tilt: false,
             quorum: 2,
             peers: Vec::new(),

@@ -446,8 +446,11 @@ impl ServiceRuntime {
                 }
             }
             Warning::RegressionUnverified => counts.unverified_regressions += 1,
-            Warning::HoldsExhausted | Warning::Minority | Warning::Rebooted | Warning::Stranger => {
-            }
+            Warning::HoldsExhausted
+            | Warning::Minority
+            | Warning::Rebooted
+            | Warning::SeenAsAnother
+            | Warning::Stranger => {}
         }
         // A stale view comes with every poll of a stale sentinel; all other warnings come once per
         // condition.

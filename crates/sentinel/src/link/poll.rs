@@ -123,13 +123,19 @@ pub fn read_poll(replies: &[Reply], tilt: bool) -> PollOutcome {
     let flag = |name: &str| has_flag(master, name);
     let listed: Vec<(MyId, bool, NodeAddr)> =
         sentinels.iter().take(MAX_LISTED).filter_map(peer).collect();
+    let run_id: Box<str> = OutsideText::from(master.field("runid").unwrap_or_default()).into();
+    let age = |name: &str| {
+        let known = number(name).filter(|_| !run_id.is_empty());
+        known.map_or(Duration::MAX, Duration::from_millis)
+    };
     let view = View {
         epoch,
-        run_id: OutsideText::from(master.field("runid").unwrap_or_default()).into(),
         down: flag("s_down") || flag("o_down"),
         failing_over: flag("failover_in_progress"),
         rebooted: flag("master_reboot"),
-        pong_age: number("last-ok-ping-reply").map_or(Duration::MAX, Duration::from_millis),
+        pong_age: age("last-ok-ping-reply"),
+        info_age: age("info-refresh"),
+        run_id,
         tilt,
         quorum: master.field("quorum").and_then(|text| text.parse().ok()).unwrap_or(0),
         peers: listed.iter().map(|(id, up, _)| (id.clone(), *up)).collect(),

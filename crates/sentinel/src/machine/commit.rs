@@ -147,7 +147,7 @@ impl Machine {
         reports.iter().for_each(|(node, report)| self.learn_history(node, report, false));
         self.enter(MachineState::Stable);
         (self.pending, self.doubt) = (None, None);
-        self.weigh_kin_after(now, first);
+        self.weigh_kin_after(now, first, new_lineage && basis != Basis::Reconfirmed);
         if matches!(basis, Basis::Majority | Basis::EpochRegression) {
             self.end_override(OverrideEnd::Switched);
         }

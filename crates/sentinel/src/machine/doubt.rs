@@ -9,8 +9,10 @@
 //! - when this process was suspended;
 //! - when the master proved unreachable, or was removed;
 //! - when another process answers at its address;
-//! - when a first master is committed that sentinels see down, since no other process is known to
-//!   compare it with: most of them have to see it up, or ten seconds to pass;
+//! - when a first master is committed that sentinels see down or do not reach, since no other
+//!   process is known to compare it with: most of them have to reach it, or ten seconds to pass;
+//! - when a first master, or one with another history, is not the process that most sentinels see,
+//!   and whenever most of them have read that it is not. Then only those count that see it;
 //! - when it failed to answer while no majority of the sentinels was reachable either. If the
 //!   sentinels had been silent long before, the loss of the master reveals nothing new, and there
 //!   is no doubt.
@@ -32,9 +34,13 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use super::nodes::verifies;
+use super::recognition::is_another;
 use super::state::{Basis, MachineState, NoMasterReason};
 use super::{Committed, Machine, MachineAction, Warning};
 use crate::{Minority, MyId, NodeAddr, NodeReport, Probe, ProbeFailure, Role, View};
+
+/// A sentinel asks the master each second, and sees it down after 30 s by default.
+const PONG_LATE: Duration = Duration::from_secs(3);
 
 /// A doubt; see the module documentation.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -52,8 +58,10 @@ pub(super) struct Doubt {
     no_answers: bool,
     /// It began with the end of a hold, so a failover in progress was waited for already.
     has_held: bool,
-    /// It began with the first commit.
+    /// It began with the first commit, of a master that sentinels see down.
     is_first: bool,
+    /// Sentinels see another process at the address.
+    is_another: bool,
     /// The process that answers at the address of the committed one.
     successor: Option<Box<str>>,
 }
@@ -81,14 +89,16 @@ pub(super) enum ProcessRelation {
     /// Another process with the same history, or a process at another address whose history cannot
     /// be read.
     Restarted,
-    /// Another process with another history.
+    /// Another process with another history, or without the end of the same one.
     Unrelated,
 }
 
 pub(super) fn relation(committed: &Committed, report: &NodeReport) -> ProcessRelation {
     match (&committed.lineage, &report.lineage) {
         (Some(old), Some(new)) if old.run_id == new.run_id => ProcessRelation::Same,
-        (Some(old), Some(new)) if new.continues(old) => ProcessRelation::Restarted,
+        (Some(old), Some(new)) if new.continues(old) && new.offset >= old.offset => {
+            ProcessRelation::Restarted
+        }
         (Some(_), Some(_)) => ProcessRelation::Unrelated,
         _ if committed.dialled == report.dialled => ProcessRelation::Same,
         _ => ProcessRelation::Restarted,
@@ -119,6 +129,7 @@ impl Machine {
             no_answers: false,
             has_held: false,
             is_first: false,
+            is_another: false,
             successor: None,
         };
         let doubt = self.doubt.get_or_insert(new);
@@ -136,21 +147,42 @@ impl Machine {
         self.doubt(now, now, true).has_held = true;
     }
 
-    /// The first master was committed. If sentinels see it down, it may be an empty process that
-    /// they are about to replace.
-    pub(super) fn doubt_first(&mut self, now: Instant) {
-        if self.is_seen_down(None) {
-            self.doubt(now, now, true).is_first = true;
+    /// The first master was committed, or one with another history. If sentinels see it down, or
+    /// see another process, it may be an empty process that they are about to replace.
+    pub(super) fn doubt_new(&mut self, now: Instant, is_first: bool) {
+        let is_down = is_first && self.is_seen_down(None);
+        let is_another = self.is_seen_as_another(!is_first);
+        if is_down || is_another {
+            let doubt = self.doubt(now, now, true);
+            (doubt.is_first, doubt.is_another) = (is_down, is_another);
             self.enter(MachineState::Unconfirmed { since: now });
+            self.warn_of_another(is_another);
         }
     }
 
-    /// Whether a sentinel sees the committed master down or restarted, as far as was asked at or
-    /// after `since`, those that do not cannot decide, and no operator has decided.
+    /// Begins a doubt if most sentinels see another process than this one. Returns whether one
+    /// began.
+    fn doubt_another(&mut self, now: Instant) -> bool {
+        let begins = self.has_become_another();
+        if begins {
+            self.doubt(now, now, true).is_another = true;
+        }
+        self.warn_of_another(begins);
+        begins
+    }
+
+    fn warn_of_another(&mut self, is_another: bool) {
+        let warning = MachineAction::Warning(Warning::SeenAsAnother);
+        self.actions.extend(is_another.then_some(warning));
+    }
+
+    /// Whether a sentinel sees the committed master down or restarted, or hears nothing from it, as
+    /// far as was asked at or after `since`, those that do not cannot decide, and no operator has
+    /// decided.
     fn is_seen_down(&self, since: Option<Instant>) -> bool {
         let Some(committed) = &self.committed else { return false };
         let names = |view: &View| view.addr == committed.addr && !view.tilt;
-        let is_down = |view: &View| view.down || view.rebooted;
+        let is_down = |it: &View| it.down || it.rebooted || it.pong_age > PONG_LATE;
         let views = self.electorate.member_views().filter(|(_, it)| names(it) && !is_down(it));
         self.orders.in_force.is_none()
             && self.electorate.trusted_views(since).any(|it| names(it) && is_down(it))
@@ -243,7 +275,9 @@ impl Machine {
     pub(super) fn weigh_doubt(&mut self, now: Instant) {
         let published = self.committed.as_ref().is_some_and(|committed| committed.published);
         let begins = match &self.state {
-            MachineState::Stable | MachineState::Suspect { .. } => self.closes_gate(now),
+            MachineState::Stable | MachineState::Suspect { .. } => {
+                self.doubt_another(now) || self.closes_gate(now)
+            }
             MachineState::NoMaster { reason: NoMasterReason::Unreachable, .. } => {
                 published && self.last_confirmation().is_some()
             }
@@ -332,7 +366,7 @@ impl Machine {
             Err(_) => ProcessRelation::Unrelated,
         };
         let same = committed.published && relation == ProcessRelation::Same;
-        let Some(patience) = self.patience(now, doubt, committed, relation, same) else { return };
+        let Some(patience) = self.patience(now, relation, same) else { return };
         let is_down = doubt.is_first && self.is_seen_down(Some(doubt.until));
         let least = if is_down { self.rules.verify_deadline } else { Duration::ZERO };
         if now.saturating_duration_since(doubt.until) < patience.max(least) {
@@ -363,25 +397,17 @@ impl Machine {
 
     /// How long after the last sign of the doubt the current answers become sufficient; `None` if
     /// time alone does not help.
-    fn patience(
-        &self,
-        now: Instant,
-        doubt: &Doubt,
-        committed: &Committed,
-        relation: ProcessRelation,
-        same: bool,
-    ) -> Option<Duration> {
+    fn patience(&self, now: Instant, relation: ProcessRelation, same: bool) -> Option<Duration> {
+        let (doubt, committed, answer) = self.doubted()?;
+        let lineage = answer.outcome.as_ref().ok().and_then(|report| report.lineage.as_ref());
+        let process = lineage.map(|it| &*it.run_id).filter(|_| doubt.is_another);
         // A vote for the same master at a higher epoch confirms it, too.
         let all = || self.electorate.own_votes_since(doubt.until);
         let votes = || all().filter(|(.., epoch)| *epoch >= committed.epoch);
         let ours = |addr: &NodeAddr| *addr == committed.addr;
         let agreeing: BTreeSet<&MyId> =
             all().filter(|(_, addr, _)| ours(addr)).map(|(id, ..)| id).collect();
-        // A sentinel may not have noticed yet that another process answers, or not reach it.
-        let knows = |id: &MyId| {
-            relation != ProcessRelation::Unrelated
-                || self.electorate.has_reached_since(id, doubt.until)
-        };
+        let knows = |id: &MyId| self.knows_process(id, doubt, relation, process);
         let confirming: BTreeSet<&MyId> =
             votes().filter(|(id, addr, _)| ours(addr) && knows(id)).map(|(id, ..)| id).collect();
         // At the same epoch, a claim for a node that reports itself a replica does not count.
@@ -399,6 +425,9 @@ impl Machine {
         if relation == ProcessRelation::Unrelated
             && trusted().any(|view| view.down || view.failing_over || view.rebooted)
         {
+            return None;
+        }
+        if process.is_some_and(|process| self.is_disputed(process, doubt, committed, &confirming)) {
             return None;
         }
         // A majority for another node that is a master is no silence, at whatever epoch.
@@ -436,5 +465,36 @@ impl Machine {
         } else {
             Some(self.rules.view_expiry)
         }
+    }
+
+    /// Whether this sentinel knows which process it confirms. It may not have noticed yet that
+    /// another one answers, or not reach it.
+    fn knows_process(
+        &self,
+        id: &MyId,
+        doubt: &Doubt,
+        relation: ProcessRelation,
+        process: Option<&str>,
+    ) -> bool {
+        match process {
+            Some(run_id) => self.electorate.sees(id, run_id),
+            None if relation == ProcessRelation::Unrelated => {
+                self.electorate.has_reached_since(id, doubt.until)
+            }
+            None => true,
+        }
+    }
+
+    /// Whether no sentinel sees this process, or some see another one and too few see this one.
+    fn is_disputed(
+        &self,
+        process: &str,
+        doubt: &Doubt,
+        committed: &Committed,
+        seeing: &BTreeSet<&MyId>,
+    ) -> bool {
+        let mut views = self.electorate.trusted_views(Some(doubt.until));
+        let is_other = |view: &View| is_another(view, committed, process, false);
+        (seeing.is_empty() || views.any(is_other)) && !self.may_decide(seeing)
     }
 }

@@ -107,6 +107,11 @@ impl ReceivedView {
     fn knows_something(&self) -> bool {
         !self.view.is_empty_state()
     }
+
+    /// Whether what was of this age in the answer happened at or after `since`.
+    fn is_since(&self, since: Instant, age: Duration) -> bool {
+        self.asked_at.checked_sub(age) >= Some(since)
+    }
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -422,10 +427,23 @@ impl Electorate {
         self.received_since(Some(since)).map(|(id, it)| (id, &it.view))
     }
 
+    /// Whether this sentinel sees that process at the address that it names.
+    pub(super) fn sees(&self, id: &MyId, run_id: &str) -> bool {
+        let received = self.by_id.get(id).and_then(|it| it.received.as_ref());
+        received.is_some_and(|it| *it.view.run_id == *run_id)
+    }
+
     /// Whether this sentinel reported that the master answered its PING at or after `since`.
     pub(super) fn has_reached_since(&self, id: &MyId, since: Instant) -> bool {
         let received = self.by_id.get(id).and_then(|it| it.received.as_ref());
-        received.is_some_and(|it| it.asked_at.checked_sub(it.view.pong_age) >= Some(since))
+        received.is_some_and(|it| it.is_since(since, it.view.pong_age))
+    }
+
+    /// The views of members that have read the `run_id` in them at or after `since`.
+    pub(super) fn informed_since(&self, since: Instant) -> impl Iterator<Item = (&MyId, &View)> {
+        let informed = move |it: &ReceivedView| it.is_since(since, it.view.info_age);
+        let all = self.received_from_members().filter(move |(_, it)| informed(it));
+        all.map(|(id, it)| (id, &it.view))
     }
 
     /// Whether a sentinel is heard about the state of master and peers. Only configured ones are:

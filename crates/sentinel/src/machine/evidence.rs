@@ -224,7 +224,7 @@ impl Machine {
 
     /// What is known from before applies to a new master at once: a start, a takeover and a commit
     /// begin with the same evidence. The sentinels of the first master may report a failover.
-    pub(super) fn weigh_kin_after(&mut self, now: Instant, first: bool) {
+    pub(super) fn weigh_kin_after(&mut self, now: Instant, first: bool, new_lineage: bool) {
         let Some(committed) = &self.committed else { return };
         let hidden = self.nodes.iter().filter(|(node, it)| {
             let is_master = |report: &NodeReport| report.role == Role::Master;
@@ -235,8 +235,10 @@ impl Machine {
         let hidden: Vec<NodeAddr> = hidden.map(|(node, _)| node.clone()).collect();
         hidden.into_iter().for_each(|node| self.succession.ignore(node, None));
         self.meet_children(now, None, first && self.orders.in_force.is_none());
+        if first || new_lineage {
+            self.doubt_new(now, first);
+        }
         if first {
-            self.doubt_first(now);
             self.hold_for_failover_in_progress(now);
         }
         self.close_to_parent(now);

@@ -162,6 +162,8 @@ pub enum Warning {
     Stalled,
     /// Another process runs at the master's address.
     Rebooted,
+    /// Most sentinels see another process at the master's address.
+    SeenAsAnother,
     /// A configured address leads to a sentinel that no member knows and that knows no member: it
     /// has no vote.
     Stranger,
@@ -187,6 +189,9 @@ impl Warning {
             Self::Minority => "reachable sentinels are a minority",
             Self::Stalled => "process was suspended, confirming the master again",
             Self::Rebooted => "another process answers at the master's address",
+            Self::SeenAsAnother => {
+                "most sentinels see another process at the master's address than we do"
+            }
             Self::Stranger => "configured sentinel has no vote, it may watch another cluster",
             Self::RegressionUnverified => {
                 "majority names an older epoch and a node that is not a master"

@@ -1,4 +1,9 @@
-//! Recognises the committed master although it rejects the prober's connection.
+//! Which process the sentinels and the replicas see at the committed address.
+//!
+//! A sentinel reads the `run_id` of its master every ten seconds. Where that is not the `run_id` of
+//! the process that answers here, the master was restarted, perhaps without data and out of the
+//! sentinels' reach, or its name leads to another server here. A first master, and one with another
+//! history, have to be the process that the sentinels see.
 //!
 //! A server at `maxclients` answers a new connection with an error line, as any other process at
 //! its address would, such as an empty pod. Its identity is then known only to processes that it
@@ -24,6 +29,29 @@ use crate::{Lineage, MyId, NodeAddr, Role, View};
 const LINK_SETTLED: Duration = Duration::from_secs(3);
 
 impl Machine {
+    /// Whether the process that was committed is not the one that most sentinels see at its
+    /// address, as far as they know one; `must_know` if those count that do not.
+    pub(super) fn is_seen_as_another(&self, must_know: bool) -> bool {
+        let Some(committed) = &self.committed else { return false };
+        let Some(lineage) = &committed.lineage else { return false };
+        let same = |view: &View| view.addr == committed.addr && view.run_id == lineage.run_id;
+        let other = |view: &View| is_another(view, committed, &lineage.run_id, must_know);
+        let seeing = self.electorate.member_views().filter(|(_, view)| same(view));
+        self.orders.in_force.is_none()
+            && self.electorate.trusted_views(None).any(other)
+            && !self.may_decide(&seeing.map(|(id, _)| id).collect())
+    }
+
+    /// Whether most sentinels have read, since the master was committed, that another process runs
+    /// at its address. A name may lead somewhere else from here than from there.
+    pub(super) fn has_become_another(&self) -> bool {
+        let Some(committed) = &self.committed else { return false };
+        let Some(lineage) = &committed.lineage else { return false };
+        let views = self.electorate.informed_since(committed.since);
+        let others = views.filter(|(_, it)| is_another(it, committed, &lineage.run_id, false));
+        self.orders.in_force.is_none() && self.may_decide(&others.map(|(id, _)| id).collect())
+    }
+
     /// Whether others see the committed process at the committed address.
     pub(super) fn is_seen_as_same(&self, doubt: &Doubt, committed: &Committed) -> bool {
         let Some(lineage) = &committed.lineage else { return false };
@@ -83,4 +111,16 @@ impl Machine {
         let mut links = links.map(|it| it.replid == lineage.replid).peekable();
         links.peek().is_some() && links.all(|same| same)
     }
+}
+
+/// Whether a sentinel sees another process than `run_id` at the committed address; `must_know` if
+/// one that has not read its `run_id` yet counts, too.
+pub(super) fn is_another(
+    view: &View,
+    committed: &Committed,
+    run_id: &str,
+    must_know: bool,
+) -> bool {
+    let unknown = view.run_id.is_empty() && !must_know;
+    view.addr == committed.addr && *view.run_id != *run_id && !unknown
 }

@@ -344,10 +344,12 @@ impl ModelState {
         let view = View {
             addr: addr(node),
             epoch,
-            run_id: "known".into(),
+            run_id: format!("process-{node}-{}", self.restarts[usize::from(node)].0).into(),
             down: false,
             failing_over,
             rebooted: false,
+            pong_age: Duration::ZERO,
+            info_age: Duration::MAX,
             tilt: false,
             quorum: 2,
             peers: SENTINELS

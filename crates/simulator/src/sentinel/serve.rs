@@ -90,6 +90,7 @@ impl Sentinel {
             ("runid", it.id.map(hex).unwrap_or_default()),
             ("flags", flags),
             ("last-ok-ping-reply", (now - it.last_avail).to_string()),
+            ("info-refresh", (now - it.info_at).to_string()),
             ("role-reported", if it.says_master { "master" } else { "slave" }.to_owned()),
             ("config-epoch", self.config_epoch.to_string()),
             ("num-slaves", self.replicas.len().to_string()),

@@ -346,7 +346,7 @@ fn leaves_foreign_master_of_minority_start() {
 fn keeps_newer_master_of_minority_start_until_others_hear_of_it() {
     let mut rig = Rig::new();
     rig.promotes('B').demotes('A', 'B');
-    rig.change(1, |it| (it.addr, it.epoch) = (node('B'), 6));
+    rig.change(1, |it| (it.addr, it.epoch, it.run_id) = (node('B'), 6, "process-B".into()));
     rig.disconnects(2).disconnects(3).run(5000);
     assert_eq!(rig.outcomes_untimed(), ["commit B@6 bootstrap_minority"]);
     rig.mark();
@@ -362,7 +362,8 @@ fn keeps_newer_master_of_minority_start_until_others_hear_of_it() {
 #[test]
 fn waits_for_others_to_hear_of_a_newer_master_that_is_away() {
     let mut rig = Rig::new();
-    rig.promotes('B').change(1, |it| (it.addr, it.epoch) = (node('B'), 6));
+    rig.promotes('B')
+        .change(1, |it| (it.addr, it.epoch, it.run_id) = (node('B'), 6, "process-B".into()));
     rig.disconnects(2).disconnects(3).run(5000);
     assert_eq!(rig.outcomes_untimed(), ["commit B@6 bootstrap_minority"]);
     rig.mark();

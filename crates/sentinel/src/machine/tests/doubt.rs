@@ -246,6 +246,95 @@ fn uses_empty_pod_only_once_sentinels_reach_it() {
     assert_eq!(rig.outcomes_untimed(), ["hold", "commit A@5 reconfirmed"], "they reach it");
 }
 
+/// It was restarted from an old file. Its replicas have what it lacks.
+#[test]
+fn uses_master_with_older_data_only_once_sentinels_reach_it() {
+    let mut rig = Rig::booted();
+    let Answer::Report(mut report) = restarted_master('A') else { panic!("a report") };
+    report.lineage.as_mut().expect("a lineage").offset = 900;
+    rig.nodes.insert('A', Answer::Report(report));
+    for sentinel in 1..=3 {
+        rig.change(sentinel, |it| it.pong_age = Duration::from_secs(60));
+    }
+    rig.run(20_000);
+    assert_eq!(rig.outcomes_untimed(), ["hold"]);
+    rig.change(1, |it| it.pong_age = Duration::ZERO);
+    rig.change(2, |it| it.pong_age = Duration::ZERO).run(1000);
+    assert_eq!(rig.outcomes_untimed(), ["hold", "commit A@5 reconfirmed"]);
+}
+
+/// Each sentinel that is given sees that process at the address of its master, and has read that so
+/// long ago.
+fn sees(rig: &mut Rig, sentinels: &[u8], process: &str, info_age: Duration) {
+    for sentinel in sentinels {
+        rig.change(*sentinel, |it| (it.run_id, it.info_age) = (process.into(), info_age));
+    }
+}
+
+#[test]
+fn starts_closed_to_another_process_than_sentinels_see() {
+    let starting = |process: &str| {
+        let mut rig = Rig::new();
+        rig.nodes.insert('A', empty_master('A'));
+        sees(&mut rig, &[1, 2, 3], process, Duration::MAX);
+        rig.run(60_000);
+        assert_eq!(rig.outcomes_untimed(), ["commit A@5 majority"]);
+        rig
+    };
+    // None has read it yet.
+    assert!(!starting("").machine.is_holding());
+    // Most read it later: it was restarted a moment ago.
+    let mut rig = starting("process-A");
+    assert!(rig.machine.is_holding());
+    sees(&mut rig, &[1], "fresh process", Duration::ZERO);
+    rig.run(2000);
+    assert!(rig.machine.is_holding(), "one of three");
+    sees(&mut rig, &[2], "fresh process", Duration::ZERO);
+    rig.run(1100);
+    assert_eq!(rig.outcomes_untimed(), ["commit A@5 majority", "release"]);
+    // They replace it.
+    let mut rig = starting("process-A");
+    rig.promotes('B').all_name('B', 6).run(1100);
+    assert_eq!(rig.outcomes_untimed(), ["commit A@5 majority", "commit B@6 majority"]);
+    assert!(!rig.machine.is_holding());
+}
+
+/// The successor's name leads to another server here.
+#[test]
+fn holds_for_successor_that_is_another_server() {
+    let mut rig = Rig::booted();
+    rig.nodes.insert('B', empty_master('B'));
+    rig.demotes('A', 'B').all_name('B', 6);
+    sees(&mut rig, &[1, 2, 3], "", Duration::MAX);
+    rig.run(5000);
+    assert!(rig.machine.is_holding(), "they have not read it yet: {:?}", rig.outcomes());
+    sees(&mut rig, &[1, 2, 3], "process-B", Duration::ZERO);
+    rig.run(60_000);
+    assert!(rig.machine.is_holding(), "{:?}", rig.outcomes());
+    rig.promotes('B').run(2000);
+    assert!(!rig.machine.is_holding(), "{:?}", rig.outcomes());
+}
+
+#[test]
+fn holds_when_most_sentinels_see_another_process() {
+    let seen_by = |sentinels: &[u8], info_age| {
+        let mut rig = Rig::booted();
+        rig.run(2000);
+        sees(&mut rig, sentinels, "another", info_age);
+        rig.run(20_000);
+        rig
+    };
+    for calm in [seen_by(&[1], Duration::ZERO), seen_by(&[1, 2, 3], Duration::from_secs(60))] {
+        assert!(calm.outcomes().is_empty(), "{:?}", calm.outcomes());
+    }
+    let mut rig = seen_by(&[1, 2], Duration::ZERO);
+    assert_eq!(rig.outcomes_untimed(), ["hold"]);
+    assert_eq!(rig.warnings(Warning::SeenAsAnother), 1);
+    sees(&mut rig, &[1, 2], "process-A", Duration::ZERO);
+    rig.run(1100);
+    assert_eq!(rig.outcomes_untimed(), ["hold", "release"]);
+}
+
 #[test]
 fn requires_a_vote_for_another_process() {
     let mut rig = Rig::booted();
@@ -394,13 +483,12 @@ fn confirms_full_master_by_run_id_of_sentinels() {
         [("process-A", vec!["hold", "release"]), ("another", vec!["hold"])]
     {
         let mut rig = Rig::booted();
-        rig.fails('A', ProbeFailure::Unreachable).run(3000);
-        // It is back, but its clients reconnected faster than the prober.
-        rig.fails('A', ProbeFailure::ConnectionRejected);
         for sentinel in 1..=3 {
             rig.change(sentinel, |it| it.run_id = run_id.into());
         }
-        rig.run(4000);
+        rig.fails('A', ProbeFailure::Unreachable).run(3000);
+        // It is back, but its clients reconnected faster than the prober.
+        rig.fails('A', ProbeFailure::ConnectionRejected).run(4000);
         assert_eq!(rig.outcomes_untimed(), outcomes_untimed, "sentinels see {run_id}");
     }
 }

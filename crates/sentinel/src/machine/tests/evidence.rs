@@ -1,6 +1,8 @@
 //! The rules E1 to E3 of `machine::evidence`: what closes the gate to the master, and what alone
 //! opens it again.
 
+use std::time::Duration;
+
 use super::rig::{Answer, Rig, dialled, id, master, node};
 use crate::machine::{MachineEvent, MachineState, Warning};
 use crate::{NodeReport, Notice, ProbeFailure, Role, View};
@@ -116,10 +118,19 @@ fn starts_closed_if_the_parent_has_restarted() {
 /// replace it.
 #[test]
 fn starts_closed_to_a_master_that_sentinels_see_down() {
+    for flag in ["down", "not reached"] {
+        starts_closed_while(|it, on| match flag {
+            "down" => it.down = on,
+            _ => it.pong_age = Duration::from_secs(if on { 4 } else { 1 }),
+        });
+    }
+}
+
+fn starts_closed_while(set: impl Fn(&mut View, bool)) {
     let starting = |down: u8| {
         let mut rig = Rig::new();
         for sentinel in 1..=down {
-            rig.change(sentinel, |it| it.down = true);
+            rig.change(sentinel, |it| set(it, true));
         }
         rig.run(2000);
         assert_eq!(rig.outcomes_untimed().first().map(String::as_str), Some("commit A@5 majority"));
@@ -130,7 +141,7 @@ fn starts_closed_to_a_master_that_sentinels_see_down() {
     for down in [1, 2, 3] {
         let mut rig = starting(down);
         for sentinel in 1..=down {
-            rig.change(sentinel, |it| it.down = false);
+            rig.change(sentinel, |it| set(it, false));
         }
         rig.run(1100);
         assert!(!rig.machine.is_holding(), "{down}: {:?}", rig.machine.state());

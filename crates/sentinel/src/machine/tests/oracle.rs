@@ -76,7 +76,7 @@ pub(in crate::machine) struct Oracle {
     last_input: Option<Instant>,
     last_step: Option<Instant>,
     /// Every address of which a sentinel said that it is down, or being replaced.
-    failing: BTreeSet<NodeAddr>,
+    views: BTreeMap<MyId, crate::View>,
     /// Every node that has reported `role:master`: closing the gate for one of them is safe.
     masters: BTreeSet<NodeAddr>,
     /// Every history that a node has shown; `None` for one that it did not show.
@@ -110,7 +110,7 @@ impl Oracle {
             following: None,
             last_input: None,
             last_step: None,
-            failing: BTreeSet::new(),
+            views: BTreeMap::new(),
             masters: BTreeSet::new(),
             written: BTreeSet::new(),
             majority: None,
@@ -230,9 +230,7 @@ impl Oracle {
             MachineEvent::Follow(order) => self.order = Some((order.clone(), now)),
             MachineEvent::View { from, view, asked_at, .. } => {
                 let claim = (view.addr.clone(), view.epoch);
-                if view.failing_over || view.down || view.rebooted {
-                    self.failing.insert(view.addr.clone());
-                }
+                self.views.insert(from.clone(), view.clone());
                 if !view.is_empty_state() {
                     self.record_vote(claim.clone(), from.clone(), now);
                     self.asked_about.insert((claim.clone(), from.clone()), *asked_at);
@@ -430,8 +428,13 @@ impl Oracle {
         let paused = self.pause.is_some_and(|(until, ends)| !ends && now < until);
         let policy = self.rules.minority == Minority::Hold;
         assert!(commit.held || !paused, "open during a pause: {commit:?}");
-        let failover =
-            self.failing.contains(&commit.addr) || self.masters.iter().any(|it| *it != commit.addr);
+        let is_failing = |it: &crate::View| {
+            let is_late = it.pong_age > Duration::from_secs(3);
+            let is_another = commit.run_id.as_ref().is_some_and(|id| *id != it.run_id);
+            it.failing_over || it.down || it.rebooted || is_late || is_another
+        };
+        let failover = self.views.values().any(|it| it.addr == commit.addr && is_failing(it))
+            || self.masters.iter().any(|it| *it != commit.addr);
         assert!(!commit.held || paused || policy || failover, "closed without a pause: {commit:?}");
         self.held = commit.held;
         self.pause = self.pause.filter(|(_, ends)| !ends);

@@ -56,11 +56,12 @@ pub(in crate::machine) fn view(
     View {
         addr: node(addr),
         epoch,
-        run_id: "known".into(),
+        run_id: format!("process-{addr}").into(),
         down: false,
         failing_over: false,
         rebooted: false,
         pong_age: Duration::ZERO,
+        info_age: Duration::MAX,
         tilt: false,
         quorum: 2,
         peers: peers.iter().map(|peer| (id(*peer), true)).collect(),
@@ -324,6 +325,7 @@ impl Rig {
         self.change(sentinel, |it| {
             let listed = view(addr, epoch, &[], &others);
             (it.addr, it.epoch, it.replicas) = (listed.addr, listed.epoch, listed.replicas);
+            it.run_id = listed.run_id;
             (it.down, it.failing_over) = (false, false);
         })
     }

@@ -71,6 +71,7 @@ mod tests {
             failing_over: false,
             rebooted: false,
             pong_age: std::time::Duration::ZERO,
+            info_age: std::time::Duration::MAX,
             quorum: 2,
             tilt: false,
             peers: Vec::new(),
