@@ -323,22 +323,24 @@ impl Session {
                 }
                 Ok((target, upstream, Start { early: unsent, returns_after, ..start }))
             }
-            Err((reason, push)) => {
+            Err((reason, push, is_interrupt)) => {
                 let undelivered = undelivered.map_or_else(Vec::new, KeptBytes::into_rest);
-                let refused = Some(Refused { unsent, transaction: false });
+                // The first error would be taken for the reply to the request that was sent.
+                let refused = (!is_interrupt).then_some(Refused { unsent, transaction: false });
                 Err(SessionEnd { reason, undelivered, refused, push })
             }
         }
     }
 
-    /// Carries the session to another target. On failure returns why it ends, and our last push.
+    /// Carries the session to another target. On failure returns why it ends, our last push, and
+    /// whether a request was sent ahead of its state.
     async fn carry(
         &self,
         client: &mut impl ClientStream,
         again: Again,
         unsent: &mut Vec<u8>,
         is_behind: bool,
-    ) -> Result<Ready, (EndReason, Vec<u8>)> {
+    ) -> Result<Ready, (EndReason, Vec<u8>, bool)> {
         let Again { state, old, promotion, .. } = again;
         let CarryState { ledger, unsent: requests, lost, waited, .. } = state;
         *unsent = requests;
@@ -366,20 +368,21 @@ impl Session {
             Err(reason) => reason,
         };
         let context = &self.base.context;
-        let Some(migration) = &connecting.migration else { return Err((reason, Vec::new())) };
+        let Some(migration) = &connecting.migration else { return Err((reason, vec![], false)) };
         if promotion.is_none() || reason != EndReason::HoldAbandoned {
-            return Err((reason, pending::last_push(&migration.ledger, context, reason)));
+            let push = pending::last_push(&migration.ledger, context, reason);
+            return Err((reason, push, migration.is_interrupt));
         }
         // The client has ended its direction, and may wait for the replies even so. A connection of
         // its own would have taken its requests already: one attempt to open it. In a box: a
         // session that waits for a target has no memory for this.
         let Service { route, options, .. } = &*context.shared.service;
         let here = route.usable_target().filter(|it| migration.is_promotion_to(it));
-        let target = here.ok_or((reason, Vec::new()))?;
+        let target = here.ok_or((reason, vec![], false))?;
         connecting.held.until = Instant::now() + options.now().connect_timeout;
         match Box::pin(connecting.attempt(&target)).await {
             Ok(Ok((upstream, start))) => Ok((target, upstream, start)),
-            _ => Err((reason, Vec::new())),
+            _ => Err((reason, vec![], false)),
         }
     }
 

@@ -9,7 +9,7 @@ use crate::session::carry::proof_tests::{PING, answer_proof};
 use crate::shared::shared_tests::{
     answer_reset, exchange, get, proxy, refuse_table, request, rest_of,
 };
-use crate::testing::{Backend, TestProxy, expect, is_silent, rest};
+use crate::testing::{Backend, TestProxy, expect, is_silent, rest, rest_or_reset};
 
 const BUSY: &[u8] = b"-BUSY Redis is busy running a script.\r\n";
 const SELECT: &[&str] = &["SELECT", "1"];
@@ -146,6 +146,20 @@ fn sends_no_interrupt_to_the_next_master_again() {
     assert_eq!(rest_of(client), b"");
     proxy.wait_for_end(EndReason::Fenced);
     assert!(!new.has_pending_connection());
+}
+
+/// An error reply to the next request would be taken for that to the interrupt.
+#[test]
+fn refuses_nothing_after_an_interrupt_at_the_cut() {
+    let backend = Backend::new();
+    let proxy = proxy(&backend);
+    let (mut client, _shared) = in_database(&proxy, &backend);
+    client.write_all(&[kill(), get("k")].concat()).unwrap();
+    let mut own = refuse_state(&backend);
+    expect(&mut own, &kill());
+    let (_, stats) = proxy.stop(drain::StopRequest::Cut);
+    assert_eq!(rest_or_reset(&mut client), b"");
+    assert_eq!(stats.closed_for(EndReason::Cut), 1);
 }
 
 /// As any reply, that to an interrupt passes a gate that was closed meanwhile.
