@@ -229,6 +229,46 @@ fn cuts_endless_hold_at_the_deadline() {
     assert!(pointsman.process().log().contains("\"cut\":2"), "{}", pointsman.process().tail());
 }
 
+/// One error for each request that expects a reply, at the end of a hold and at the cut.
+#[test]
+fn refuses_requests_of_subscribers_and_no_silenced_ones() {
+    let cluster = small();
+    for (mode, hold) in
+        [("dedicated", "2s"), ("shared", "2s"), ("dedicated", "30s"), ("shared", "30s")]
+    {
+        let with_options = builder(&cluster)
+            .service_line(&format!("upstream = \"{mode}\"\nhold_timeout = \"{hold}\""))
+            .lines(&format!("[shutdown]\n{AT_ONCE}drain_spread = \"0s\"\ndrain_timeout = \"2s\""));
+        let pointsman = controlled_by(&cluster, with_options);
+        let mut clients = [(); 4].map(|()| pointsman.client());
+        clients.iter_mut().for_each(|it| it.set_timeout(PATIENCE).expect("a timeout"));
+        let [resp3, resp2, off, skip] = &mut clients;
+        assert!(!resp3.cmd(&["HELLO", "3"]).expect("a reply").is_error());
+        for client in [resp3, resp2] {
+            assert!(!client.cmd(&["SUBSCRIBE", "c"]).expect("a reply").is_error());
+        }
+        for (client, mode) in [(off, "OFF"), (skip, "SKIP")] {
+            client.send(&encode(&["CLIENT", "REPLY", mode])).expect("sent");
+        }
+        let silenced = "pointsman_sessions_by_state{service=\"mymaster\",state=\"reply_off\"}";
+        wait_until("two silenced sessions", PATIENCE, || metric(&pointsman, silenced) == Some(2.0));
+        assert!(order(&pointsman, &["pause", "--for", "20s"], TOKEN).status.success());
+        let requests = [&["INCR", "held"][..], &["PING"], &["INCR", "held"], &["INCR", "held"]];
+        for (client, request) in clients.iter_mut().zip(requests) {
+            client.send(&encode(request)).expect("sent");
+        }
+        if hold == "30s" {
+            pointsman.sigterm();
+        }
+        let refused = clients.map(|mut client| {
+            let (replies, _) = client.read_to_end().expect("its end");
+            String::from_utf8_lossy(&replies).matches("-LOADING ").count()
+        });
+        assert_eq!(refused, [1, 1, 0, 0], "{mode} {hold}");
+        assert_eq!(cluster.nodes()[0].ask(&["EXISTS", "held"]).expect("a reply").int(), Some(0));
+    }
+}
+
 /// A client in the middle of a request gets its reply, also if its service shares connections.
 #[test]
 fn completes_requests_that_have_begun() {

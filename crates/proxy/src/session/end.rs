@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use drain::{Phase, Ticket};
-use resp::{Ledger, Limits, MustEnd, Pin, SessionState};
+use resp::{Direction, Ledger, Limits, MustEnd, Pin, SessionState};
 
 use crate::end_reason::{EndReason, Side};
 use crate::invariant;
@@ -79,14 +79,17 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
         is_cut || reason == EndReason::HoldTimeout
     }
 
-    /// Whether nothing of the waiting requests was forwarded, and no reply is owed that would have
-    /// to come first.
+    /// Whether nothing of the waiting requests was forwarded, no reply is owed that would have to
+    /// come first, and the client expects one to each of them.
     fn can_be_refused(&self) -> bool {
-        let between = matches!(
-            self.ledger.session_state(),
-            SessionState::Quiet | SessionState::Pinned | SessionState::Transaction
-        );
-        between && self.ledger.owed() == 0 && self.nothing_measured() && self.replies.is_clear()
+        let state = self.ledger.session_state();
+        !matches!(state, SessionState::Busy | SessionState::Ended)
+            && self.ledger.at_boundary(Direction::Request)
+            && self.ledger.at_boundary(Direction::Reply)
+            && self.ledger.owed() == 0
+            && self.ledger.answers_all()
+            && self.nothing_measured()
+            && self.replies.is_clear()
     }
 
     /// Records which side ended first.

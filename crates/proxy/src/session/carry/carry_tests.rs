@@ -4,8 +4,12 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
+use drain::StopRequest;
+
 use crate::session::carry::proof_tests::{PING, answer_proof};
-use crate::testing::{Backend, SOON, TestProxy, expect, is_silent, reset, rest, session};
+use crate::testing::{
+    Backend, SOON, TestProxy, expect, is_silent, reset, rest, rest_or_reset, session,
+};
 use crate::{DialFailure, EndReason, Options, Sessions};
 
 const LOADING: &str = "-LOADING No master can take requests at present. \
@@ -265,6 +269,56 @@ fn refuses_requests_that_wait_too_long_at_the_gate() {
     proxy.publisher.release();
     assert!(is_silent(&mut idle), "an idle client was closed");
     proxy.wait_for("the three ends", |stats| stats.open() == 1);
+}
+
+/// The state that the request puts a session into, with the reply.
+type State = (&'static str, &'static str);
+
+const SUBSCRIBED: State = ("SUBSCRIBE c\r\n", "*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n");
+
+/// A session of `proxy` in that state, with requests that wait at the closed gate.
+fn held(
+    proxy: &mut TestProxy,
+    backend: &Backend,
+    state: State,
+    requests: &str,
+) -> (TcpStream, TcpStream) {
+    proxy.commit(backend.addr());
+    let (mut client, mut upstream) = session(proxy, backend);
+    exchange(&mut client, &mut upstream, state.0, state.1);
+    proxy.publisher.hold();
+    client.write_all(requests.as_bytes()).unwrap();
+    (client, upstream)
+}
+
+#[test]
+fn refuses_as_many_requests_as_expect_a_reply() {
+    const OFF: State = ("CLIENT REPLY OFF\r\n", "");
+    const SKIP: State = ("CLIENT REPLY SKIP\r\n", "");
+    for (state, requests, replies) in [
+        (SUBSCRIBED, "PING\r\nUNSUBSCRIBE c\r\n", 2),
+        (SUBSCRIBED, "", 0),
+        (OFF, "INCR k\r\nINCR k\r\n", 0),
+        (SKIP, "INCR k\r\n", 0),
+    ] {
+        let backend = Backend::new();
+        let mut proxy = TestProxy::new(short_hold());
+        let (mut client, _upstream) = held(&mut proxy, &backend, state, requests);
+        if requests.is_empty() {
+            proxy.stop(StopRequest::Cut);
+            assert_eq!(rest_or_reset(&mut client), b"");
+            continue;
+        }
+        let refused = String::from_utf8(rest(&mut client)).unwrap();
+        assert_eq!(refused, LOADING.repeat(replies), "{state:?}");
+        // The cut of a drain refuses as many.
+        let mut proxy = TestProxy::new(Options::default());
+        let (mut client, _upstream) = held(&mut proxy, &backend, state, requests);
+        proxy.wait_for("the hold", |stats| stats.held == 1);
+        proxy.stop(StopRequest::Cut);
+        let refused = String::from_utf8(rest_or_reset(&mut client)).unwrap();
+        assert_eq!(refused, LOADING.repeat(replies), "{state:?}");
+    }
 }
 
 #[test]
