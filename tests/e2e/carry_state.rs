@@ -4,9 +4,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use harness::{Client, Cluster, Pointsman};
+use harness::{Client, Cluster, Ending, Pointsman, encode, wait_until};
 
-use crate::pointsman;
+use crate::{builder, metric, pointsman};
 
 const PATIENCE: Duration = Duration::from_secs(40);
 const KEYS: usize = 20_000;
@@ -19,9 +19,9 @@ fn client(pointsman: &Pointsman, commands: &[&[&str]]) -> Client {
     client
 }
 
-/// One page of an iteration; returns the next cursor.
+/// One page of an iteration; returns the next cursor, or nothing if the session ends.
 fn scan(client: &mut Client, cursor: &str, found: &mut BTreeSet<String>) -> Option<String> {
-    let page = client.cmd(&["SCAN", cursor, "COUNT", "100"]).ok()?;
+    let page = client.cmd(&["SCAN", cursor, "COUNT", "100"]).ok().filter(|it| !it.is_error())?;
     let [next, keys] = page.items() else { panic!("no page: {page}") };
     found.extend(keys.items().iter().filter_map(|key| key.text().map(str::to_owned)));
     next.text().map(str::to_owned)
@@ -92,6 +92,47 @@ fn ends_connections_that_know_ids_or_scripts_at_a_failover() {
     assert!(refused.cmd(&["PING"]).is_ok(), "a session was closed for a refused option");
     let answer = falls_back.cmd(absent).expect("an answer");
     assert!(answer.error().is_some_and(|error| error.starts_with("NOSCRIPT")), "{answer}");
+}
+
+/// A request that only waited at the gate was not forwarded, and its client may repeat it.
+#[test]
+fn refuses_held_requests_of_sessions_that_end() {
+    let states: &[&[&[&str]]] = &[
+        &[&["WATCH", "k"]],
+        &[&["SCAN", "0", "COUNT", "10"]],
+        &[&["CLIENT", "ID"]],
+        &[&["SCRIPT", "LOAD", "return 1"]],
+        &[&["MODULE.X"]],
+        &[&["HELLO", "3"], &["CLIENT", "TRACKING", "ON"]],
+        &[&["HELLO", "3"], &["SUBSCRIBE", "c"]],
+        &[&["MULTI"]],
+    ];
+    for mode in ["dedicated", "shared"] {
+        let cluster = Cluster::builder().start();
+        let pointsman = builder(&cluster).service_line(&format!("upstream = \"{mode}\"")).start();
+        let keys =
+            (0..1000).map(|key| vec!["SET".to_owned(), format!("key:{key}"), "v".to_owned()]);
+        pointsman.client().pipeline(&keys.collect::<Vec<_>>()).expect("answers");
+        let mut clients: Vec<_> = states.iter().map(|it| (client(&pointsman, it), it)).collect();
+        cluster.begin_failover_of("mymaster");
+        wait_until("the hold", PATIENCE, || {
+            metric(&pointsman, "pointsman_gate_closed{service=\"mymaster\"}") == Some(1.0)
+        });
+        for (client, _) in &mut clients {
+            client.send(&encode(&["INCR", "held"])).expect("sent");
+        }
+        for (client, state) in &mut clients {
+            let (reply, ending) = client.read_to_end().expect("the end of the connection");
+            let reply = String::from_utf8_lossy(&reply);
+            assert!(
+                reply.starts_with("-LOADING ") && reply.matches("\r\n").count() == 1,
+                "{mode} {state:?}: {reply:?}"
+            );
+            assert_eq!(ending, Ending::Fin, "{mode} {state:?}");
+        }
+        let ran = pointsman.client().cmd(&["EXISTS", "held"]).expect("an answer");
+        assert_eq!(ran.int(), Some(0), "{mode}");
+    }
 }
 
 #[test]

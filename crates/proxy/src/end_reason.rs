@@ -135,6 +135,18 @@ impl EndReason {
         )
     }
 
+    /// Whether the session lost its connection to a target that may still be one.
+    pub(crate) const fn is_loss(self) -> bool {
+        matches!(
+            self,
+            Self::UpstreamClosed
+                | Self::UpstreamReset
+                | Self::UpstreamLost
+                | Self::UpstreamError
+                | Self::TargetTlsFailed
+        )
+    }
+
     /// Whether the client can still receive anything after a session ended for this reason, and
     /// there is time to send it.
     #[must_use]

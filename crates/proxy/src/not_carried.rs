@@ -75,10 +75,7 @@ impl NotCarried {
             | EndReason::DialFailed
             | EndReason::TargetTlsFailed
             | EndReason::NoReplica => Some(Self::NoServer),
-            EndReason::UpstreamClosed
-            | EndReason::UpstreamReset
-            | EndReason::UpstreamLost
-            | EndReason::UpstreamError => Some(Self::ClosedByServer),
+            reason if reason.is_loss() => Some(Self::ClosedByServer),
             _ => None,
         }
     }

@@ -72,18 +72,16 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
             && self.ledger.owed() == 0
     }
 
-    /// Whether a session that ends for this reason was held: its requests were not forwarded
-    /// because there is no master.
-    fn is_held_at(&self, reason: EndReason) -> bool {
-        let is_cut = reason == EndReason::Cut && !self.target.accepts_requests();
-        is_cut || reason == EndReason::HoldTimeout
-    }
-
-    /// Whether nothing of the waiting requests was forwarded, no reply is owed that would have to
-    /// come first, and the client expects one to each of them.
-    fn can_be_refused(&self) -> bool {
+    /// Whether the waiting requests of a session that ends for this reason are refused: they were
+    /// held, nothing of them was forwarded, no reply is owed that would have to come first, and the
+    /// client expects one to each of them.
+    pub(in crate::session) fn is_refused_at(&self, reason: EndReason) -> bool {
+        let is_lost = matches!(reason, EndReason::Cut | EndReason::Fenced) || reason.is_loss();
+        let is_held =
+            reason == EndReason::HoldTimeout || (is_lost && !self.target.accepts_requests());
         let state = self.ledger.session_state();
-        !matches!(state, SessionState::Busy | SessionState::Ended)
+        is_held
+            && !matches!(state, SessionState::Busy | SessionState::Ended)
             && self.ledger.at_boundary(Direction::Request)
             && self.ledger.at_boundary(Direction::Reply)
             && self.ledger.owed() == 0
@@ -214,24 +212,12 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
     pub(in crate::session) fn stop(&mut self, stop: Stop) -> Stopped {
         self.record_sent();
         let reason = stop.reason();
-        let lost = match stop {
-            Stop::End(
-                reason @ (EndReason::UpstreamClosed
-                | EndReason::UpstreamReset
-                | EndReason::UpstreamLost
-                | EndReason::UpstreamError
-                | EndReason::TargetTlsFailed),
-            ) => Some(reason),
-            _ => None,
-        };
+        let lost = Some(reason).filter(|it| it.is_loss());
         // Another connection would be closed as well, and the target asked in vain why it closed.
         let may_continue = (lost.is_some() && !self.ledger.provokes_close())
             || matches!(stop, Stop::End(EndReason::Fenced) | Stop::Leave | Stop::Rebalance);
-        let uncarried = if may_continue || reason == EndReason::ReplyDropped {
-            self.why_not_carried()
-        } else {
-            None
-        };
+        let may_be_uncarried = may_continue || reason == EndReason::ReplyDropped;
+        let uncarried = may_be_uncarried.then(|| self.why_not_carried()).flatten();
         let is_answered = self.is_answered();
         let left = if stop == Stop::Rest {
             self.begin_rest().map(Left::Resting)
@@ -248,7 +234,7 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
         } else if may_continue && self.can_be_carried() {
             let unsent = self.take_unsent();
             Some(Left::State(self.take_state(unsent, lost), None))
-        } else if self.is_held_at(reason) && self.can_be_refused() {
+        } else if self.is_refused_at(reason) {
             let transaction = self.ledger.session_state() == SessionState::Transaction;
             Some(Left::Refused(Refused { unsent: self.take_unsent(), transaction }))
         } else if reason == EndReason::ClientClosed

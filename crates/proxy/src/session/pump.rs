@@ -284,8 +284,9 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
         }
         self.note_first_end();
         if matches!(replies, FlowStep::Done) && !matches!(requests, FlowStep::Done) {
-            // The end is not passed to the client if the session can continue elsewhere.
-            if self.can_be_carried() {
+            // The end is not passed to the client if the session can continue elsewhere, or its
+            // requests are refused.
+            if self.can_be_carried() || self.is_refused_at(EndReason::UpstreamClosed) {
                 return Poll::Ready(EndReason::UpstreamClosed.into());
             }
             self.append_last_push();

@@ -23,6 +23,10 @@ use crate::runtime::tasks;
 const NO_MASTER: &str = "LOADING No master can take requests at present. \
                          This request was not forwarded and can be tried again.";
 
+/// The former target had state of the session that the next one does not have or accept.
+const NOT_CARRIED: &str = "LOADING This connection cannot continue on another server. \
+                           This request was not forwarded and can be tried again.";
+
 /// The target is known, and the cause is on this host.
 const EXHAUSTED: &str = "LOADING The proxy has no file descriptors or local ports left at present. \
                          This request was not forwarded and can be tried again.";
@@ -60,6 +64,8 @@ pub(crate) async fn refuse(
         | EndReason::DialFailed
         | EndReason::TargetTlsFailed
         | EndReason::Cut => NO_MASTER,
+        EndReason::Fenced | EndReason::CarryRefused | EndReason::HistoryBroken => NOT_CARRIED,
+        reason if reason.is_loss() => NOT_CARRIED,
         EndReason::ResourcesExhausted => EXHAUSTED,
         EndReason::NoReplica => NO_REPLICA,
         _ => return Vec::new(),

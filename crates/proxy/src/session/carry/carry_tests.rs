@@ -15,6 +15,9 @@ use crate::{DialFailure, EndReason, Options, Sessions};
 const LOADING: &str = "-LOADING No master can take requests at present. \
      This request was not forwarded and can be tried again.\r\n";
 
+const NOT_CARRIED: &str = "-LOADING This connection cannot continue on another server. \
+     This request was not forwarded and can be tried again.\r\n";
+
 fn short_hold() -> Options {
     Options { hold_timeout: Duration::from_millis(300), ..Options::default() }
 }
@@ -274,6 +277,7 @@ fn refuses_requests_that_wait_too_long_at_the_gate() {
 /// The state that the request puts a session into, with the reply.
 type State = (&'static str, &'static str);
 
+const WATCH: State = ("WATCH k\r\n", "+OK\r\n");
 const SUBSCRIBED: State = ("SUBSCRIBE c\r\n", "*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n");
 
 /// A session of `proxy` in that state, with requests that wait at the closed gate.
@@ -289,6 +293,80 @@ fn held(
     proxy.publisher.hold();
     client.write_all(requests.as_bytes()).unwrap();
     (client, upstream)
+}
+
+/// Nothing of them was forwarded, also if only the former target had the state of the session.
+#[test]
+fn refuses_held_requests_of_sessions_that_are_not_carried() {
+    let states = [
+        WATCH,
+        SUBSCRIBED,
+        ("CLIENT ID\r\n", ":7\r\n"),
+        ("SCAN 0\r\n", "*2\r\n$2\r\n17\r\n*0\r\n"),
+        ("SCRIPT LOAD x\r\n", "$1\r\nx\r\n"),
+        ("NOSUCH\r\n", "+OK\r\n"),
+        ("CLIENT TRACKING ON\r\n", "+OK\r\n"),
+    ];
+    for (state, is_closed) in states.into_iter().flat_map(|it| [(it, false), (it, true)]) {
+        let (old, new) = (Backend::new(), Backend::new());
+        let mut proxy = TestProxy::new(Options::default());
+        let (mut client, upstream) = held(&mut proxy, &old, state, "INCR k\r\nPING\r\n");
+        let reason = if is_closed {
+            drop(upstream);
+            EndReason::UpstreamClosed
+        } else {
+            proxy.commit(new.addr());
+            EndReason::Fenced
+        };
+        let replies = String::from_utf8(rest(&mut client)).unwrap();
+        assert_eq!(replies, NOT_CARRIED.repeat(2), "{state:?}");
+        proxy.wait_for_end(reason);
+        assert!(!new.has_pending_connection());
+    }
+}
+
+#[test]
+fn refuses_held_requests_in_a_transaction_or_without_carrying() {
+    let (old, new) = (Backend::new(), Backend::new());
+    let mut proxy = TestProxy::new(Options::default());
+    let (mut queues, _) = held(&mut proxy, &old, ("MULTI\r\n", "+OK\r\n"), "GET k\r\nEXEC\r\n");
+    proxy.commit(new.addr());
+    let aborted =
+        format!("{NOT_CARRIED}-EXECABORT Transaction discarded because of: {}", &NOT_CARRIED[1..]);
+    assert_eq!(String::from_utf8(rest(&mut queues)).unwrap(), aborted);
+
+    let mut proxy = TestProxy::new(Options { sessions: Sessions::Close, ..Options::default() });
+    let (mut closed, _) = held(&mut proxy, &old, ("PING\r\n", "+PONG\r\n"), "GET k\r\n");
+    proxy.commit(new.addr());
+    assert_eq!(String::from_utf8(rest(&mut closed)).unwrap(), NOT_CARRIED);
+
+    // Its user has another password on the new master.
+    let mut proxy = TestProxy::new(Options::default());
+    let (mut unknown, _) = held(&mut proxy, &old, ("AUTH pw\r\n", "+OK\r\n"), "GET k\r\n");
+    proxy.commit(new.addr());
+    new.accept().write_all(b"-WRONGPASS no\r\n").unwrap();
+    assert_eq!(String::from_utf8(rest(&mut unknown)).unwrap(), NOT_CARRIED);
+    proxy.wait_for_end(EndReason::CarryRefused);
+}
+
+/// A request after one with an unknown outcome gets no error: it would be taken for the reply to
+/// that one.
+#[test]
+fn refuses_nothing_after_a_request_in_flight() {
+    let (old, new) = (Backend::new(), Backend::new());
+    for first in ["INCR k\r\n", "*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$9\r\nab"] {
+        for state in [WATCH, ("MULTI\r\n", "+OK\r\n")] {
+            let mut proxy = TestProxy::with_target(&old);
+            let (mut client, mut upstream) = session(&proxy, &old);
+            exchange(&mut client, &mut upstream, state.0, state.1);
+            client.write_all(first.as_bytes()).unwrap();
+            expect(&mut upstream, first.as_bytes());
+            proxy.publisher.hold();
+            client.write_all(b"\r\nPING\r\n\r\nPING\r\n").unwrap();
+            proxy.commit(new.addr());
+            assert_eq!(String::from_utf8(rest(&mut client)).unwrap(), "", "{first} {state:?}");
+        }
+    }
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! Property: clients do not notice master changes. A client sends any commands, with failovers,
 //! crashes and kicks at any point. It never sees a reply that belongs to another command, a lost or
 //! duplicate reply, a push inside a frame, a message of a channel that it is not subscribed to, or
-//! a command that ran under another identity or twice. A session with nothing in flight and nothing
-//! that pins it never loses its connection, nor a subscription, unless its server closed it on
-//! purpose: then it does lose it.
+//! a command that ran under another identity, twice, or although it was refused. A session with
+//! nothing in flight and nothing that pins it never loses its connection, nor a subscription,
+//! unless its server closed it on purpose: then it does lose it.
 //!
 //! The property was checked by breaking the program and putting it right again:
 //!
@@ -24,6 +24,7 @@
 //! | `CLIENT ID`, `SCRIPT LOAD` or an unknown command does not pin its session (`resp`, `asked`) | another number, a script that is missing |
 //! | nothing is replayed of a session without state, not even a `PING` (`resp`, replay) | the refusal of a full or busy server |
 //! | "max number of clients" and `-BUSY` refuse a session (`resp`, `judge`) | a session is closed |
+//! | a command in flight is refused (`session/end`, `is_refused_at`) | a command that was refused and ran |
 //! | the server's own agreement does not pin (`resp`) | a connection that lost its agreement |
 
 use proptest::prelude::{ProptestConfig, prop, proptest};
@@ -260,11 +261,12 @@ fn play(
     let count = executed.len();
     executed.dedup();
     assert_eq!(executed.len(), count, "a command ran twice");
+    let ran = |number: &u32| executed.binary_search(number).is_ok();
     for number in &client.acknowledged {
-        assert!(
-            executed.binary_search(number).is_ok(),
-            "{number} was acknowledged and did not run"
-        );
+        assert!(ran(number), "{number} was acknowledged and did not run");
+    }
+    for number in &client.refused {
+        assert!(!ran(number), "{number} was refused and ran");
     }
     let known = client.acknowledged.len() + client.unknown.len();
     assert!(count <= known, "{count} commands ran, {known} were sent");

@@ -1,8 +1,9 @@
 //! The client of the property test: it knows what it may receive next, and accepts nothing else.
 //!
 //! At every point that is: the next frame of the reply to its oldest command; a message of a
-//! channel that it is subscribed to there; a maintenance push, if it has agreed to those there; or
-//! the end, if something has happened that a connection need not survive.
+//! channel that it is subscribed to there; a maintenance push, if it has agreed to those there; or,
+//! if something has happened that a connection need not survive, the end, or before it one refusal
+//! of each command that was not forwarded.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io::{ErrorKind, Read, Write};
@@ -54,6 +55,10 @@ pub(crate) struct ModelClient<'a> {
     pub(crate) acknowledged: Vec<u32>,
     /// Sent, and lost with its connection.
     pub(crate) unknown: Vec<u32>,
+    /// Refused by the proxy: they must not run.
+    pub(crate) refused: Vec<u32>,
+    /// A command was refused: only refusals and the end may follow.
+    is_refused: bool,
     /// The connection may be closed.
     pub(crate) may_end: bool,
     /// Messages that it must not receive, and the last one that it received, by its kind of
@@ -97,6 +102,8 @@ impl<'a> ModelClient<'a> {
             owed: VecDeque::new(),
             acknowledged: Vec::new(),
             unknown: Vec::new(),
+            refused: Vec::new(),
+            is_refused: false,
             may_end: false,
             elsewhere: BTreeSet::new(),
             last_message: (0, BTreeSet::new()),
@@ -147,6 +154,10 @@ impl<'a> ModelClient<'a> {
                 assert!(may_end, "a session with nothing in flight was closed; owed {owed:?}");
                 return false;
             }
+        }
+        if self.is_refused {
+            self.wait_for_end();
+            return false;
         }
         if self.is_settled() {
             // A later command was answered: the connection has survived.
@@ -277,7 +288,7 @@ impl<'a> ModelClient<'a> {
         );
         self.unknown.extend(self.owed.drain(..).flat_map(|it| it.numbers));
         self.received.clear();
-        self.may_end = false;
+        (self.may_end, self.is_refused) = (false, false);
         if self.moved.is_none() && self.proxy.drain.phase() == drain::Phase::Serving {
             self.faults.iter().for_each(ConnectionFaults::end);
             self.stream = self.proxy.client();
@@ -304,6 +315,14 @@ impl<'a> ModelClient<'a> {
 
     fn take_answer(&mut self, frame: &str) {
         let Some(owed) = self.owed.front_mut() else { panic!("no command was sent for {frame:?}") };
+        let error = frame.strip_prefix("-EXECABORT Transaction discarded because of: ");
+        if error.unwrap_or(&frame[1..]).starts_with("LOADING This connection cannot continue") {
+            assert!(self.may_end && !owed.begun, "refused instead of {:?}", owed.frames);
+            self.is_refused = true;
+            self.refused.extend(self.owed.pop_front().into_iter().flat_map(|it| it.numbers));
+            return;
+        }
+        assert!(!self.is_refused, "{frame:?} after a refusal");
         let rest = after(&owed.frames, frame, true).map(str::to_owned);
         let Some(rest) = rest else { panic!("{frame:?} instead of {:?}", owed.frames) };
         (owed.frames, owed.begun) = (rest, true);
