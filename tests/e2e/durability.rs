@@ -539,7 +539,8 @@ fn ends_sessions_whose_silence_is_refused() {
         client.send(&commands.map(|words| harness::encode(&words)).concat()).expect("sent");
         assert!(client.read_value().is_err(), "{silence}: nothing is acknowledged");
     }
-    assert_eq!(ended(&pointsman, "not_confirmed"), 2.0);
+    // A session is counted after its client has read the end.
+    wait_until("both to be counted", PATIENCE, || ended(&pointsman, "not_confirmed") == 2.0);
 }
 
 /// A connection keeps the rule with which it was opened: those who come later share another one.
