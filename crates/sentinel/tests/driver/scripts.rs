@@ -79,6 +79,8 @@ impl SentinelScript {
                     ("port", "1".to_owned()),
                     ("runid", record.run_id),
                     ("flags", record.flags),
+                    ("last-ok-ping-reply", "0".to_owned()),
+                    ("info-refresh", "600000".to_owned()),
                     ("config-epoch", record.epoch.to_string()),
                 ],
             ),
