@@ -427,7 +427,7 @@ impl Machine {
         {
             return None;
         }
-        if process.is_some_and(|process| self.is_disputed(process, doubt, committed, &confirming)) {
+        if doubt.is_another && self.is_disputed(process, doubt, committed, &confirming) {
             return None;
         }
         // A majority for another node that is a master is no silence, at whatever epoch.
@@ -485,14 +485,16 @@ impl Machine {
         }
     }
 
-    /// Whether no sentinel sees this process, or some see another one and too few see this one.
+    /// Whether no sentinel sees this process, or some see another one and too few see this one. Of
+    /// a process that hides its `run_id`: whether others do not see the committed one.
     fn is_disputed(
         &self,
-        process: &str,
+        process: Option<&str>,
         doubt: &Doubt,
         committed: &Committed,
         seeing: &BTreeSet<&MyId>,
     ) -> bool {
+        let Some(process) = process else { return !self.is_seen_as_same(doubt, committed) };
         let mut views = self.electorate.trusted_views(Some(doubt.until));
         let is_other = |view: &View| is_another(view, committed, process, false);
         (seeing.is_empty() || views.any(is_other)) && !self.may_decide(seeing)

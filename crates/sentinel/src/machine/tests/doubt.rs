@@ -283,6 +283,17 @@ fn starts_closed_to_another_process_than_sentinels_see() {
     };
     // None has read it yet.
     assert!(!starting("").machine.is_holding());
+    // One of three may be late.
+    let mut late = Rig::new();
+    sees(&mut late, &[1], "another", Duration::MAX);
+    late.run(2000);
+    assert!(!late.machine.is_holding(), "{:?}", late.outcomes());
+    // It hides what it is, now that they see another one.
+    let mut hiding = starting("process-A");
+    hiding.without_lineage().run(20_000);
+    assert!(hiding.machine.is_holding(), "{:?}", hiding.outcomes());
+    hiding.fails('A', ProbeFailure::Denied).run(20_000);
+    assert!(hiding.machine.is_holding(), "{:?}", hiding.outcomes());
     // Most read it later: it was restarted a moment ago.
     let mut rig = starting("process-A");
     assert!(rig.machine.is_holding());
