@@ -31,7 +31,7 @@ const SHUTDOWN: &str = "[shutdown]\naccept_min = \"0s\"\naccept_quiet = \"0s\"\n
 enum Mode {
     /// As Debian's unit starts it; a signal to the master reaches the worker.
     MasterWorker,
-    /// One process.
+    /// One process with one thread.
     Single,
     /// One process that shares no port.
     Alone,
@@ -66,7 +66,12 @@ impl Machine {
         let folder = self.cluster.folder().join(format!("haproxy-{number}"));
         std::fs::create_dir(&folder).expect("a folder");
         let master = self.cluster.master().addr();
-        let global = if mode == Mode::Alone { "noreuseport" } else { "maxconn 4000" };
+        let global = match mode {
+            Mode::MasterWorker => "maxconn 4000",
+            // A second thread could empty the queue before the first has read the signal.
+            Mode::Single => "maxconn 4000\n  nbthread 1\n  tune.maxaccept 50",
+            Mode::Alone => "noreuseport",
+        };
         let text = format!(
             "global\n  {global}\ndefaults\n  mode tcp\n  timeout connect 4s\n\
              \x20 timeout client 330s\n\
