@@ -4,7 +4,8 @@
 //! While this process is suspended, or reaches neither the master nor the sentinels, a complete
 //! failover may happen. The superseded master reports `role:master` for about ten more seconds, so
 //! its usual answer proves nothing. The same holds for an address at which another process answers
-//! than before. A doubt begins
+//! than before: if the connection to the master has ended and a new one is refused, nothing is sent
+//! until something answers there. A doubt begins
 //!
 //! - when this process was suspended;
 //! - when the master proved unreachable, or was removed;
@@ -33,7 +34,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use super::nodes::verifies;
+use super::nodes::{NodeRecord, verifies};
 use super::recognition::is_another;
 use super::state::{Basis, MachineState, NoMasterReason};
 use super::{Committed, Machine, MachineAction, Warning};
@@ -187,6 +188,13 @@ impl Machine {
         self.orders.in_force.is_none()
             && self.electorate.trusted_views(since).any(|it| names(it) && is_down(it))
             && !self.may_decide(&views.map(|(id, _)| id).collect())
+    }
+
+    /// Whether the process of the committed master has ended, as far as is known: the next one may
+    /// be empty, and must not be written to before it has answered.
+    pub(super) fn has_target_ended(&self) -> bool {
+        let target = self.committed.as_ref().and_then(|it| self.nodes.get(&it.addr));
+        target.is_some_and(NodeRecord::has_ended)
     }
 
     /// The published master answered as a master.

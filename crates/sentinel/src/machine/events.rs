@@ -255,6 +255,9 @@ impl Machine {
             Ok(_) | Err(_) => {
                 self.doubt(now, probe.asked_at, !published);
                 self.suspect(now);
+                if let Ok(report) = &probe.outcome {
+                    self.detect_restart(now, probe.asked_at, report);
+                }
             }
         }
     }

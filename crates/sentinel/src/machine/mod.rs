@@ -296,7 +296,7 @@ impl Machine {
         let published = self.committed.as_ref().is_some_and(|committed| committed.published);
         let by_policy = self.is_held_by_policy();
         let by_order = self.hold.pause.is_some();
-        let holds = self.state.holds() || self.is_superseded();
+        let holds = self.state.holds() || self.is_superseded() || self.has_target_ended();
         let want = published && (holds || by_policy || by_order);
         if want != self.hold.is_closed {
             self.hold.is_closed = want;

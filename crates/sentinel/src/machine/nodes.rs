@@ -73,6 +73,12 @@ impl NodeRecord {
         self.last.as_ref().and_then(|probe| probe.outcome.as_ref().ok())
     }
 
+    /// Its idle connection ended, and then it was unreachable.
+    pub(super) fn has_ended(&self) -> bool {
+        let last = self.ended_at.and_then(|at| self.last_since(at));
+        last.is_some_and(|it| it.outcome == Err(ProbeFailure::Unreachable))
+    }
+
     /// Unreachable at least three times in a row, with at least `long` between the first and the
     /// last of these queries. Only failures count as proof, not the time after the last one.
     pub(super) fn is_gone(&self, long: Duration) -> bool {

@@ -267,15 +267,34 @@ impl NodeProber {
             return Some(self.finish(asked_at, outcome));
         }
         self.connection = None;
+        self.report_end()
+    }
+
+    /// The end of the idle connection. A server that closes every connection at once would be
+    /// probed without end.
+    fn report_end(&mut self) -> Option<ProbeEvent> {
         let now = Instant::now();
-        // A server that closes every connection at once would be probed without end.
         let reported = self.lost_at.is_some_and(|at| now - at < LOST_INTERVAL);
         self.lost_at = if reported { self.lost_at } else { Some(now) };
         (!reported).then_some(ProbeEvent::ConnectionLost)
     }
 
     async fn probe(&mut self) -> ProbeEvent {
+        self.drop_unusable();
+        let was_idle = self.connection.as_ref().is_some_and(ProbeConnection::is_idle);
         let (mut asked_at, mut outcome) = self.try_probe().await;
+        let refused = |outcome: &ProbeResult| {
+            matches!(outcome, Err(ProbeError::Failed(ProbeFailure::Unreachable)))
+        };
+        if was_idle && (refused(&outcome) || matches!(outcome, Err(ProbeError::Tls(_)))) {
+            // The end of an idle connection says nothing about the server; only a dial does.
+            (asked_at, outcome) = self.ask_once().await;
+            if refused(&outcome)
+                && let Some(event) = self.report_end()
+            {
+                return event;
+            }
+        }
         // Refused credentials have ended the connection: others may be accepted.
         while std::mem::take(&mut self.others_untried) && self.connection.is_none() {
             (asked_at, outcome) = self.ask_once().await;
@@ -424,19 +443,20 @@ impl NodeProber {
         }
     }
 
-    /// Probes the node. The time that comes with the result is that of the probe which it
-    /// answers, or which was not answered.
-    async fn try_probe(&mut self) -> (Instant, ProbeResult) {
-        let verify = self.factory.verify();
+    fn drop_unusable(&mut self) {
         // Without commands, a successful dial is the whole result.
-        let unusable = |connection: &ProbeConnection| {
+        let verify = self.factory.verify();
+        let unusable = |connection: &mut ProbeConnection| {
             let outdated =
                 !connection.is_authenticated() && !self.login.is_newest(connection.credentials());
             verify == Verify::Tcp || connection.has_unsolicited_input() || outdated
         };
-        if self.connection.as_ref().is_some_and(unusable) {
-            self.connection = None;
-        }
+        drop(self.connection.take_if(unusable));
+    }
+
+    /// Probes the node. The time that comes with the result is that of the probe which it
+    /// answers, or which was not answered.
+    async fn try_probe(&mut self) -> (Instant, ProbeResult) {
         let is_overdue = |connection: &ProbeConnection| {
             connection.asked_at().is_some_and(|asked_at| asked_at.elapsed() > RETRY_MIN)
         };
@@ -445,17 +465,7 @@ impl NodeProber {
         {
             return self.retry_on_new_connection(kept).await;
         }
-        let was_idle = self.connection.as_ref().is_some_and(ProbeConnection::is_idle);
-        let (asked_at, outcome) = self.ask_once().await;
-        let ended = matches!(
-            outcome,
-            Err(ProbeError::Failed(ProbeFailure::Unreachable) | ProbeError::Tls(_))
-        );
-        if was_idle && ended {
-            // The end of an idle connection says nothing about the server; only a dial does.
-            return self.ask_once().await;
-        }
-        (asked_at, outcome)
+        self.ask_once().await
     }
 
     /// The probe on `kept` has been pending for long: repeats it on a new connection and returns
@@ -584,12 +594,7 @@ fn classify_retry(outcome: &ProbeResult) -> RetryOutcome {
             ProbeFailure::Unreachable | ProbeFailure::UnusableAddress | ProbeFailure::OutsideNodes,
         )) => RetryOutcome::Unreachable,
         // A fault of TLS is about certificates, and says nothing about the server's health.
-        Err(
-            ProbeError::Failed(_)
-            | ProbeError::DialTimedOut
-            | ProbeError::Denied(_)
-            | ProbeError::Tls(_),
-        ) => RetryOutcome::Inconclusive,
+        Err(_) => RetryOutcome::Inconclusive,
     }
 }
 

@@ -132,6 +132,53 @@ fn commits_restarted_master_again() {
 }
 
 #[test]
+fn holds_from_end_of_process_until_an_answer() {
+    let mut rig = Rig::booted();
+    rig.fails('A', ProbeFailure::Unreachable);
+    rig.step(MachineEvent::ProbeConnectionLost { node: node('A') });
+    rig.run(20);
+    assert!(rig.machine.is_holding());
+    rig.nodes.insert('A', restarted('A'));
+    rig.run(5000);
+    assert_eq!(rig.outcomes_untimed(), ["hold", "commit A@5 reconfirmed"]);
+    // The connection was killed, and the process is there.
+    for answer in [
+        Answer::Report(report('A')),
+        Answer::Failure(ProbeFailure::Denied),
+        Answer::Failure(ProbeFailure::Busy),
+        Answer::Failure(ProbeFailure::ConnectionRejected),
+        Answer::Failure(ProbeFailure::Unresponsive),
+    ] {
+        let mut rig = Rig::booted();
+        rig.nodes.insert('A', answer.clone());
+        rig.step(MachineEvent::ProbeConnectionLost { node: node('A') });
+        rig.run(3000);
+        assert!(rig.outcomes().is_empty(), "{answer:?}");
+    }
+    // Only a dial was lost.
+    let mut rig = Rig::booted();
+    rig.step(MachineEvent::ProbeConnectionLost { node: node('A') });
+    rig.fails('A', ProbeFailure::Unreachable).run(500);
+    rig.nodes.insert('A', Answer::Report(report('A')));
+    rig.run(1000);
+    assert_eq!(rig.outcomes_untimed(), ["hold", "release"]);
+}
+
+#[test]
+fn holds_while_another_process_is_loading() {
+    let mut rig = Rig::booted();
+    let Answer::Report(report) = restarted('A') else { panic!("a report") };
+    let loading = NodeReport { ping: PingReply::Loading, ..report.clone() };
+    rig.nodes.insert('A', Answer::Report(loading));
+    rig.step(MachineEvent::ProbeConnectionLost { node: node('A') });
+    rig.run(10_000);
+    assert_eq!(rig.outcomes_untimed(), ["hold"]);
+    rig.nodes.insert('A', Answer::Report(report));
+    rig.run(5000);
+    assert_eq!(rig.outcomes_untimed(), ["hold", "commit A@5 reconfirmed"]);
+}
+
+#[test]
 fn keeps_holding_when_master_restarts_in_failover() {
     let mut rig = Rig::booted();
     rig.selects(1, 'B');
