@@ -126,10 +126,12 @@ async fn doubt(base: &SessionBase, client: &mut impl ClientStream) -> Result<(),
 }
 
 /// Whether a client of Redis may begin with these bytes: an array of strings, or the name of a
-/// command.
+/// command, after empty requests or blanks.
 fn begins_request(first: &[u8]) -> bool {
     match WholeRequests::new(EXAMINED).next(first) {
-        NextRequest::Empty(_) => false,
+        NextRequest::Empty(length) => {
+            first.get(length..).is_some_and(|rest| !rest.is_empty() && begins_request(rest))
+        }
         NextRequest::Promotes(PromotionReason::Inline) => {
             first.first() != Some(&b'*') && begins_inline_command(first)
         }
@@ -138,17 +140,19 @@ fn begins_request(first: &[u8]) -> bool {
 }
 
 fn begins_inline_command(first: &[u8]) -> bool {
+    let first = first.trim_ascii_start();
     let word = first.split(u8::is_ascii_whitespace).next().unwrap_or_default();
     let is_whole = word.len() < first.len();
     let is_known =
         |word| !matches!(resp::sharing_of(word), Sharing::Promotes(PromotionReason::Unknown));
-    str::from_utf8(word).is_ok_and(|name| {
-        if is_whole {
-            is_known(name)
-        } else {
-            word.len() < LONGEST_NAME && word.iter().all(u8::is_ascii_alphabetic)
-        }
-    })
+    !first.is_empty()
+        && str::from_utf8(word).is_ok_and(|name| {
+            if is_whole {
+                is_known(name)
+            } else {
+                word.len() < LONGEST_NAME && word.iter().all(u8::is_ascii_alphabetic)
+            }
+        })
 }
 
 fn poll_gone(cx: &mut Context<'_>, client: &mut impl ClientStream) -> Poll<EndReason> {
@@ -173,6 +177,16 @@ mod tests {
     use super::*;
     use crate::Options;
     use crate::testing::{Backend, TestProxy, expect};
+
+    #[test]
+    fn recognises_requests_after_blanks_and_empty_ones() {
+        for first in ["PING\r\n", "  ping", "\r\nPING\r\n", "*0\r\n*1\r\n$4\r\nPING\r\n", "*1\r"] {
+            assert!(begins_request(first.as_bytes()), "{first:?}");
+        }
+        for first in ["\r\n\r\n", "*0\r\n", "*0\r\nHELP\r\n", "\r\nHELP x", "\u{16}\u{3}\u{1}"] {
+            assert!(!begins_request(first.as_bytes()), "{first:?}");
+        }
+    }
 
     fn leave_silently(proxy: &TestProxy, backend: &Backend, count: usize) {
         for _ in 0..count {
