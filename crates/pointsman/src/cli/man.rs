@@ -82,12 +82,7 @@ fn keys() -> Roff {
                 (POINTSMAN_SERVICE_HOST, POINTSMAN_PORT and the like) are ignored.";
     paragraphs(&mut roff, rule);
     for section in SECTIONS {
-        let header = if section.path == "service" {
-            "[[service]]".to_owned()
-        } else {
-            format!("[{}]", section.path)
-        };
-        roff.control("SS", [header.as_str()]);
+        roff.control("SS", [section.header().as_str()]);
         paragraphs(&mut roff, section.about);
         for option in section.options {
             roff.control("TP", []);

@@ -26,64 +26,40 @@ pub struct ConfigSection {
 
 /// All sections in the order in which they are printed. A section follows the one that contains it.
 pub static SECTIONS: &[ConfigSection] = &[
-    ConfigSection { path: "service", about: ServiceConfig::ABOUT, options: ServiceConfig::OPTIONS },
-    ConfigSection {
-        path: "service.auth",
-        about: "Credentials with which this proxy checks masters and replicas. Clients \
+    ConfigSection::new("service", ServiceConfig::ABOUT, ServiceConfig::OPTIONS),
+    ConfigSection::new(
+        "service.auth",
+        "Credentials with which this proxy checks masters and replicas. Clients \
                 authenticate themselves. At most one of the three password keys may be set.",
-        options: CredentialKeys::OPTIONS,
-    },
-    ConfigSection {
-        path: "service.sentinel_auth",
-        about: "Credentials for the sentinels. At most one of the three password keys may be set.",
-        options: CredentialKeys::OPTIONS,
-    },
-    ConfigSection {
-        path: "service.tls",
-        about: ServerTlsConfig::ABOUT,
-        options: ServerTlsConfig::OPTIONS,
-    },
-    ConfigSection {
-        path: "service.redis_tls",
-        about: "TLS of connections to masters and replicas: those of clients' sessions, of discovery \
+        CredentialKeys::OPTIONS,
+    ),
+    ConfigSection::new(
+        "service.sentinel_auth",
+        "Credentials for the sentinels. At most one of the three password keys may be set.",
+        CredentialKeys::OPTIONS,
+    ),
+    ConfigSection::new("service.tls", ServerTlsConfig::ABOUT, ServerTlsConfig::OPTIONS),
+    ConfigSection::new(
+        "service.redis_tls",
+        "TLS of connections to masters and replicas: those of clients' sessions, of discovery \
                 and of commands.",
-        options: ClientTlsConfig::OPTIONS,
-    },
-    ConfigSection {
-        path: "service.sentinel_tls",
-        about: "TLS of connections to sentinels: those of discovery, and of clients of \
+        ClientTlsConfig::OPTIONS,
+    ),
+    ConfigSection::new(
+        "service.sentinel_tls",
+        "TLS of connections to sentinels: those of discovery, and of clients of \
                 sentinel_listen.",
-        options: ClientTlsConfig::OPTIONS,
-    },
-    ConfigSection {
-        path: "service.durability",
-        about: DurabilityConfig::ABOUT,
-        options: DurabilityConfig::OPTIONS,
-    },
-    ConfigSection {
-        path: "service.replicas",
-        about: ReplicasConfig::ABOUT,
-        options: ReplicasConfig::OPTIONS,
-    },
-    ConfigSection {
-        path: "service.timers",
-        about: TimersConfig::ABOUT,
-        options: TimersConfig::OPTIONS,
-    },
-    ConfigSection { path: "admin", about: AdminConfig::ABOUT, options: AdminConfig::OPTIONS },
-    ConfigSection {
-        path: "admin.tls",
-        about: AdminTlsConfig::ABOUT,
-        options: AdminTlsConfig::OPTIONS,
-    },
-    ConfigSection { path: "metrics", about: MetricsConfig::ABOUT, options: MetricsConfig::OPTIONS },
-    ConfigSection {
-        path: "shutdown",
-        about: ShutdownConfig::ABOUT,
-        options: ShutdownConfig::OPTIONS,
-    },
-    ConfigSection { path: "log", about: LogConfig::ABOUT, options: LogConfig::OPTIONS },
-    ConfigSection { path: "process", about: ProcessConfig::ABOUT, options: ProcessConfig::OPTIONS },
+        ClientTlsConfig::OPTIONS,
+    ),
+    ConfigSection::new("service.durability", DurabilityConfig::ABOUT, DurabilityConfig::OPTIONS),
+    ConfigSection::new("service.replicas", ReplicasConfig::ABOUT, ReplicasConfig::OPTIONS),
+    ConfigSection::new("service.timers", TimersConfig::ABOUT, TimersConfig::OPTIONS),
+    ConfigSection::new("admin", AdminConfig::ABOUT, AdminConfig::OPTIONS),
+    ConfigSection::new("admin.tls", AdminTlsConfig::ABOUT, AdminTlsConfig::OPTIONS),
+    ConfigSection::new("metrics", MetricsConfig::ABOUT, MetricsConfig::OPTIONS),
+    ConfigSection::new("shutdown", ShutdownConfig::ABOUT, ShutdownConfig::OPTIONS),
+    ConfigSection::new("log", LogConfig::ABOUT, LogConfig::OPTIONS),
+    ConfigSection::new("process", ProcessConfig::ABOUT, ProcessConfig::OPTIONS),
 ];
 
 /// The sections with credentials.
@@ -92,6 +68,10 @@ pub(super) const CREDENTIALS: [&str; 2] = ["service.auth", "service.sentinel_aut
 pub(super) const PASSWORD_KEYS: [&str; 3] = ["password", "password_file", "password_env"];
 
 impl ConfigSection {
+    const fn new(path: &'static str, about: &'static str, options: &'static [OptionSpec]) -> Self {
+        Self { path, about, options }
+    }
+
     /// Whether each service has one.
     #[must_use]
     pub fn is_of_service(&self) -> bool {
