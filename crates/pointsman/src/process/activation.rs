@@ -13,7 +13,7 @@ use proxy::ListenAddr;
 
 use crate::config::Config;
 use crate::process::inherit::ADMIN;
-use crate::process::listener_set::{self, ListenerSet, READERS, SENTINELS, TLS};
+use crate::process::listener_set::{self, ListenerSet, TLS};
 
 /// The part of the process that a socket belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,19 +100,6 @@ fn speaks(name: &str) -> &'static str {
     }
 }
 
-/// The key of the addresses that a name with a suffix stands for.
-fn key_of(name: &str) -> &'static str {
-    let (set, tls) = name.strip_suffix(TLS).map_or((name, false), |set| (set, true));
-    match (set.ends_with(READERS), set.ends_with(SENTINELS), tls) {
-        (true, _, true) => "service.replica_tls_listen",
-        (true, _, false) => "service.replica_listen",
-        (_, true, true) => "service.sentinel_tls_listen",
-        (_, true, false) => "service.sentinel_listen",
-        (_, _, true) => "service.tls_listen",
-        _ => "service.listen",
-    }
-}
-
 /// Whether a client of the configured address may reach a socket with this one. The wildcard of
 /// IPv6 may accept IPv4 as well.
 pub(super) fn covers(socket: &ListenAddr, configured: &ListenAddr) -> bool {
@@ -144,7 +131,7 @@ pub(super) fn owner_of(
     }
     // The name of a master contains no slash, so this is one of a set, and of no unit.
     if name.contains('/') {
-        let (addr, name, key) = (addr.clone(), name.to_owned(), key_of(name));
+        let (addr, name, key) = (addr.clone(), name.to_owned(), listener_set::key_of(name));
         return Err(Box::new(ActivationError::NotConfigured { addr, name, key }));
     }
     if let Some(number) = at {

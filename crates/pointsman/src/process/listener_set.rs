@@ -115,14 +115,27 @@ pub fn all(config: &Config) -> Vec<ListenerSet> {
 impl ListenerSet {
     /// The key of its addresses in the configuration.
     pub(crate) fn key(&self) -> &'static str {
-        match (self.to, self.tls) {
-            (Destinations::Master, false) => "service.listen",
-            (Destinations::Master, true) => "service.tls_listen",
-            (Destinations::Replicas, false) => "service.replica_listen",
-            (Destinations::Replicas, true) => "service.replica_tls_listen",
-            (Destinations::Sentinels, false) => "service.sentinel_listen",
-            (Destinations::Sentinels, true) => "service.sentinel_tls_listen",
-        }
+        key(self.to, self.tls)
+    }
+}
+
+/// The key of the addresses that a name with a suffix stands for.
+pub(crate) fn key_of(name: &str) -> &'static str {
+    let (set, tls) = name.strip_suffix(TLS).map_or((name, false), |set| (set, true));
+    let mut with_suffix = [Destinations::Replicas, Destinations::Sentinels].into_iter();
+    let to = with_suffix.find(|to| set.ends_with(to.suffix())).unwrap_or(Destinations::Master);
+    key(to, tls)
+}
+
+/// The key of the addresses that lead to these nodes.
+fn key(to: Destinations, tls: bool) -> &'static str {
+    match (to, tls) {
+        (Destinations::Master, false) => "service.listen",
+        (Destinations::Master, true) => "service.tls_listen",
+        (Destinations::Replicas, false) => "service.replica_listen",
+        (Destinations::Replicas, true) => "service.replica_tls_listen",
+        (Destinations::Sentinels, false) => "service.sentinel_listen",
+        (Destinations::Sentinels, true) => "service.sentinel_tls_listen",
     }
 }
 
