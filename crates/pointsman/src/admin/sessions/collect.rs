@@ -16,31 +16,24 @@ const ANSWER: Duration = Duration::from_secs(2);
 /// How long a listing may take.
 const LONGEST: Duration = Duration::from_secs(10);
 
-/// What was not listed.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct Missing {
-    /// The numbers of workers that did not answer.
-    pub(super) workers: Vec<usize>,
-}
-
-/// Passes every session to `sink`. Returns the workers that did not answer in time; some of their
-/// sessions may have been passed.
-pub(super) async fn all(sessions: &SessionVisits, mut sink: impl FnMut(SessionRow)) -> Missing {
+/// Passes every session to `sink`. Returns the numbers of the workers that did not answer in time;
+/// some of their sessions may have been passed.
+pub(super) async fn all(sessions: &SessionVisits, mut sink: impl FnMut(SessionRow)) -> Vec<usize> {
     let (batches, mut received) = mpsc::channel(1);
     let deadline = Instant::now() + LONGEST;
     for worker in 0..sessions.workers() {
         tokio::spawn(one(sessions.clone(), worker, deadline, batches.clone()));
     }
     drop(batches);
-    let mut missing = Missing::default();
+    let mut silent = Vec::new();
     while let Some((worker, batch)) = received.recv().await {
         match batch {
             Some(rows) => rows.into_iter().for_each(&mut sink),
-            None => missing.workers.push(worker),
+            None => silent.push(worker),
         }
     }
-    missing.workers.sort_unstable();
-    missing
+    silent.sort_unstable();
+    silent
 }
 
 /// Sends the sessions of one worker, and `None` if it does not answer.

@@ -118,8 +118,8 @@ impl Handler for ListHandler {
         let sessions = self.api.sessions.clone();
         tokio::spawn(async move {
             let mut listing = Listing::new(query);
-            let missing = collect::all(&sessions, |row| listing.add(row)).await;
-            for piece in listing.document(&missing.workers) {
+            let silent = collect::all(&sessions, |row| listing.add(row)).await;
+            for piece in listing.document(&silent) {
                 if pieces.send(piece.into()).await.is_err() {
                     break;
                 }
@@ -146,8 +146,8 @@ impl Handler for NetworksHandler {
         let api = Arc::clone(&self.0);
         tokio::spawn(async move {
             let mut networks = Networks::default();
-            let missing = collect::all(&api.sessions, |row| networks.add(&row)).await;
-            let document = Bytes::from(networks.document(&missing.workers).to_string() + "\n");
+            let silent = collect::all(&api.sessions, |row| networks.add(&row)).await;
+            let document = Bytes::from(networks.document(&silent).to_string() + "\n");
             let last = Some((Instant::now(), document.clone()));
             *api.networks.lock().unwrap_or_else(PoisonError::into_inner) = last;
             drop(turn);
