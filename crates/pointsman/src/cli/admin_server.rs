@@ -16,6 +16,7 @@ use tls::{
     CertificateFiles, ClientSettings, ClientTls, PemFile, Roots, SYSTEM_CA_FILES, Verification,
 };
 
+use super::Variables;
 use crate::config::{self, Endpoint, Faults, Flags, Loaded, PendingReads, Value};
 
 /// The default address of the admin server.
@@ -85,6 +86,8 @@ pub(super) enum AdminServerError {
     NotHttps(&'static str),
     #[error("cannot read {0}")]
     File(String, #[source] io::Error),
+    #[error("cannot read the token from {0}")]
+    TokenFile(String, #[source] io::Error),
     #[error("TLS cannot be used: {0}")]
     Tls(String),
     #[error(
@@ -97,11 +100,9 @@ pub(super) enum AdminServerError {
 }
 
 /// Loads the local configuration, for its addresses. Other faults do not matter.
-pub(super) fn load(
-    config: Option<&PathBuf>,
-    env: impl IntoIterator<Item = (OsString, OsString)>,
-) -> Result<Loaded, AdminServerError> {
-    let loaded = config::load(&Flags { config: config.cloned(), ..Flags::default() }, env);
+pub(super) fn load(config: Option<&PathBuf>, env: &Variables) -> Result<Loaded, AdminServerError> {
+    let flags = Flags { config: config.cloned(), ..Flags::default() };
+    let loaded = config::load(&flags, env.iter().cloned());
     match loaded.faults_of_address() {
         Some(faults) => Err(AdminServerError::Faults(faults.clone())),
         None => Ok(loaded),
@@ -112,10 +113,9 @@ pub(super) fn load(
 pub(super) fn find(
     args: &AdminArgs,
     config: Option<&PathBuf>,
-    env: impl IntoIterator<Item = (OsString, OsString)>,
+    env: &Variables,
 ) -> Result<AdminServer, AdminServerError> {
-    let env: Vec<_> = env.into_iter().collect();
-    if let Some(text) = given(args, &env) {
+    if let Some(text) = given(args, env) {
         return first(text, find_all(text, args)?);
     }
     let loaded = load(config, env)?;
@@ -147,7 +147,7 @@ pub(super) fn find(
 
 /// The address that is given: by the flag, or as a URL by the variable. Without a scheme, the
 /// variable is a value of the configuration.
-pub(super) fn given<'a>(args: &'a AdminArgs, env: &'a [(OsString, OsString)]) -> Option<&'a str> {
+pub(super) fn given<'a>(args: &'a AdminArgs, env: &'a Variables) -> Option<&'a str> {
     let url = |(name, value): &'a (OsString, OsString)| {
         value.to_str().filter(|text| name == VARIABLE && text.contains("://"))
     };
@@ -255,7 +255,7 @@ mod tests {
     fn resolves_given_configured_or_default_address() {
         let request = |args: &AdminArgs, env: &[(&str, &str)]| {
             let env = env.iter().map(|(name, value)| (name.into(), value.into()));
-            find(args, None, env).unwrap().to_string()
+            find(args, None, &env.collect::<Vec<_>>()).unwrap().to_string()
         };
         let none = AdminArgs::default();
         assert_eq!(request(&none, &[]), DEFAULT_ADDRESS);
@@ -266,9 +266,9 @@ mod tests {
         let env = |value: &str| vec![(VARIABLE.into(), value.into())];
         assert_eq!(given(&none, &env("https://h:1")), Some("https://h:1"));
         assert_eq!(given(&none, &env("1.2.3.4:8")), None, "a value of the configuration");
-        let wrong = find(&at("nonsense"), None, []);
+        let wrong = find(&at("nonsense"), None, &[]);
         assert!(matches!(wrong, Err(AdminServerError::Address)));
-        let unresolved = find(&at("nohost.invalid:8888"), None, []);
+        let unresolved = find(&at("nohost.invalid:8888"), None, &[]);
         assert!(matches!(unresolved, Err(AdminServerError::Unresolved(..))), "{unresolved:?}");
     }
 
@@ -276,7 +276,7 @@ mod tests {
     fn asks_nobody_else_if_the_named_file_is_missing_or_broken() {
         let folder = tempfile::tempdir().unwrap();
         let config = folder.path().join("pointsman.toml");
-        let ask = || find(&AdminArgs::default(), Some(&config), []);
+        let ask = || find(&AdminArgs::default(), Some(&config), &[]);
         assert!(matches!(ask(), Err(AdminServerError::Faults(_))), "no file");
         for (text, is_found) in [
             ("[admin\nlisten=[\"127.0.0.1:9\"]\n", false),
@@ -287,7 +287,7 @@ mod tests {
         ] {
             std::fs::write(&config, text).unwrap();
             assert_eq!(ask().is_ok(), is_found, "{text}");
-            let given = find(&at("1.2.3.4:5"), Some(&config), []);
+            let given = find(&at("1.2.3.4:5"), Some(&config), &[]);
             assert_eq!(given.unwrap().to_string(), "1.2.3.4:5");
         }
     }
@@ -302,14 +302,14 @@ mod tests {
             ("https://[::1]:9", "::1", "https://[::1]:9"),
         ] {
             let args = AdminArgs { admin_ca: Some(ca.clone()), ..at(url) };
-            let server = find(&args, None, []).unwrap();
+            let server = find(&args, None, &[]).unwrap();
             assert_eq!(server.to_string(), shown);
             assert_eq!(server.tls.unwrap().0, host);
         }
         let plain = AdminArgs { admin_ca: Some(ca), ..at("localhost:9") };
-        assert!(matches!(find(&plain, None, []), Err(AdminServerError::NotHttps("--admin-ca"))));
+        assert!(matches!(find(&plain, None, &[]), Err(AdminServerError::NotHttps("--admin-ca"))));
         let missing = AdminArgs { admin_ca: Some("/missing".into()), ..at("https://[::1]:9") };
-        assert!(matches!(find(&missing, None, []), Err(AdminServerError::File(..))));
+        assert!(matches!(find(&missing, None, &[]), Err(AdminServerError::File(..))));
     }
 
     #[test]
@@ -322,7 +322,7 @@ mod tests {
             "[admin]\nlisten=[\"0.0.0.0:9\"]\n[admin.tls]\ncertificate_file={certificate:?}\n"
         );
         std::fs::write(&config, text).unwrap();
-        let server = find(&AdminArgs::default(), Some(&config), []).unwrap();
+        let server = find(&AdminArgs::default(), Some(&config), &[]).unwrap();
         assert_eq!(server.to_string(), "https://127.0.0.1:9");
     }
 }

@@ -4,11 +4,11 @@
 //! The steps of a switchover are printed as they happen, and the last line is the result. A script
 //! reads the exit code, or the JSON lines.
 
-use std::ffi::OsString;
 use std::io::{self, Write as _};
 
 use serde_json::Value as Json;
 
+use super::Variables;
 use super::admin_server::{self, AdminServerError};
 use super::admin_tls::TlsProblem;
 use super::args::{ControlArgs, EndpointArgs};
@@ -32,8 +32,6 @@ pub(super) enum ControlError {
          --socket"
     )]
     NoToken,
-    #[error("cannot read the token from {0}")]
-    Token(String, #[source] io::Error),
     #[error(
         "no answer from {0}: is pointsman running there? Set its admin address with --admin, \
          or its socket with --socket"
@@ -73,7 +71,7 @@ pub(super) fn send(
     action: &str,
     args: &ControlArgs,
     parameters: &[(&str, &str)],
-    env: &[(OsString, OsString)],
+    env: &Variables,
 ) -> Result<String, ControlError> {
     let (endpoint, token) = access(&args.endpoint, env)?;
     let service = args.service.as_deref().map(|name| ("service", name));
@@ -138,7 +136,7 @@ fn plain(value: &str) -> String {
 /// Returns the endpoint, and the token that it wants.
 pub(super) fn access(
     args: &EndpointArgs,
-    env: &[(OsString, OsString)],
+    env: &Variables,
 ) -> Result<(ControlEndpoint, Option<Secret>), ControlError> {
     let endpoint = endpoint(args, env)?;
     let token = match endpoint {
@@ -150,26 +148,22 @@ pub(super) fn access(
 
 /// Returns the endpoint of the command: the one given on the command line, else the control socket
 /// of the local configuration, else its admin address.
-fn endpoint(
-    args: &EndpointArgs,
-    env: &[(OsString, OsString)],
-) -> Result<ControlEndpoint, ControlError> {
+fn endpoint(args: &EndpointArgs, env: &Variables) -> Result<ControlEndpoint, ControlError> {
     if let Some(path) = &args.socket {
         return Ok(ControlEndpoint::Socket(path.clone()));
     }
     if args.server.admin.is_none() && args.token_file.is_none() {
-        let loaded = admin_server::load(args.config.as_ref(), env.iter().cloned())?;
+        let loaded = admin_server::load(args.config.as_ref(), env)?;
         if let Some(Value::Text(path)) = loaded.settings().process.value("admin.control_socket") {
             return Ok(ControlEndpoint::Socket(path.into()));
         }
     }
-    let server = admin_server::find(&args.server, args.config.as_ref(), env.iter().cloned())?;
+    let server = admin_server::find(&args.server, args.config.as_ref(), env)?;
     Ok(ControlEndpoint::Network(server))
 }
 
-fn token(args: &EndpointArgs, env: &[(OsString, OsString)]) -> Result<Secret, ControlError> {
-    let given = token::given(args.token_file.as_deref(), TOKEN_VARIABLE, env);
-    if let Some(token) = given.map_err(|(path, error)| ControlError::Token(path, error))? {
+fn token(args: &EndpointArgs, env: &Variables) -> Result<Secret, ControlError> {
+    if let Some(token) = token::given(args.token_file.as_deref(), TOKEN_VARIABLE, env)? {
         return Ok(token);
     }
     let admin = token::configured(args.config.as_ref(), env);

@@ -41,6 +41,9 @@ use crate::process::error::RunError;
 use crate::process::run;
 use crate::process::startup::Startup;
 
+/// The environment. It is read in one place, so that tests of the parts do not depend on it.
+type Variables = [(OsString, OsString)];
+
 /// Runs the command that the process was started with, and returns the exit code.
 #[must_use]
 pub fn main() -> ExitCode {
@@ -95,20 +98,20 @@ pub(super) fn is_file(argument: &str) -> bool {
 }
 
 fn dispatch(command: Command) -> Result<ExitCode, Failure> {
-    let env: Vec<_> = environment().collect();
+    let env: Vec<_> = std::env::vars_os().collect();
     let text = match command {
         Command::Run(args) => return serve(&args),
-        Command::Check(source) => check(&source)?,
+        Command::Check(source) => check(&source, env)?,
         Command::Config(source) => {
-            let loaded = load(&source);
+            let loaded = config::load(&source, env);
             loaded.config()?;
             warn(loaded.warnings())?;
             loaded.print()
         }
-        Command::Status(args) if args.watch => return Ok(status::watch(&args, environment())?),
-        Command::Status(args) => status::status(&args, environment())?,
+        Command::Status(args) if args.watch => return Ok(status::watch(&args, &env)?),
+        Command::Status(args) => status::status(&args, &env)?,
         Command::Sentinels(args) => {
-            let (text, severity) = sentinels::sentinels(&args, environment())?;
+            let (text, severity) = sentinels::sentinels(&args, &env)?;
             write(io::stdout().lock(), &text)?;
             return Ok(sentinels::exit_code(severity));
         }
@@ -127,9 +130,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         Command::Resume(args) => control::send("resume", &args, &[], &env)?,
         Command::Follow(args) => follow(&args, &env)?,
         Command::Unfollow(args) => control::send("unfollow", &args, &[], &env)?,
-        Command::Sessions(args) => {
-            return Ok(sessions::sessions(&args, &env)?);
-        }
+        Command::Sessions(args) => return Ok(sessions::sessions(&args, &env)?),
         Command::Kill(args) => sessions::kill(args, &env)?,
         Command::Import(ImportFrom::Haproxy(args)) => {
             let (toml, report) = import::haproxy(&args)?;
@@ -159,7 +160,7 @@ fn serve(args: &RunArgs) -> Result<ExitCode, Failure> {
 }
 
 /// Orders a running pointsman to follow a node.
-fn follow(args: &FollowArgs, env: &[(OsString, OsString)]) -> Result<String, Failure> {
+fn follow(args: &FollowArgs, env: &Variables) -> Result<String, Failure> {
     let force = if args.force { "true" } else { "false" };
     let (host, port) = args.addr.rsplit_once(':').unwrap_or((&args.addr, ""));
     let parameters = [
@@ -171,18 +172,9 @@ fn follow(args: &FollowArgs, env: &[(OsString, OsString)]) -> Result<String, Fai
     Ok(control::send("follow", &args.control, &parameters, env)?)
 }
 
-/// Reads the environment in one place, so that tests of the parts do not depend on it.
-fn environment() -> impl Iterator<Item = (OsString, OsString)> {
-    std::env::vars_os()
-}
-
-fn load(source: &Flags) -> config::Loaded {
-    config::load(source, environment())
-}
-
 /// Returns the result in one line; warnings are printed to standard error.
-fn check(source: &Flags) -> Result<String, Failure> {
-    let loaded = load(source);
+fn check(source: &Flags, env: Vec<(OsString, OsString)>) -> Result<String, Failure> {
+    let loaded = config::load(source, env);
     warn(loaded.warnings())?;
     let config = loaded.config()?;
     let names: Vec<String> = config.services.iter().map(describe).collect();

@@ -6,7 +6,6 @@
 //! prints its report, coloured on a terminal only, or as JSON.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::io::{self, IsTerminal as _};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -14,6 +13,7 @@ use std::time::Duration;
 use doctor::{Context, ExaminedService, HostFacts, Report, Severity, host_facts};
 use sentinel::Resolver;
 
+use super::Variables;
 use super::args::SentinelsArgs;
 use super::failure::Failure;
 use crate::config::{self, Config, Origin};
@@ -36,10 +36,10 @@ pub(super) fn exit_code(worst: Severity) -> ExitCode {
 /// Faults of the configuration; or the system provides no runtime.
 pub(super) fn sentinels(
     args: &SentinelsArgs,
-    env: impl IntoIterator<Item = (OsString, OsString)>,
+    env: &Variables,
 ) -> Result<(String, Severity), Failure> {
     let flags = args.flags();
-    let loaded = config::load(&flags, env);
+    let loaded = config::load(&flags, env.iter().cloned());
     let config = loaded.config_without_listener_tls()?;
     let is_selected =
         |name: &str| flags.service.as_deref().is_none_or(|is_selected| is_selected == name);

@@ -4,7 +4,6 @@
 //! the document. Text in it comes from clients: the process escapes it, and it is escaped here
 //! again, since any program may answer on that address.
 
-use std::ffi::OsString;
 use std::io::{self, IsTerminal as _};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -13,6 +12,7 @@ use clap::Args;
 use serde_json::Value as Json;
 use tls::OutsideText;
 
+use super::Variables;
 use super::args::{ControlArgs, EndpointArgs};
 use super::control::{self, ControlError};
 use super::http::{self, Limits};
@@ -114,10 +114,7 @@ fn encoded(value: &str) -> String {
 /// # Errors
 ///
 /// Why they are not available, with a remedy.
-pub(super) fn sessions(
-    args: &SessionsArgs,
-    env: &[(OsString, OsString)],
-) -> Result<ExitCode, ControlError> {
+pub(super) fn sessions(args: &SessionsArgs, env: &Variables) -> Result<ExitCode, ControlError> {
     let on_screen = args.watch && !args.endpoint.json && io::stdout().is_terminal();
     show(on_screen, args.watch.then_some(INTERVAL), || match request(args, env) {
         Err(error) if args.watch => Ok(format!("{error}\n")),
@@ -125,7 +122,7 @@ pub(super) fn sessions(
     })
 }
 
-fn request(args: &SessionsArgs, env: &[(OsString, OsString)]) -> Result<String, ControlError> {
+fn request(args: &SessionsArgs, env: &Variables) -> Result<String, ControlError> {
     let (endpoint, token) = control::access(&args.endpoint, env)?;
     let token = token.as_ref().map(Secret::reveal);
     let (code, body) = http::get(&endpoint, &args.path(), token, Limits::LIST)
@@ -149,7 +146,7 @@ fn request(args: &SessionsArgs, env: &[(OsString, OsString)]) -> Result<String, 
 /// # Errors
 ///
 /// Why it was not ended.
-pub(super) fn kill(args: KillArgs, env: &[(OsString, OsString)]) -> Result<String, ControlError> {
+pub(super) fn kill(args: KillArgs, env: &Variables) -> Result<String, ControlError> {
     let KillArgs { id, endpoint } = args;
     control::send("kill", &ControlArgs { service: None, endpoint }, &[("id", &id)], env)
 }

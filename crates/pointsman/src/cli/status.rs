@@ -4,7 +4,6 @@
 //! verdicts. So an old `status` and a new process work together: known fields have fixed places,
 //! and a document of another schema is printed under its own names.
 
-use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _};
 use std::os::fd::AsFd;
@@ -14,6 +13,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Map, Value as Json};
 use tls::OutsideText;
 
+use super::Variables;
 use super::admin_server::{self, AdminServer, AdminServerError};
 use super::admin_tls::TlsProblem;
 use super::args::StatusArgs;
@@ -50,8 +50,6 @@ pub(super) enum StatusError {
     Token(AdminServer),
     #[error("no status from {0}: the token is wrong, like too many others from this host")]
     Throttled(AdminServer),
-    #[error("cannot read the token from {0}")]
-    TokenFile(String, #[source] io::Error),
     #[error("no status from {0}: HTTP status {1}; is this the admin address of a pointsman?")]
     Code(AdminServer, u16),
     #[error("{0} is a file, and no service; for a configuration file, use --config {0}")]
@@ -69,10 +67,7 @@ pub(super) enum StatusError {
 /// # Errors
 ///
 /// Why it is not available, with a remedy.
-pub(super) fn status(
-    args: &StatusArgs,
-    env: impl IntoIterator<Item = (OsString, OsString)>,
-) -> Result<String, StatusError> {
+pub(super) fn status(args: &StatusArgs, env: &Variables) -> Result<String, StatusError> {
     if args.schema {
         return Ok(crate::admin::status::schema());
     }
@@ -86,9 +81,8 @@ pub(super) fn status(
         };
         return servers.iter().map(ready).collect();
     }
-    let env: Vec<_> = env.into_iter().collect();
-    let server = admin_server::find(&args.server, args.config.as_ref(), env.iter().cloned())?;
-    let (document, body) = request(&server, token(args, &env)?.as_ref())?;
+    let server = admin_server::find(&args.server, args.config.as_ref(), env)?;
+    let (document, body) = request(&server, token(args, env)?.as_ref())?;
     let only = args.service.as_deref();
     Ok(if args.json { body } else { present(&server, &document, None, only) })
 }
@@ -156,13 +150,9 @@ fn present(
 /// # Errors
 ///
 /// Of the address, or of the output.
-pub(super) fn watch(
-    args: &StatusArgs,
-    env: impl IntoIterator<Item = (OsString, OsString)>,
-) -> Result<ExitCode, StatusError> {
-    let env: Vec<_> = env.into_iter().collect();
-    let server = admin_server::find(&args.server, args.config.as_ref(), env.iter().cloned())?;
-    let token = token(args, &env)?;
+pub(super) fn watch(args: &StatusArgs, env: &Variables) -> Result<ExitCode, StatusError> {
+    let server = admin_server::find(&args.server, args.config.as_ref(), env)?;
+    let token = token(args, env)?;
     let on_screen = !args.json && io::stdout().is_terminal();
     let end = if on_screen || args.json { "" } else { "\n" };
     let mut before: Option<(Json, Instant)> = None;
@@ -386,7 +376,7 @@ mod tests {
                 ready: true,
                 schema: false,
             };
-            status(&args, [])
+            status(&args, &[])
         };
         assert_eq!(ask().unwrap(), format!("{addr} is ready\n"));
         assert_eq!(ask().unwrap_err().to_string(), format!("{addr} is not ready: no master"));
