@@ -76,18 +76,18 @@ pub(super) enum Completion {
 ///
 /// If the file cannot be used, or the process refuses.
 pub(crate) fn take(path: &Path) -> Result<Option<TakenSockets>, TakeoverError> {
-    match (Conversation { path, cancellation: None }).begin() {
+    // Cannot be cancelled: the thread is abandoned if the process ends meanwhile.
+    let cancellation = &Cancellation::default();
+    match (Conversation { path, cancellation }).begin() {
         Ok(Some((peer, sockets))) => Ok(Some(TakenSockets {
             sockets,
             files: TakenFiles::default(),
             peer,
             path: path.to_owned(),
         })),
-        Ok(None) => Ok(None),
+        Ok(None) | Err(ConversationError::Cancelled) => Ok(None),
         Err(ConversationError::File(error)) => Err(TakeoverError::Socket(path.to_owned(), error)),
         Err(ConversationError::Protocol(error)) => Err(TakeoverError::Refused(error)),
-        // Not reachable without a `cancellation`.
-        Err(ConversationError::Cancelled) => Ok(None),
     }
 }
 
@@ -112,7 +112,7 @@ impl TakenSockets {
         let Self { peer, path, sockets, .. } = self;
         drop(sockets);
         let old = peer.pid();
-        let conversation = Conversation { path: &path, cancellation: Some(cancellation) };
+        let conversation = Conversation { path: &path, cancellation };
         let mut peer = peer;
         loop {
             match conversation.end(&peer) {
@@ -125,7 +125,7 @@ impl TakenSockets {
             // Closes this conversation first: the old process would otherwise wait for the next
             // message.
             drop(peer);
-            peer = match conversation.begin_until_success(cancellation) {
+            peer = match conversation.begin_until_success() {
                 Ok(Some(next)) if is_other(old, next.pid()) => {
                     return (Completion::Superseded, None);
                 }
@@ -140,7 +140,7 @@ impl TakenSockets {
 /// One conversation to its end over a connection that exists, for the rig.
 #[cfg(any(test, fuzzing))]
 pub(super) fn converse(peer: &TakeoverPeer) -> Result<Vec<NamedSocket>, String> {
-    let conversation = Conversation { path: Path::new(""), cancellation: None };
+    let conversation = Conversation { path: Path::new(""), cancellation: &Cancellation::default() };
     let sockets = conversation.request(peer, &mut SilenceReport::new());
     let sockets = sockets.map_err(|error| format!("{error:?}"))?;
     conversation.end(peer).map_err(|error| format!("{error:?}"))?;
@@ -165,6 +165,12 @@ enum ConversationError {
     Cancelled,
 }
 
+impl From<io::Error> for ConversationError {
+    fn from(error: io::Error) -> Self {
+        Self::Protocol(error)
+    }
+}
+
 /// This process received a signal to stop.
 #[derive(Debug)]
 struct Cancelled;
@@ -172,7 +178,7 @@ struct Cancelled;
 /// Conversations with the process that listens at a path, one after the other.
 struct Conversation<'a> {
     path: &'a Path,
-    cancellation: Option<&'a Cancellation>,
+    cancellation: &'a Cancellation,
 }
 
 impl Conversation<'_> {
@@ -199,7 +205,7 @@ impl Conversation<'_> {
             // which.
             let since = *closed.get_or_insert_with(Instant::now);
             if since.elapsed() > REFUSAL_AFTER {
-                return Err(ConversationError::Protocol(error));
+                return Err(error.into());
             }
             self.check_cancelled(pause)?;
             pause = (pause * 2).min(PAUSE.1);
@@ -207,17 +213,14 @@ impl Conversation<'_> {
     }
 
     /// Repeats [`begin`](Self::begin) until it succeeds.
-    fn begin_until_success(
-        &self,
-        cancellation: &Cancellation,
-    ) -> Result<Option<TakeoverPeer>, Cancelled> {
+    fn begin_until_success(&self) -> Result<Option<TakeoverPeer>, Cancelled> {
         loop {
             match self.begin() {
                 Ok(found) => return Ok(found.map(|(peer, _)| peer)),
                 Err(ConversationError::Cancelled) => return Err(Cancelled),
                 Err(ConversationError::File(error) | ConversationError::Protocol(error)) => {
                     warn!(%error, "cannot complete the takeover, retrying; both processes serve");
-                    if cancellation.within(REFUSAL_AFTER) {
+                    if self.cancellation.within(REFUSAL_AFTER) {
                         return Err(Cancelled);
                     }
                 }
@@ -230,28 +233,28 @@ impl Conversation<'_> {
         peer: &TakeoverPeer,
         silence: &mut SilenceReport,
     ) -> Result<Vec<NamedSocket>, ConversationError> {
-        peer.same_user().map_err(ConversationError::Protocol)?;
-        peer.send(HELLO, None, Instant::now() + STEP).map_err(ConversationError::Protocol)?;
+        peer.same_user()?;
+        peer.send(HELLO, None, Instant::now() + STEP)?;
         let mut sockets = Vec::new();
         while sockets.len() < MAX_SOCKETS {
             let (message, handle) = self.receive(peer, silence)?;
             if message == END {
                 return Ok(sockets);
             }
-            sockets.push(parse_socket(&message, handle).map_err(ConversationError::Protocol)?);
+            sockets.push(parse_socket(&message, handle)?);
         }
-        Err(ConversationError::Protocol(invalid("too many sockets")))
+        Err(invalid("too many sockets").into())
     }
 
     /// Sends "serving" until the old process sends "leaving".
     fn end(&self, peer: &TakeoverPeer) -> Result<(), ConversationError> {
         let mut silence = SilenceReport::new();
         loop {
-            peer.send(SERVING, None, Instant::now() + STEP).map_err(ConversationError::Protocol)?;
+            peer.send(SERVING, None, Instant::now() + STEP)?;
             match self.receive(peer, &mut silence)?.0.as_str() {
                 CONFIRM => {}
                 LEAVING => return Ok(()),
-                message => return Err(ConversationError::Protocol(invalid(message))),
+                message => return Err(invalid(message).into()),
             }
         }
     }
@@ -270,21 +273,13 @@ impl Conversation<'_> {
                     silence.over();
                     return Ok(received);
                 }
-                Err(error) => return Err(ConversationError::Protocol(error)),
+                Err(error) => return Err(error.into()),
             }
         }
     }
 
     fn check_cancelled(&self, within: Duration) -> Result<(), ConversationError> {
-        match self.cancellation {
-            Some(cancellation) if cancellation.within(within) => Err(ConversationError::Cancelled),
-            Some(_) => Ok(()),
-            None => {
-                // Cannot be cancelled: the thread is abandoned if the process ends meanwhile.
-                Cancellation::default().within(within);
-                Ok(())
-            }
-        }
+        if self.cancellation.within(within) { Err(ConversationError::Cancelled) } else { Ok(()) }
     }
 }
 
