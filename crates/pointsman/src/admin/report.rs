@@ -2,7 +2,6 @@
 //! snapshots of all parts.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -11,7 +10,7 @@ use drain::Drain;
 use proxy::{ListenAddr, ResourceShortage, ServiceCounters};
 
 use crate::admin::control::TokenRefusals;
-use crate::admin::effective_config::EffectiveConfig;
+use crate::admin::effective_config::{EffectiveConfig, ReloadOutcome};
 use crate::admin::health::{self, EventLoop};
 use crate::admin::metrics::Scraper;
 use crate::admin::service_registry::{ReportedService, ServiceRegistry};
@@ -87,16 +86,11 @@ impl ProcessReport {
     }
 
     fn config_status(&self, now: Instant) -> status::ConfigStatus {
-        let ([applied, unchanged, refused, partial], last) = self.effective.reloads();
+        let (counts, last) = self.effective.reloads();
         let settings = self.effective.settings();
         status::ConfigStatus {
             hash: settings.hash.clone(),
-            reloads: BTreeMap::from([
-                ("applied", applied),
-                ("unchanged", unchanged),
-                ("refused", refused),
-                ("partial", partial),
-            ]),
+            reloads: ReloadOutcome::ALL.map(ReloadOutcome::label).into_iter().zip(counts).collect(),
             last_reload: last.as_ref().map(|last| last.outcome.label()),
             last_reload_age_s: last
                 .as_ref()

@@ -11,6 +11,7 @@ mod document;
 mod shared;
 mod verdict;
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use proxy::{Distribution, EndReason, NotCarried, Pin, Rejection, ServiceSnapshot};
@@ -56,30 +57,30 @@ fn micros(distribution: &Distribution, per_mille: u64) -> u64 {
         .map_or(0, |duration| u64::try_from(duration.as_micros()).unwrap_or(u64::MAX))
 }
 
+/// Returns counts by label, without those that are zero.
+fn above_zero(counts: impl Iterator<Item = (&'static str, u64)>) -> BTreeMap<&'static str, u64> {
+    counts.filter(|(_, count)| *count > 0).collect()
+}
+
 /// Returns the counters of one listener of a service with these settings.
 #[must_use]
 pub fn traffic(settings: &ServiceSettings, counted: &ServiceSnapshot) -> TrafficStatus {
-    let closed =
-        EndReason::ALL.iter().zip(counted.closed.iter().copied()).filter(|(_, count)| *count > 0);
     let ordinary = std::iter::once((ORDINARY, counted.ordinary()));
     let states = ordinary.chain(Pin::ALL.iter().map(|pin| pin.label()).zip(counted.pinned));
     let not_carried = NotCarried::all().map(NotCarried::label).zip(counted.not_carried);
+    let rejected = Rejection::ALL.iter().map(|it| it.label()).zip(counted.rejected);
+    let closed = EndReason::ALL.iter().map(|it| it.label()).zip(counted.closed.iter().copied());
     TrafficStatus {
-        sessions_by_state: states.filter(|(_, count)| *count > 0).collect(),
-        sessions_not_carried: not_carried.filter(|(_, count)| *count > 0).collect(),
+        sessions_by_state: above_zero(states),
+        sessions_not_carried: above_zero(not_carried),
         sessions_open: counted.open(),
         sessions_waiting: counted.held,
         sessions_limit: settings.max_connections as u64,
         sessions_total: counted.accepted,
         sessions_refused: counted.refused.iter().sum(),
-        clients_rejected: Rejection::ALL
-            .into_iter()
-            .zip(counted.rejected)
-            .filter(|(_, count)| *count > 0)
-            .map(|(why, count)| (why.label(), count))
-            .collect(),
+        clients_rejected: above_zero(rejected),
         sessions_carried: counted.carried,
-        sessions_closed: closed.map(|(reason, count)| (reason.label(), count)).collect(),
+        sessions_closed: above_zero(closed),
         commands: counted.commands,
         bytes_in: counted.bytes_in,
         bytes_out: counted.bytes_out,

@@ -12,22 +12,8 @@ use proxy::Distribution;
 
 use super::exposition::{Exposition, LabelPair};
 
-/// Upper bounds in microseconds: 64 µs to 16.8 s.
-const BOUNDS: [u64; 13] = [
-    1 << 6,
-    1 << 7,
-    1 << 8,
-    1 << 9,
-    1 << 10,
-    1 << 11,
-    1 << 12,
-    1 << 14,
-    1 << 16,
-    1 << 18,
-    1 << 20,
-    1 << 22,
-    1 << 24,
-];
+/// Upper bounds as powers of two, in microseconds: 64 µs to 16.8 s.
+const BOUNDS: [u32; 13] = [6, 7, 8, 9, 10, 11, 12, 14, 16, 18, 20, 22, 24];
 
 /// Writes one series of a histogram.
 pub fn write(
@@ -36,8 +22,8 @@ pub fn write(
     labels: &[LabelPair<'_>],
     distribution: &Distribution,
 ) {
-    let buckets = BOUNDS.into_iter().map(|micros| {
-        let bound = Duration::from_micros(micros);
+    let buckets = BOUNDS.into_iter().map(|power| {
+        let bound = Duration::from_micros(1 << power);
         (bound.as_secs_f64(), distribution.below(bound))
     });
     page.histogram(name, labels, buckets, distribution.count(), distribution.sum());

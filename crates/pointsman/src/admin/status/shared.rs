@@ -7,6 +7,8 @@ use proxy::SharedSnapshot;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::above_zero;
+
 /// The shared connections of one listener: totals since the start, except `mode`, `sessions`,
 /// `sessions_dedicated`, `connections` and `connections_by_table`, which are of now.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -50,7 +52,7 @@ impl SharedStatus {
             sessions_dedicated: seen.dedicated,
             connections: seen.connections,
             connections_by_table: SharedSnapshot::tables().into_iter().zip(seen.by_table).collect(),
-            promotions: promotions.filter(|(_, count)| *count > 0).collect(),
+            promotions: above_zero(promotions),
             returns: seen.returned,
             requests: seen.requests,
             writes: seen.writes,
