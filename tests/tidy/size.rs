@@ -27,7 +27,7 @@ const CRATES: &[(&str, usize, usize)] = &[
     ("doctor", 3_240, 2_000),
     ("drain", 820, 850),
     ("haproxy-import", 4_190, 3_600),
-    ("pointsman", 15_180, 14_300),
+    ("pointsman", 15_200, 14_300),
     ("proxy", 12_980, 12_900),
     ("resp", 6_600, 5_100),
     ("sentinel", 13_400, 10_900),

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use proxy::ListenAddr;
 
-use super::credentials::HIDDEN;
+use super::credentials::{CONTROL_TOKEN, HIDDEN, READ_TOKEN, Secret};
 use super::duration;
 use super::finding::Finding;
 use super::options::TAKEOVER_SOCKET;
@@ -75,8 +75,21 @@ pub(super) fn warnings(settings: &Settings) -> Vec<Finding> {
             }
         }
     }
-    missing_folders(&settings.process, &SOCKETS, &mut noting(&settings.process, &mut findings));
+    let process = &settings.process;
+    missing_folders(process, &SOCKETS, &mut noting(process, &mut findings));
+    warn_of_one_token(process, &mut noting(process, &mut findings));
     findings
+}
+
+fn warn_of_one_token(process: &SettingMap, note: &mut Note<'_>) {
+    let [control, read] = [CONTROL_TOKEN, READ_TOKEN].map(|it| process.passwords.get(it));
+    if read.is_some() && control.map(Secret::reveal) == read.map(Secret::reveal) {
+        let keys = ["admin.read_token_file", "admin.read_token_env"];
+        let what = "it is the control token too, so all who may read may give commands";
+        for key in keys.iter().filter(|key| process.settings.contains_key(**key)) {
+            note(key, what, "use two different tokens");
+        }
+    }
 }
 
 fn check_service(service: &SettingMap, damaged: bool, findings: &mut Vec<Finding>) {

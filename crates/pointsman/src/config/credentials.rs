@@ -124,8 +124,8 @@ impl SecretFindings {
 }
 
 /// The tokens of the admin server, by their section in [`SettingMap::passwords`].
-const CONTROL_TOKEN: &str = "admin.control_token";
-const READ_TOKEN: &str = "admin.read_token";
+pub(super) const CONTROL_TOKEN: &str = "admin.control_token";
+pub(super) const READ_TOKEN: &str = "admin.read_token";
 
 /// Resolves the passwords of one service.
 pub(super) fn resolve_passwords(
@@ -274,12 +274,12 @@ fn secret_from_file(path: &str, read_file: ReadFile<'_>) -> Result<Secret, Probl
     let text = text.strip_suffix('\n').unwrap_or(text);
     let text = text.strip_suffix('\r').unwrap_or(text);
     if text.is_empty() {
-        return Err(Problem::new(format!("{path:?} is empty"), "write the password into it"));
+        return Err(Problem::new(format!("{path:?} is empty"), "write the secret into it"));
     }
     if text.contains(['\n', '\r']) {
         return Err(Problem::new(
             format!("{path:?} has more than one line"),
-            "leave only the password in it",
+            "leave only the secret in it",
         ));
     }
     Ok(Secret::new(text.to_owned()))

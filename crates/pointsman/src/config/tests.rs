@@ -557,6 +557,18 @@ fn warns_of_duplicates_and_placeholders() {
 }
 
 #[test]
+fn warns_of_one_token_for_readers_and_commands() {
+    let text =
+        format!("{GOOD}[admin]\ncontrol=true\ncontrol_token_env=\"ONE\"\nread_token_env=\"TWO\"\n");
+    for (two, count) in [("of sixteen letters", 1), ("of sixteen others", 0)] {
+        let env = [("ONE", "of sixteen letters"), ("TWO", two)];
+        let warnings = with(&text, &env, &Flags::default()).config().unwrap().warnings;
+        assert_eq!(warnings.len(), count, "{warnings:?}");
+        assert!(warnings.iter().all(|it| it.contains("read_token_env") && it.contains("commands")));
+    }
+}
+
+#[test]
 fn accepts_equal_bounds() {
     assert_eq!(
         faults(&format!(
