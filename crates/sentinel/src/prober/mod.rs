@@ -281,19 +281,16 @@ impl NodeProber {
 
     async fn probe(&mut self) -> ProbeEvent {
         self.drop_unusable();
-        let was_idle = self.connection.as_ref().is_some_and(ProbeConnection::is_idle);
+        let has_answered = self.connection.as_ref().is_some_and(ProbeConnection::has_answered);
         let (mut asked_at, mut outcome) = self.try_probe().await;
-        let refused = |outcome: &ProbeResult| {
-            matches!(outcome, Err(ProbeError::Failed(ProbeFailure::Unreachable)))
-        };
-        if was_idle && (refused(&outcome) || matches!(outcome, Err(ProbeError::Tls(_)))) {
-            // The end of an idle connection says nothing about the server; only a dial does.
-            (asked_at, outcome) = self.ask_once().await;
-            if refused(&outcome)
-                && let Some(event) = self.report_end()
-            {
+        let unreachable = |error: &ProbeError| matches!(error.failure(), ProbeFailure::Unreachable);
+        if has_answered && self.connection.is_none() && outcome.as_ref().is_err_and(unreachable) {
+            // The end of a connection that has worked says nothing about the server; only a dial
+            // does.
+            if let Some(event) = self.report_end() {
                 return event;
             }
+            (asked_at, outcome) = self.ask_once().await;
         }
         // Refused credentials have ended the connection: others may be accepted.
         while std::mem::take(&mut self.others_untried) && self.connection.is_none() {

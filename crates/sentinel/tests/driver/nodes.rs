@@ -116,20 +116,21 @@ async fn stopped_node_costs_one_connection_and_answers_late() {
 }
 
 #[tokio::test]
-async fn dead_idle_connection_does_not_make_node_suspect() {
+async fn dead_idle_connection_holds_nobody() {
     let cluster = FakeCluster::new(3, 1).await;
     let driver = cluster.drive();
     driver.wait_for_target(cluster.addr(0)).await;
     driver.wait_for("calm", |seen| seen.state == "stable").await;
     let accepted = cluster.nodes[0].accepted();
     cluster.nodes[0].script().once = true;
-    let stable = || assert_eq!(driver.seen().state, "stable");
     until("it died three times", || {
-        stable();
+        assert!(driver.route.usable_target().is_some());
         cluster.nodes[0].accepted() > accepted + 2
     })
     .await;
-    stable();
+    cluster.nodes[0].script().once = false;
+    driver.wait_for("calm", |seen| seen.state == "stable").await;
+    assert_eq!((driver.seen().counts.holds, driver.generation()), (0, 1));
 }
 
 #[tokio::test]
