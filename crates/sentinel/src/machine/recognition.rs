@@ -21,6 +21,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::doubt::Doubt;
+use super::nodes::NodeRecord;
 use super::{Committed, Machine};
 use crate::{Lineage, MyId, NodeAddr, Role, View};
 
@@ -29,6 +30,14 @@ use crate::{Lineage, MyId, NodeAddr, Role, View};
 const LINK_SETTLED: Duration = Duration::from_secs(3);
 
 impl Machine {
+    /// Whether the sentinel has read another process at the address it names than we have.
+    #[must_use]
+    pub(crate) fn is_read_as_another(&self, view: &View) -> bool {
+        let report = self.nodes.get(&view.addr).and_then(NodeRecord::report);
+        let lineage = report.and_then(|it| it.lineage.as_ref());
+        !view.run_id.is_empty() && lineage.is_some_and(|it| *it.run_id != *view.run_id)
+    }
+
     /// Whether the process that was committed is not the one that most sentinels see at its
     /// address, as far as they know one; `must_know` if those count that do not.
     pub(super) fn is_seen_as_another(&self, must_know: bool) -> bool {

@@ -138,6 +138,9 @@ impl ServiceRuntime {
                         .is_some_and(|(addr, epoch)| view.addr != *addr || view.epoch != *epoch)
                 }),
                 tilt: view.as_ref().is_some_and(|(_, _, view, _)| view.tilt),
+                sees_another: view
+                    .as_ref()
+                    .is_some_and(|(_, _, view, _)| self.machine.is_read_as_another(view)),
                 view: view.map(|(_, _, view, at)| (view.addr.clone(), view.epoch, at)),
                 problem: link
                     .problem_for(self.number)
