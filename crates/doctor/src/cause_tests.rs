@@ -116,7 +116,8 @@ fn reports_sentinels_that_the_master_does_not_answer() {
     let strangers = |it: &mut Observed| {
         for number in 0..3 {
             let view = view(it, number);
-            (view.down, view.has_info, view.epoch) = (true, false, 0);
+            (view.down, view.epoch) = (true, 0);
+            view.run_id = "".into();
             view.peers.clear();
             view.replicas.clear();
             view.ckquorum = Some(Err("NOQUORUM 1 usable Sentinels".to_owned()));
@@ -339,7 +340,8 @@ fn promotes_by_hand_where_no_sentinel_knows_a_replica() {
         it.nodes.truncate(1);
         it.nodes[0].answer = Err(ExamineError::Unreachable("cannot connect".into()));
         for number in 0..3 {
-            (view(it, number).down, view(it, number).has_info) = (true, false);
+            view(it, number).down = true;
+            view(it, number).run_id = "".into();
             view(it, number).replicas.clear();
         }
     };

@@ -174,8 +174,8 @@ pub struct ObservedMaster {
     pub epoch: Epoch,
     /// It considers the master down.
     pub down: bool,
-    /// The master has answered its `INFO`, so it knows the `run_id`.
-    pub has_info: bool,
+    /// The `run_id` of the master's process in its last `INFO`; empty before the first.
+    pub run_id: Box<str>,
     /// A failover is in progress.
     pub failing_over: bool,
     /// How many sentinels must consider the master down.

@@ -40,7 +40,7 @@ pub(super) fn report(number: u8) -> NodeReport {
         ping: PingReply::Pong,
         offset: None,
         replicas: None,
-        lineage: Some(Lineage::default()),
+        lineage: Some(Lineage { run_id: "master".into(), ..Lineage::default() }),
     }
 }
 
@@ -60,7 +60,7 @@ pub(super) fn healthy() -> Observed {
             addr: node(1),
             epoch: 5,
             down: false,
-            has_info: true,
+            run_id: "master".into(),
             failing_over: false,
             quorum: Some(2),
             down_after: Some(Duration::from_secs(5)),
@@ -502,6 +502,10 @@ fn reports_nodes_in_wrong_role_or_state() {
     let found = among("not-master", moved);
     assert_eq!(found.commands.iter().filter(|it| it.contains(" REMOVE ")).count(), 3);
     assert!(found.commands[3].ends_with("SENTINEL MONITOR mymaster 10.0.1.2 6379 2"));
+    let found = only("other-process", Severity::Fault, |it| {
+        (1..3).for_each(|number| view(it, number).run_id = "other".into());
+    });
+    assert!(found.what.contains("10.0.0.2:26379, 10.0.0.3:26379"), "{found}");
     only("second-master", Severity::Fault, |it| role(it, 1, Role::Master));
     only("wrong-master", Severity::Warning, |it| role(it, 1, follows(7, true)));
     only("broken-link", Severity::Warning, |it| role(it, 1, follows(1, false)));

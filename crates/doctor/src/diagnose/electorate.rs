@@ -123,7 +123,7 @@ pub(super) fn announcements(found: &mut Findings, case: &Case<'_>) {
 pub(super) fn locked_out(found: &mut Findings, case: &Case<'_>) {
     let mut by_master: BTreeMap<&NodeAddr, Vec<&SentinelAnswer>> = BTreeMap::new();
     let mut down = BTreeSet::new();
-    for (_, answer, view) in case.views().filter(|(.., view)| !view.has_info) {
+    for (_, answer, view) in case.views().filter(|(.., view)| view.run_id.is_empty()) {
         by_master.entry(&view.addr).or_default().push(answer);
         down.extend(view.down.then_some(&view.addr));
     }

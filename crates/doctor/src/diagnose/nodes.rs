@@ -34,6 +34,7 @@ pub(super) fn diagnose(found: &mut Findings, case: &Case<'_>) {
             write_guard(found, case, node);
             persistence(found, node);
             unlisted(found, case, node);
+            elsewhere(found, case, node);
         }
     }
     replicas(found, case);
@@ -180,6 +181,26 @@ fn probe_commands(found: &mut Findings, node: &ObservedNode, report: &NodeReport
     let remedy = "Pointsman and the sentinels ask INFO: remove rename-command INFO there. Without \
                   it the sentinels learn no replicas, and sessions are closed at a failover";
     found.add(Warning, "no-info", &node.addr, what, remedy);
+}
+
+/// Sentinels that have read another process at the master's address than the one reached from here.
+fn elsewhere(found: &mut Findings, case: &Case<'_>, node: &ObservedNode) {
+    let Some(here) = node.report().and_then(|it| it.lineage.as_ref()) else { return };
+    let other = |run_id: &str| !run_id.is_empty() && *run_id != *here.run_id;
+    let views = case.views().filter(|(.., view)| view.addr == node.addr && other(&view.run_id));
+    let who: BTreeSet<_> = views.map(|(_, it, _)| it.reached.to_string()).collect();
+    if who.is_empty() {
+        return;
+    }
+    let what = format!(
+        "another process answers here than {} found: requests are held while most of them do",
+        join(&who)
+    );
+    let remedy = "right after a restart this passes with the sentinels' next INFO, within ten \
+                  seconds. If it stays, the name or the address leads to another server from here: \
+                  compare run_id in INFO server with runid in SENTINEL MASTER, and correct DNS or \
+                  address_map";
+    found.add(Fault, "other-process", &node.addr, what, remedy);
 }
 
 fn answered(

@@ -116,7 +116,7 @@ fn read_master(
         addr: view.addr,
         epoch: view.epoch,
         down: view.down,
-        has_info: !view.run_id.is_empty(),
+        run_id: view.run_id,
         failing_over: view.failing_over,
         quorum: number("quorum"),
         down_after: number("down-after-milliseconds").map(Duration::from_millis),

@@ -80,9 +80,6 @@ fn sentinel(seen: &SentinelSnapshot) -> String {
         return problem.clone();
     }
     match &seen.view {
-        Some((master, epoch, _)) if seen.sees_another => {
-            format!("names {master} at epoch {epoch}, and sees another process there than we do")
-        }
         Some((master, epoch, _)) if seen.member => format!("names {master} at epoch {epoch}"),
         Some((master, epoch, _)) => format!("names {master} at epoch {epoch}, and has no vote"),
         None if seen.up => "connected, has not answered yet".to_owned(),
@@ -138,7 +135,6 @@ mod tests {
             stranger: false,
             disagrees: false,
             tilt: false,
-            sees_another: false,
             view: view.then(|| (addr(1), 7, at)),
             problem: problem.map(str::to_owned),
         };
@@ -210,11 +206,6 @@ mod tests {
         assert_eq!(seen.no_master_because(), expected, "traffic waits for another one");
         (seen.state, seen.master) = ("no_master", None);
         assert_eq!(seen.no_master_because(), expected);
-        seen.sentinels[0].sees_another = true;
-        assert_eq!(
-            seen.no_master_because()[0],
-            format!("{}, and sees another process there than we do", expected[0])
-        );
         log.update(lost_at, &service, &seen);
         assert!(!log.is_logged, "a failover takes its time");
         log.update(lost_at + PATIENCE, &service, &seen);

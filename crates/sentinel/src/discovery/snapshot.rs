@@ -149,11 +149,9 @@ pub struct SentinelSnapshot {
     pub disagrees: bool,
     /// It is in TILT, as of its last view: it would not execute a command.
     pub tilt: bool,
-    /// It has read another process at the address it names than this proxy.
-    pub sees_another: bool,
     /// The address and epoch it names, and when its view was received.
     pub view: Option<(NodeAddr, Epoch, Instant)>,
-    /// Why it is currently unusable. Never contains a secret.
+    /// Why it is currently unusable, or its answer doubtful. Never contains a secret.
     pub problem: Option<String>,
 }
 

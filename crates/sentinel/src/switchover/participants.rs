@@ -198,7 +198,6 @@ mod tests {
             member: true,
             disagrees: false,
             tilt: tilted.contains(&port),
-            sees_another: false,
             view: Some((node(1), 6, at)),
             problem: None,
         };

@@ -20,6 +20,9 @@ const STRANGER: &str = concat!(
     "check that it watches the same master"
 );
 
+/// The problem of a sentinel that has read another `run_id`.
+const OTHER_PROCESS: &str = "it found another process at the master's address than answers here";
+
 impl ServiceRuntime {
     /// Periodic work: detects the first session on the current master, flushes delayed log lines
     /// and publishes a snapshot.
@@ -123,6 +126,8 @@ impl ServiceRuntime {
             let unknown =
                 view.as_ref().is_some_and(|(_, member, view, _)| !member && !view.is_empty_state());
             let stranger = unknown && !link.is_learned();
+            let is_other =
+                view.as_ref().is_some_and(|(_, _, view, _)| self.machine.is_read_as_another(view));
             SentinelSnapshot {
                 addr: link.addr.clone(),
                 origin: if link.is_learned() { Admission::Learned } else { Admission::Configured },
@@ -138,13 +143,11 @@ impl ServiceRuntime {
                         .is_some_and(|(addr, epoch)| view.addr != *addr || view.epoch != *epoch)
                 }),
                 tilt: view.as_ref().is_some_and(|(_, _, view, _)| view.tilt),
-                sees_another: view
-                    .as_ref()
-                    .is_some_and(|(_, _, view, _)| self.machine.is_read_as_another(view)),
                 view: view.map(|(_, _, view, at)| (view.addr.clone(), view.epoch, at)),
                 problem: link
                     .problem_for(self.number)
-                    .or_else(|| stranger.then(|| STRANGER.to_owned())),
+                    .or_else(|| stranger.then(|| STRANGER.to_owned()))
+                    .or_else(|| is_other.then(|| OTHER_PROCESS.to_owned())),
                 id,
             }
         });
