@@ -261,7 +261,7 @@ fn carries_thousands_of_idle_sessions_at_once() {
     // behaviour but not for time, which includes the cost of the probes.
     if cfg!(debug_assertions) {
         worst.check("thousands that come over");
-        assert!(each < Duration::from_millis(3), "{each:?} of CPU each");
+        assert!(each < Duration::from_millis(6), "{each:?} of CPU each");
     } else {
         worst.check_within("thousands that come over", Duration::from_millis(50));
         assert!(took < Duration::from_secs(2), "{took:?}");

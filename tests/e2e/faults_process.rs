@@ -138,16 +138,15 @@ fn serves_while_password_file_hangs() {
     assert!(metric(&pointsman, "pointsman_config_read_pending_seconds").expect("a gauge") >= 5.0);
     // Further reloads do not wait for the file and need no threads.
     let most = threads(&pointsman);
-    for number in 1..=5 {
+    for _ in 1..=8 {
         let so_far = partial();
         pointsman.process().signal(Signal::HUP);
         wait_until("another reload", PATIENCE, || partial() > so_far);
-        assert!(
-            threads(&pointsman) <= most.max(before + 1),
-            "{number} orders, {} threads",
-            threads(&pointsman)
-        );
     }
+    // A thread may still be on its way back to the pool when the next order comes, so one or two
+    // more may have begun; a thread for each order would be eight.
+    let at_last = threads(&pointsman);
+    assert!(at_last <= most.max(before + 1) + 2, "{before}, {most}, {at_last} threads");
     // The file can be read again: the waiting reload is executed.
     drop(hanging);
     wait_until("the reload", PATIENCE, || {

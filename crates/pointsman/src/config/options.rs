@@ -105,7 +105,8 @@ section! {
         /// "carry" connects every idle session to the new master and replays its state there
         /// (credentials, database, names), so that its client notices nothing. All other sessions
         /// are closed: only their clients can decide what to do. "close" closes all sessions, and
-        /// keeps no credentials of clients in memory.
+        /// keeps no credentials of clients in memory. A change applies to sessions that begin after
+        /// it.
         sessions: Sessions = ValueKind::Choice(Sessions::NAMES), Some("carry"), Live;
         /// What happens to subscribed sessions when the master is replaced: close or replay.
         ///
