@@ -225,6 +225,20 @@ fn confirms_writes_after_a_refused_transaction() {
 }
 
 /// A script writes, and returns what a server answers to a request that it queues.
+/// The end of a subscription is still in flight when the refusal arrives.
+#[test]
+fn confirms_writes_after_a_transaction_that_a_subscriber_began() {
+    let mut it = patient(OnTimeout::Error, &ServerCommands::default(), false);
+    it.end_patience();
+    requests(&mut it, &["SUBSCRIBE c", "MULTI", "UNSUBSCRIBE c", "SET k v"]);
+    let subscribed = "*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n";
+    let ended = subscribed.replace("$9\r\nsub", "$11\r\nunsub").replace(":1", ":0");
+    receive(&mut it, &format!("{subscribed}-ERR only in this context\r\n{ended}"));
+    assert_eq!(receive(&mut it, "+OK\r\n"), "");
+    assert!(it.takes_wait());
+    assert_eq!(receive(&mut it, ":0\r\n:0\r\n:1\r\n"), "+OK ");
+}
+
 #[test]
 fn holds_queued_status_after_refused_transaction() {
     for piece in [1, usize::MAX] {

@@ -649,6 +649,13 @@ impl Matcher {
         Ok(())
     }
 
+    /// Whether a transaction may be open when the server reads the next request. If nothing is in
+    /// flight, that is known.
+    pub(super) fn may_queue(&self) -> bool {
+        let is_known = self.owed == 0 && !self.has_unmarked();
+        self.suppression.may_queue && (self.connection.transaction || !is_known)
+    }
+
     /// Whether a request that needs a mark has none. Its effect is unknown until a later `RESET` is
     /// answered.
     pub(super) fn has_unmarked(&self) -> bool {

@@ -562,7 +562,7 @@ impl Ledger {
     /// Whether a transaction may be open when the server reads the next request.
     #[must_use]
     pub fn may_queue(&self) -> bool {
-        self.matcher.suppression.may_queue
+        self.matcher.may_queue()
     }
 
     /// Whether a request has ended since [`take_counts`](Self::take_counts). True of an opaque

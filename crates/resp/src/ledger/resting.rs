@@ -85,7 +85,7 @@ impl Matcher {
     fn may_rest(&self) -> bool {
         self.marks.is_empty()
             && self.suppression.is_settled()
-            && !self.suppression.may_queue
+            && !self.may_queue()
             && self.must_end.is_none()
             && !self.features.is_pending()
             && self.counts == FrameCounts::default()
