@@ -657,6 +657,21 @@ fn unblocks_clients_that_leave() {
                 master.info("clients", "blocked_clients").is_ok_and(|count| count == "0")
             });
         }
+        // One that has been blocked for a while is forgotten at once.
+        let forgotten = |_| {
+            let mut client = pointsman.client();
+            client.send(b"BLPOP list 0\r\n").expect("sent");
+            wait_blocked(&cluster);
+            std::thread::sleep(Duration::from_millis(150));
+            let left = Instant::now();
+            drop(client);
+            wait_until("no blocked client", PATIENCE / 8, || {
+                master.info("clients", "blocked_clients").is_ok_and(|count| count == "0")
+            });
+            left.elapsed()
+        };
+        let soonest = (0..5).map(forgotten).min().expect("five times");
+        assert!(soonest < Duration::from_millis(80), "{mode}: after {soonest:?}");
         assert_eq!(master.ask(&["RPUSH", "list", "a"]).expect("a reply").int(), Some(1), "{mode}");
         assert_eq!(master.ask(&["LPOP", "list"]).expect("a reply").text(), Some("a"), "{mode}");
     }

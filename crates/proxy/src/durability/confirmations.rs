@@ -322,7 +322,7 @@ impl Confirmations {
     /// `WAIT`. While a blocking command may let its client wait, little is gathered: the end of the
     /// client may follow.
     pub(crate) fn gathers(&self) -> bool {
-        let gathers = !self.may_be_blocked() || self.waits.len() > MANY_WAITS;
+        let gathers = self.blocked_on().is_none() || self.waits.len() > MANY_WAITS;
         self.examined == 0 && !self.waits.is_empty() && gathers
     }
 
@@ -331,9 +331,11 @@ impl Confirmations {
         !self.waits.is_empty() || self.is_holding()
     }
 
-    /// Whether nothing is held, and the oldest request without a reply may let its client wait.
-    pub(crate) fn may_be_blocked(&self) -> bool {
-        !self.is_holding() && self.in_flight.front().is_some_and(|run| run.blocks)
+    /// How many replies came before that to the oldest request, if that request may let its client
+    /// wait and nothing is held.
+    pub(crate) fn blocked_on(&self) -> Option<u64> {
+        let blocks = !self.is_holding() && self.in_flight.front().is_some_and(|run| run.blocks);
+        blocks.then_some(self.answered)
     }
 
     /// Writes whose replies were replaced since the last call.

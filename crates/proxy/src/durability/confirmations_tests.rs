@@ -224,7 +224,6 @@ fn confirms_writes_after_a_refused_transaction() {
     assert_eq!(requests(&mut it, &["SET k v"]), format!("*3 SET k v {WAIT}"));
 }
 
-/// A script writes, and returns what a server answers to a request that it queues.
 /// The end of a subscription is still in flight when the refusal arrives.
 #[test]
 fn confirms_writes_after_a_transaction_that_a_subscriber_began() {
@@ -239,6 +238,7 @@ fn confirms_writes_after_a_transaction_that_a_subscriber_began() {
     assert_eq!(receive(&mut it, ":0\r\n:0\r\n:1\r\n"), "+OK ");
 }
 
+/// A script writes, and returns what a server answers to a request that it queues.
 #[test]
 fn holds_queued_status_after_refused_transaction() {
     for piece in [1, usize::MAX] {
@@ -493,11 +493,11 @@ fn confirms_what_was_written_before_a_blocking_command() {
     let wire = requests(&mut it, &["LREM p 1 x", "GET k", "BLMOVE q p LEFT RIGHT 0"]);
     let blocking = format!("*6 BLMOVE q p LEFT RIGHT 0 {AFTER_BLOCKING}{WAIT}");
     assert_eq!(wire, format!("*4 LREM p 1 x {WAIT}*2 GET k {blocking}"));
-    assert!(!it.may_be_blocked());
+    assert!(it.blocked_on().is_none());
     assert_eq!(receive(&mut it, ":1\r\n:1\r\n+v\r\n"), ":1 +v ");
-    assert!(it.may_be_blocked(), "its client may leave");
+    assert!(it.blocked_on().is_some(), "its client may leave");
     assert_eq!(receive(&mut it, "$1\r\nx\r\n"), "");
-    assert!(!it.may_be_blocked());
+    assert!(it.blocked_on().is_none());
     assert_eq!(receive(&mut it, ":0\r\n:0\r\n:1\r\n"), "x ");
     let wire = requests(&mut it, &["SET k v", "BLPOP q 0", "SET k w", "QUIT", "SET k x"]);
     let blocking = format!("*3 BLPOP q 0 *3 SET k w {AFTER_BLOCKING}{WAIT}");
@@ -525,5 +525,5 @@ fn bounds_the_answers_awaited_behind_a_blocking_command() {
     assert!((50..1000).contains(&sent), "{sent}");
     // With a reply held, it is the server's `WAIT` that is awaited.
     receive(&mut it, "$1\r\nx\r\n");
-    assert!(it.gathers() && !it.may_be_blocked());
+    assert!(it.gathers() && it.blocked_on().is_none());
 }

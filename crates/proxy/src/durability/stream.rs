@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use resp::Ledger;
 use target::Target;
-use tokio::time::Sleep;
+use tokio::time::{Instant, Sleep};
 
 use crate::context::WorkerContext;
 use crate::durability::confirmations::{Confirmations, Fault};
@@ -54,8 +54,11 @@ pub(crate) struct ConfirmedStream<S> {
     /// Nothing is read, because the client has not read yet: it may send all of its requests first.
     /// They are not held then, since the answer that ends this would not be read.
     is_reader_behind: bool,
-    /// From when on the end of our direction passes a blocking command.
-    blocked: Option<Pin<Box<Sleep>>>,
+    /// The blocking command that is the oldest without a reply, as [`Confirmations::blocked_on`]
+    /// tells it, and since when it is.
+    blocked: Option<(u64, Instant)>,
+    /// The end of our direction passes that command when this is over.
+    end_passes: Option<Pin<Box<Sleep>>>,
 }
 
 impl<S: ByteStream> ConfirmedStream<S> {
@@ -85,6 +88,7 @@ impl<S: ByteStream> ConfirmedStream<S> {
             was_read: false,
             is_reader_behind: false,
             blocked: None,
+            end_passes: None,
         }
     }
 
@@ -117,10 +121,20 @@ impl<S: ByteStream> ConfirmedStream<S> {
         self.kept.set(self.confirmations.held.len() + self.ready.len());
     }
 
+    /// Notes since when a blocking command has been the oldest without a reply.
+    fn note_blocked(&mut self) {
+        let on = self.confirmations.blocked_on();
+        if self.blocked.map(|(on, _)| on) != on {
+            self.blocked = on.map(|on| (on, Instant::now()));
+            self.end_passes = None;
+        }
+    }
+
     /// Takes bytes that were read from the server. Whether they pass as they are.
     fn receive(&mut self, bytes: &[u8]) -> io::Result<bool> {
         if self.confirmations.is_idle() {
             self.confirmations.pass(bytes);
+            self.note_blocked();
             return Ok(true);
         }
         let mut ready = Vec::from(std::mem::take(&mut self.ready));
@@ -131,6 +145,7 @@ impl<S: ByteStream> ConfirmedStream<S> {
             self.context.counters.not_confirmed.add(not_confirmed.into());
         }
         received?;
+        self.note_blocked();
         self.count_kept();
         if self.confirmations.held.len() > LARGE && buffer::keeps_too_much() {
             return Err(Fault::TooMuchHeld.into());
@@ -207,6 +222,7 @@ impl<S: ByteStream> ByteStream for ConfirmedStream<S> {
             self.unwritten = self.confirmations.request().len().saturating_sub(of_wait);
             let _later = self.poll_write_wait(cx)?;
         }
+        self.note_blocked();
         Poll::Ready(Ok(written))
     }
 
@@ -230,12 +246,9 @@ impl<S: ByteStream> ByteStream for ConfirmedStream<S> {
             // the best if it waits for something that nobody may give it any more.
             self.is_write_held = self.confirmations.is_awaiting();
             if self.is_write_held {
-                if !self.confirmations.may_be_blocked() {
-                    self.blocked = None;
-                    return Poll::Pending;
-                }
-                let blocked = || Box::pin(tokio::time::sleep(BLOCKED_AFTER));
-                ready!(self.blocked.get_or_insert_with(blocked).as_mut().poll(cx));
+                let Some((_, since)) = self.blocked else { return Poll::Pending };
+                let over = || Box::pin(tokio::time::sleep_until(since + BLOCKED_AFTER));
+                ready!(self.end_passes.get_or_insert_with(over).as_mut().poll(cx));
             }
         }
         self.stream.poll_shutdown(cx)
