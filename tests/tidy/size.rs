@@ -28,7 +28,7 @@ const CRATES: &[(&str, usize, usize)] = &[
     ("drain", 820, 850),
     ("haproxy-import", 4_190, 3_600),
     ("pointsman", 15_200, 14_300),
-    ("proxy", 12_980, 12_900),
+    ("proxy", 12_990, 12_900),
     ("resp", 6_600, 5_100),
     ("sentinel", 13_410, 10_900),
     ("setup", 540, 300),
