@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use harness::{Cluster, Load, Pointsman, PointsmanBuilder, Signal, wait_until};
+use harness::{Cluster, Load, Pointsman, PointsmanBuilder, Signal, pause, wait_until};
 
 use crate::{PROGRAM, builder, metric};
 
@@ -181,7 +181,10 @@ fn holds_traffic_during_a_pause() {
     });
     let direct = cluster.master().client().cmd(&["EXISTS", "during"]).expect("an answer");
     assert_eq!(direct.int(), Some(0), "a write passed the pause");
-    assert!(!writer.is_finished());
+    // A switchover that is refused meanwhile does not end the pause.
+    assert!(!order(&pointsman, &["switchover"], TOKEN).status.success());
+    pause(Duration::from_millis(200));
+    assert!(!writer.is_finished() && held() == Some(1.0));
     assert!(order(&pointsman, &["resume"], TOKEN).status.success());
     let (written, mut client) = writer.join().expect("the writer");
     assert!(written, "the held write is done when the pause is over");
