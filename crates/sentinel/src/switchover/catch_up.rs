@@ -46,20 +46,6 @@ pub(super) fn parse_offsets(info: &str) -> Option<ReplicationOffsets> {
     })
 }
 
-/// The result of comparing the offsets.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum CatchUpStatus {
-    /// Read the offsets again.
-    Wait,
-    /// Every replica that may be promoted has caught up.
-    Ready {
-        /// The offset that every one of them has reached.
-        offset: u64,
-    },
-    /// The replicas cannot catch up.
-    Abort(SwitchoverError),
-}
-
 /// A replica has caught up with writers that are not held if it has everything that the master had
 /// written this long ago. Sentinel leaves at least twice this time between the selection, at which
 /// every proxy holds, and the promotion.
@@ -74,59 +60,57 @@ pub(super) struct CatchUp {
     /// With paused clients it is also the time for which the master's offset must stay unchanged.
     still: Duration,
     paused: bool,
+    /// When this time began: at the first reading, and with paused clients at the last change.
     began: Option<Instant>,
     /// The master's recent offsets, oldest first: those within [`FRESH`], and at least one.
     master_offsets: VecDeque<(Instant, u64)>,
-    unchanged: Option<(u64, Instant)>,
 }
 
 impl CatchUp {
     /// `paused`: the master's other clients are paused, so its offset has to stop changing.
     #[must_use]
     pub(super) fn new(until: Instant, still: Duration, paused: bool) -> Self {
-        Self { until, still, paused, began: None, master_offsets: VecDeque::new(), unchanged: None }
+        Self { until, still, paused, began: None, master_offsets: VecDeque::new() }
     }
 
     /// Evaluates one reading: the master's offset, and the replicas' offsets read after it.
-    /// Replicas that may never be promoted do not count.
+    /// Replicas that may never be promoted do not count. Returns the offset that every other one
+    /// has reached; `None` if they have to be read again.
     pub(super) fn evaluate(
         &mut self,
         now: Instant,
         master: ReplicationOffsets,
         replicas: &[(NodeAddr, ReplicationOffsets)],
-    ) -> CatchUpStatus {
+    ) -> Result<Option<u64>, SwitchoverError> {
         if !master.is_master {
-            return CatchUpStatus::Abort(SwitchoverError::Unsettled);
+            return Err(SwitchoverError::Unsettled);
         }
         let mut eligible = replicas.iter().filter(|(_, it)| it.priority > 0).peekable();
         if eligible.peek().is_none() {
-            return CatchUpStatus::Abort(SwitchoverError::NoReplica);
+            return Err(SwitchoverError::NoReplica);
         }
         let (needed, waited) = self.needed(now, master.offset);
         let behind = |it: &ReplicationOffsets| it.is_master || !it.link_up || it.offset < needed;
         let laggard = eligible.filter(|(_, it)| behind(it)).min_by_key(|(_, it)| it.offset);
         match laggard {
-            None if waited => CatchUpStatus::Ready { offset: needed },
+            None if waited => Ok(Some(needed)),
             Some((node, it)) if now >= self.until => {
                 let lag = master.offset.saturating_sub(it.offset);
                 let problem = format!("lags by {lag} bytes and did not catch up in time");
-                CatchUpStatus::Abort(SwitchoverError::node(node, problem))
+                Err(SwitchoverError::node(node, problem))
             }
-            None if now >= self.until => CatchUpStatus::Abort(SwitchoverError::WrittenTo),
-            _ => CatchUpStatus::Wait,
+            None if now >= self.until => Err(SwitchoverError::WrittenTo),
+            _ => Ok(None),
         }
     }
 
     /// The offset that every replica must have reached, and whether the minimum time has passed.
     fn needed(&mut self, now: Instant, offset: u64) -> (u64, bool) {
-        let began = *self.began.get_or_insert(now);
-        if self.paused {
-            let since = match self.unchanged {
-                Some((stood, since)) if stood == offset => since,
-                _ => self.unchanged.insert((offset, now)).1,
-            };
-            return (offset, now.saturating_duration_since(since) >= self.still);
+        if self.paused && self.master_offsets.back().is_some_and(|(_, it)| *it != offset) {
+            self.master_offsets.clear();
+            self.began = None;
         }
+        let began = *self.began.get_or_insert(now);
         // Our own requests may arrive for as long as `still`: their writes are in this reading's
         // offset or in a later one's.
         let settled = now.saturating_duration_since(began) >= self.still;
@@ -156,9 +140,9 @@ mod tests {
         ReplicationOffsets { is_master: true, link_up: true, offset, priority: 100 }
     }
 
-    fn lags(port: u16, lag: u64) -> CatchUpStatus {
+    fn lags(port: u16, lag: u64) -> Result<Option<u64>, SwitchoverError> {
         let problem = format!("lags by {lag} bytes and did not catch up in time");
-        CatchUpStatus::Abort(SwitchoverError::node(&node(port), problem))
+        Err(SwitchoverError::node(&node(port), problem))
     }
 
     fn replica(offset: u64) -> ReplicationOffsets {
@@ -187,24 +171,13 @@ mod tests {
         let all = |offset| [(node(1), replica(offset)), (node(2), replica(offset))];
         assert_eq!(
             catch_up.evaluate(at(0), master(100), &all(100)),
-            CatchUpStatus::Wait,
+            Ok(None),
             "it may still receive writes"
         );
-        assert_eq!(
-            catch_up.evaluate(at(20), master(110), &all(110)),
-            CatchUpStatus::Wait,
-            "it did"
-        );
+        assert_eq!(catch_up.evaluate(at(20), master(110), &all(110)), Ok(None), "it did");
         let one = [(node(1), replica(110)), (node(2), replica(109))];
-        assert_eq!(
-            catch_up.evaluate(at(60), master(110), &one),
-            CatchUpStatus::Wait,
-            "one lags by a byte"
-        );
-        assert_eq!(
-            catch_up.evaluate(at(70), master(110), &all(110)),
-            CatchUpStatus::Ready { offset: 110 }
-        );
+        assert_eq!(catch_up.evaluate(at(60), master(110), &one), Ok(None), "one lags by a byte");
+        assert_eq!(catch_up.evaluate(at(70), master(110), &all(110)), Ok(Some(110)));
     }
 
     #[test]
@@ -216,15 +189,9 @@ mod tests {
         assert_eq!(catch_up.evaluate(late, master(100), &them), lags(2, 60));
         let spare =
             [(node(1), replica(100)), (node(2), ReplicationOffsets { priority: 0, ..replica(40) })];
-        assert_eq!(
-            catch_up.evaluate(late, master(100), &spare),
-            CatchUpStatus::Ready { offset: 100 }
-        );
+        assert_eq!(catch_up.evaluate(late, master(100), &spare), Ok(Some(100)));
         let nobody = [(node(2), ReplicationOffsets { priority: 0, ..replica(100) })];
-        assert_eq!(
-            catch_up.evaluate(late, master(100), &nobody),
-            CatchUpStatus::Abort(SwitchoverError::NoReplica)
-        );
+        assert_eq!(catch_up.evaluate(late, master(100), &nobody), Err(SwitchoverError::NoReplica));
         let unlinked = [(node(1), ReplicationOffsets { link_up: false, ..replica(100) })];
         assert_eq!(catch_up.evaluate(late, master(100), &unlinked), lags(1, 0));
     }
@@ -235,19 +202,13 @@ mod tests {
         let mut catch_up =
             CatchUp::new(start + Duration::from_secs(1), Duration::from_millis(30), true);
         let all = [(node(1), replica(500))];
-        assert_eq!(
-            catch_up.evaluate(start, replica(100), &all),
-            CatchUpStatus::Abort(SwitchoverError::Unsettled)
-        );
+        assert_eq!(catch_up.evaluate(start, replica(100), &all), Err(SwitchoverError::Unsettled));
         for ms in 0..100 {
             let now = start + Duration::from_millis(ms * 10);
-            assert_eq!(catch_up.evaluate(now, master(100 + ms), &all), CatchUpStatus::Wait);
+            assert_eq!(catch_up.evaluate(now, master(100 + ms), &all), Ok(None));
         }
         let late = start + Duration::from_secs(1);
-        assert_eq!(
-            catch_up.evaluate(late, master(300), &all),
-            CatchUpStatus::Abort(SwitchoverError::WrittenTo)
-        );
+        assert_eq!(catch_up.evaluate(late, master(300), &all), Err(SwitchoverError::WrittenTo));
     }
 
     #[test]
@@ -260,19 +221,16 @@ mod tests {
         for ms in (0..30).step_by(5) {
             assert_eq!(
                 catch_up.evaluate(at(ms), master(ms * 10), &all(ms * 10)),
-                CatchUpStatus::Wait,
+                Ok(None),
                 "requests may be in flight"
             );
         }
         assert_eq!(
             catch_up.evaluate(at(30), master(300), &all(299)),
-            CatchUpStatus::Wait,
+            Ok(None),
             "what was written before the hold"
         );
-        assert_eq!(
-            catch_up.evaluate(at(35), master(350), &all(300)),
-            CatchUpStatus::Ready { offset: 300 }
-        );
+        assert_eq!(catch_up.evaluate(at(35), master(350), &all(300)), Ok(Some(300)));
     }
 
     #[test]
@@ -284,7 +242,7 @@ mod tests {
             let late = ms.saturating_sub(100);
             let them = [(node(1), replica(ms * 10)), (node(2), replica(late * 10))];
             let status = catch_up.evaluate(at(ms), master(ms * 10), &them);
-            assert!(ms < 30 || status == CatchUpStatus::Wait, "{ms}: {status:?}");
+            assert!(ms < 30 || status == Ok(None), "{ms}: {status:?}");
         }
         let them = [(node(1), replica(20_000)), (node(2), replica(19_000))];
         assert_eq!(catch_up.evaluate(at(2000), master(20_000), &them), lags(2, 1000));

@@ -25,13 +25,8 @@ pub enum SwitchoverError {
     )]
     NotPaused(String),
     /// A node or sentinel does not answer or is not as required.
-    #[error("{node}: {problem}")]
-    Node {
-        /// The node.
-        node: NodeAddr,
-        /// The problem, for operators.
-        problem: String,
-    },
+    #[error("{0}: {1}")]
+    Node(NodeAddr, String),
     /// The process stops.
     #[error("the process is stopping")]
     Stopping,
@@ -49,16 +44,14 @@ pub enum SwitchoverError {
     Refused(String),
     /// The sentinel that accepted the command does not start the failover.
     #[error(
-        "sentinel {0} accepted the failover command and did not start it within {wait} ms: it \
-         may be in TILT, and may still start it; \
-         traffic flows again",
+        "sentinel {0} accepted the failover command and did not start it within {wait} ms: it may \
+         be in TILT, and may still start it; traffic flows again",
         wait = .1.as_millis()
     )]
     NotBegun(NodeAddr, Duration),
     /// The sentinel aborted the failover, with this event.
     #[error(
-        "sentinel {0} aborted the failover ({1}): the old master stays, and traffic \
-         flows again"
+        "sentinel {0} aborted the failover ({1}): the old master stays, and traffic flows again"
     )]
     Aborted(NodeAddr, Box<str>),
     /// The master does not do what the sentinel ordered in a coordinated failover.
@@ -76,9 +69,8 @@ pub enum SwitchoverError {
     },
     /// The connection to the sentinel that accepted the command was lost.
     #[error(
-        "sentinel {0} accepted the failover command and was lost ({1}): whether it \
-         promotes a replica is unknown; \
-         traffic follows the sentinels"
+        "sentinel {0} accepted the failover command and was lost ({1}): whether it promotes a \
+         replica is unknown; traffic follows the sentinels"
     )]
     LeaderLost(NodeAddr, String),
     /// There is a new master, but not as a result of this command.
@@ -103,6 +95,6 @@ pub enum SwitchoverError {
 
 impl SwitchoverError {
     pub(super) fn node(node: &NodeAddr, problem: impl Into<String>) -> Self {
-        Self::Node { node: node.clone(), problem: problem.into() }
+        Self::Node(node.clone(), problem.into())
     }
 }

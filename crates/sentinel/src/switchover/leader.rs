@@ -100,42 +100,41 @@ pub(super) struct ListedReplica {
     pub(super) unfit: Option<&'static str>,
 }
 
+fn is_down(entry: &Reply) -> bool {
+    has_flag(entry, "s_down") || has_flag(entry, "o_down")
+}
+
+fn millis(entry: &Reply, key: &str) -> Option<Duration> {
+    entry.field(key)?.parse().ok().map(Duration::from_millis)
+}
+
 /// Reads an element of `SENTINEL REPLICAS`. The reasons are those of
 /// `redis:src/sentinel.c:sentinelSelectSlave`, and a broken link, for which that waits longer.
 fn listed_replica(reply: &Reply) -> Option<ListedReplica> {
-    let unfit = if has_flag(reply, "s_down") || has_flag(reply, "o_down") {
-        Some("it considers it down")
-    } else if has_flag(reply, "disconnected") {
-        Some("it is not connected to it")
-    } else if reply.field("master-link-status") == Some("err") {
-        Some("its link to the master is down")
-    } else {
-        None
-    };
-    let millis = |key| reply.field(key)?.parse().ok().map(Duration::from_millis);
+    let unfit = [
+        (is_down(reply), "it considers it down"),
+        (has_flag(reply, "disconnected"), "it is not connected to it"),
+        (reply.field("master-link-status") == Some("err"), "its link to the master is down"),
+    ];
     Some(ListedReplica {
         addr: entry_address(reply)?,
         priority: reply.field("slave-priority")?.parse().ok()?,
-        info_age: millis("info-refresh"),
-        unfit,
+        info_age: millis(reply, "info-refresh"),
+        unfit: unfit.into_iter().find_map(|(is_unfit, reason)| is_unfit.then_some(reason)),
     })
 }
 
 /// Reads the answers to `SENTINEL MASTER` and `SENTINEL REPLICAS`.
 pub(super) fn read_view(master: &Reply, replicas: &Reply) -> Option<LeaderView> {
-    let down_after = master.field("down-after-milliseconds").and_then(|text| text.parse().ok());
+    let replicas = replicas.list()?;
     Some(LeaderView {
         master: entry_address(master)?,
         epoch: master.field("config-epoch")?.parse().ok()?,
         failing_over: has_flag(master, "failover_in_progress"),
-        down: has_flag(master, "s_down") || has_flag(master, "o_down"),
-        selected: replicas
-            .list()?
-            .iter()
-            .find(|it| has_flag(it, "promoted"))
-            .and_then(entry_address),
-        down_after: down_after.map(Duration::from_millis),
-        replicas: replicas.list()?.iter().filter_map(listed_replica).collect(),
+        down: is_down(master),
+        selected: replicas.iter().find(|it| has_flag(it, "promoted")).and_then(entry_address),
+        down_after: millis(master, "down-after-milliseconds"),
+        replicas: replicas.iter().filter_map(listed_replica).collect(),
     })
 }
 

@@ -9,7 +9,7 @@ use super::command_connection::{CommandConnection, CommandError};
 use super::error::SwitchoverError;
 use super::leader::{self, LeaderView, read_event, read_view};
 use super::participants::Participants;
-use super::state_machine::{BEGIN, FailoverKind, FailoverReply, Input, LeaderCommand};
+use super::state_machine::{BEGIN, FailoverKind, Input, LeaderCommand};
 use crate::NodeAddr;
 use crate::discovery::handle::ConnectionSettings;
 use crate::link::connection::RespConnection;
@@ -100,12 +100,10 @@ impl FailoverLeader {
     ) {
         while let Some(command) = commands.recv().await {
             let input = match command {
-                LeaderCommand::StartFailover(kind) => {
-                    Input::FailoverReply(match self.begun_elsewhere().await {
-                        Some(other) => FailoverReply::Refused(SwitchoverError::FailingOver(other)),
-                        None => order(&mut self.connection, &self.name, kind).await,
-                    })
-                }
+                LeaderCommand::StartFailover(kind) => match self.begun_elsewhere().await {
+                    Some(other) => Input::FailoverReply(Err(SwitchoverError::FailingOver(other))),
+                    None => order(&mut self.connection, &self.name, kind).await,
+                },
                 LeaderCommand::View => {
                     self.look().await.map_or_else(Input::LeaderLost, Input::View)
                 }
@@ -175,11 +173,7 @@ fn lacks_coordination(reply: &Reply) -> bool {
 /// In a coordinated failover the master takes part: it stops accepting writes, waits until the
 /// replica has everything and hands over. A sentinel before Valkey 9 refuses the option, and a
 /// newer one refuses it for a master before 6.2, which has no such command.
-async fn order(
-    connection: &mut CommandConnection,
-    name: &str,
-    mut kind: FailoverKind,
-) -> FailoverReply {
+async fn order(connection: &mut CommandConnection, name: &str, mut kind: FailoverKind) -> Input {
     let plain = ["SENTINEL", "FAILOVER", name];
     let mut reply = match kind {
         FailoverKind::Plain => connection.ask(&plain).await,
@@ -193,11 +187,11 @@ async fn order(
     }
     let (command, rule) = ("SENTINEL FAILOVER", "+sentinel|failover");
     match reply.and_then(|reply| connection.accepted(reply, command, rule)) {
-        Ok(_) => FailoverReply::Accepted(kind),
+        Ok(_) => Input::FailoverReply(Ok(kind)),
         Err(CommandError::NotExecuted(problem)) => {
-            FailoverReply::Refused(SwitchoverError::Refused(problem))
+            Input::FailoverReply(Err(SwitchoverError::Refused(problem)))
         }
-        Err(CommandError::Unanswered(problem)) => FailoverReply::Unknown(problem),
+        Err(CommandError::Unanswered(problem)) => Input::LeaderLost(problem),
     }
 }
 
@@ -210,7 +204,7 @@ mod tests {
     use crate::link::login::Access;
 
     /// A sentinel that accepts a failover after it has saved its state for so long.
-    async fn order_with_delay(delay: Duration) -> FailoverReply {
+    async fn order_with_delay(delay: Duration) -> Input {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
         tokio::spawn(async move {
@@ -231,9 +225,9 @@ mod tests {
     #[tokio::test]
     async fn awaits_a_sentinel_that_saves_its_state() {
         let slow = order_with_delay(Duration::from_millis(1500)).await;
-        assert!(matches!(slow, FailoverReply::Accepted(FailoverKind::Plain)), "{slow:?}");
+        assert!(matches!(slow, Input::FailoverReply(Ok(FailoverKind::Plain))), "{slow:?}");
         let lost = order_with_delay(Duration::from_millis(2500)).await;
-        assert!(matches!(lost, FailoverReply::Unknown(_)), "{lost:?}");
+        assert!(matches!(lost, Input::LeaderLost(_)), "{lost:?}");
     }
 
     #[test]

@@ -262,7 +262,7 @@ impl Run<'_> {
         let since = clock::now();
         loop {
             match select_participants(&self.handle.snapshot()) {
-                Err(SwitchoverError::Node { .. }) if clock::since(since) < RETRY_FOR => {
+                Err(SwitchoverError::Node(..)) if clock::since(since) < RETRY_FOR => {
                     tokio::time::sleep(RETRY_INTERVAL).await;
                 }
                 decided => return decided,
@@ -306,16 +306,12 @@ impl Run<'_> {
                     Action::Done(result) => return result,
                 }
             }
-            let first = tokio::select! {
-                biased;
-                input = tasks.inputs.recv() => input,
-                () = tokio::time::sleep(POLL_INTERVAL) => None,
-            };
             // After a stop of this process many inputs may be queued. The leader's events precede
             // the commit that they led to, and everything received precedes the deadlines that
             // passed meanwhile.
-            let waiting = std::iter::from_fn(|| tasks.inputs.try_recv().ok());
-            let mut inputs: Vec<Input> = first.into_iter().chain(waiting).collect();
+            let mut inputs = Vec::new();
+            let received = tasks.inputs.recv_many(&mut inputs, usize::MAX);
+            let _ = tokio::time::timeout(POLL_INTERVAL, received).await;
             let seen = self.handle.snapshot();
             let (holding, master) = (seen.holding, seen.master.clone());
             inputs.push(Input::Discovery { holding, master });

@@ -172,7 +172,7 @@ mod tests {
         ] {
             let refused = found(&[seen(2, follows(1, true), 3), seen(3, other.clone(), 1)]);
             assert!(
-                matches!(&refused, Err(SwitchoverError::Node { node, .. }) if node.port == 3),
+                matches!(&refused, Err(SwitchoverError::Node(node, _)) if node.port == 3),
                 "{other:?}: {refused:?}"
             );
             assert_eq!(

@@ -59,6 +59,11 @@ impl PauseSchedule {
         Ok(Self { budget, stopped: false, first: None, due: None, asked: None, until: None })
     }
 
+    /// The first pause is due at `at`.
+    pub(super) fn begin(&mut self, at: Instant) {
+        self.due = Some(at);
+    }
+
     /// The latest time to start the failover such that the pause lasts until the commit.
     pub(super) fn order_by(&self, latest: Instant) -> Instant {
         self.first.map_or(latest, |first| latest.min(first + self.budget - PROMOTION))
@@ -82,13 +87,10 @@ impl PauseSchedule {
 
     /// The action that is due; a returned pause counts as sent.
     pub(super) fn due(&mut self, now: Instant) -> Due {
-        let first = match self.first {
-            Some(first) => first,
-            None => *self.due.insert(*self.first.insert(now)),
-        };
         if self.asked.is_some() || self.due.is_none_or(|at| now < at) {
             return Due::Nothing;
         }
+        let first = *self.first.get_or_insert(now);
         let left = (first + self.budget).saturating_duration_since(now);
         if left < RENEW_EVERY {
             self.due = None;
@@ -117,6 +119,12 @@ mod tests {
 
     const MS: fn(u64) -> Duration = Duration::from_millis;
 
+    fn schedule(down_after: u64, begin: Instant) -> PauseSchedule {
+        let mut pausing = PauseSchedule::within(MS(down_after)).unwrap();
+        pausing.begin(begin);
+        pausing
+    }
+
     /// Sends whatever is due every millisecond, each answered at once; returns times and durations.
     fn run(pausing: &mut PauseSchedule, start: Instant, millis: u64) -> Vec<(u64, Duration)> {
         let mut sent = Vec::new();
@@ -134,7 +142,7 @@ mod tests {
     fn overlaps_pauses_and_ends_before_down_after() {
         let start = Instant::now();
         for down_after in [2000, 5000, 10_000, 30_000] {
-            let mut pausing = PauseSchedule::within(MS(down_after)).unwrap();
+            let mut pausing = schedule(down_after, start);
             let sent = run(&mut pausing, start, down_after * 2);
             let ends: Vec<u64> =
                 sent.iter().map(|(at, span)| at + span.as_millis() as u64).collect();
@@ -159,7 +167,7 @@ mod tests {
         ));
         assert!(PauseSchedule::within(MS(0)).is_err());
         let start = Instant::now();
-        let mut pausing = PauseSchedule::within(MS(2000)).unwrap();
+        let mut pausing = schedule(2000, start);
         assert!(!pausing.was_tried());
         assert_eq!(pausing.due(start), Due::Pause(SPAN));
         assert!(pausing.was_tried());
@@ -169,7 +177,7 @@ mod tests {
     #[test]
     fn ignores_unanswered_pause() {
         let start = Instant::now();
-        let mut pausing = PauseSchedule::within(MS(10_000)).unwrap();
+        let mut pausing = schedule(10_000, start);
         assert_eq!(pausing.due(start), Due::Pause(SPAN));
         assert!(!pausing.holds_at(start));
         assert_eq!(pausing.due(start + MS(400)), Due::Nothing, "one at a time");

@@ -1,11 +1,8 @@
 //! The state machine of one switchover: events and the time go in, actions and the result come out.
 //!
 //! ```text
-//! ClosingGate -> Settling -> Pausing -> CatchUp -> StartingFailover -> Following
-//!                '--- only with --pause-clients ---'
-//!
-//! Following -> Lingering -> Ending
-//!          '-> Released
+//! ClosingGate -> Pausing -> CatchUp -> StartingFailover -> Following -> Released -> Ending
+//!                '- only with --pause-clients
 //! ```
 //!
 //! Until the failover command everything can be revoked, and is, at the first irregularity. After
@@ -21,7 +18,7 @@
 use std::time::{Duration, Instant};
 
 use super::SwitchoverOutcome;
-use super::catch_up::{CatchUp, CatchUpStatus, ReplicationReading};
+use super::catch_up::{CatchUp, ReplicationReading};
 use super::error::SwitchoverError;
 use super::handover::{Handover, HandoverState};
 use super::leader::{Failover, LeaderEvent, LeaderView};
@@ -67,16 +64,6 @@ pub(super) enum FailoverKind {
     Coordinated,
 }
 
-/// The reply to the failover command.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum FailoverReply {
-    /// It may be another kind than the requested one.
-    Accepted(FailoverKind),
-    Refused(SwitchoverError),
-    /// No reply arrived: the command may have been accepted.
-    Unknown(String),
-}
-
 /// An input of the state machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Input {
@@ -94,9 +81,11 @@ pub(super) enum Input {
     Unpaused(Result<(), String>),
     /// What the master reports about the handover; `None` without an answer.
     HandoverRead(Option<HandoverState>),
-    FailoverReply(FailoverReply),
+    /// The failover command was accepted, perhaps as another kind than the requested one.
+    FailoverReply(Result<FailoverKind, SwitchoverError>),
     Event(LeaderEvent),
     View(LeaderView),
+    /// Without a reply to the failover command, it may have been accepted.
     LeaderLost(String),
     /// The requester disconnected.
     Abandoned,
@@ -146,11 +135,7 @@ pub(super) enum Action {
 enum Phase {
     /// The gate is being closed.
     ClosingGate,
-    /// Waiting for requests that were sent before to be executed.
-    Settling {
-        until: Instant,
-    },
-    /// The first `CLIENT PAUSE` is pending.
+    /// The first `CLIENT PAUSE` is due soon, or pending.
     Pausing,
     /// `look_at` is `None` while the offsets are being read.
     CatchUp {
@@ -162,39 +147,34 @@ enum Phase {
     Following {
         ask_at: Option<Instant>,
     },
-    /// The leader was lost after it had selected a replica, or the promotion takes long: traffic is
-    /// not held for it any more, and a commit may still come.
+    /// Traffic is not held any more, and this is the result unless something comes before. With an
+    /// error, the leader was lost after it had selected a replica, or the promotion takes long: a
+    /// commit may still come. With an outcome, other clients stay paused for a while.
     Released {
         until: Instant,
-        error: SwitchoverError,
+        result: Result<SwitchoverOutcome, SwitchoverError>,
     },
-    /// The new master is in force; other clients stay paused for a while.
-    Lingering {
-        until: Instant,
-        outcome: SwitchoverOutcome,
-    },
-    /// Only the pause has to be revoked.
-    Ending(Result<SwitchoverOutcome, SwitchoverError>),
-    Over,
+    /// Only the pause has to be revoked; then the result is reported.
+    Ending(Option<Result<SwitchoverOutcome, SwitchoverError>>),
 }
 
 impl Phase {
     /// Nothing has been changed yet.
     fn is_revocable(&self) -> bool {
-        matches!(
-            self,
-            Self::ClosingGate | Self::Settling { .. } | Self::Pausing | Self::CatchUp { .. }
-        )
+        matches!(self, Self::ClosingGate | Self::Pausing | Self::CatchUp { .. })
     }
 
     /// The failover command was sent, and its result is unknown.
     fn is_after_failover_command(&self) -> bool {
-        matches!(self, Self::StartingFailover | Self::Following { .. } | Self::Released { .. })
+        matches!(
+            self,
+            Self::StartingFailover | Self::Following { .. } | Self::Released { result: Err(_), .. }
+        )
     }
 
     /// The master's other clients are kept paused, if they are paused at all.
     fn keeps_clients_paused(&self) -> bool {
-        matches!(self, Self::CatchUp { .. } | Self::Lingering { .. })
+        matches!(self, Self::CatchUp { .. } | Self::Released { .. })
             || self.is_after_failover_command()
     }
 }
@@ -249,9 +229,9 @@ impl SwitchoverMachine {
     }
 
     /// The discovery machine holds as long as the promotion may still come.
-    fn release(&mut self, until: Instant, error: SwitchoverError) {
+    fn release(&mut self, until: Instant, result: Result<SwitchoverOutcome, SwitchoverError>) {
         self.actions.push(Action::Release);
-        self.phase = Phase::Released { until, error };
+        self.phase = Phase::Released { until, result };
     }
 
     /// Processes one input and returns the actions, in order.
@@ -291,13 +271,13 @@ impl SwitchoverMachine {
 
     /// Opens the gate, unpauses the clients, and completes once that is done.
     fn end(&mut self, result: Result<SwitchoverOutcome, SwitchoverError>) {
-        if matches!(self.phase, Phase::Ending(_) | Phase::Over) {
+        if matches!(self.phase, Phase::Ending(_)) {
             return;
         }
         self.actions.push(Action::Release);
         // After another failover the old master is superseded: nobody is to write to it any more.
         let stays = matches!(&result, Err(it) if !matches!(it, SwitchoverError::OtherFailover(_)));
-        self.phase = Phase::Ending(result);
+        self.phase = Phase::Ending(Some(result));
         if self.pausing.as_ref().is_some_and(PauseSchedule::was_tried) {
             self.command_master(MasterCommand::Unpause);
         } else if stays && self.handover.is_some() && self.failover.is_selected() {
@@ -311,9 +291,8 @@ impl SwitchoverMachine {
         if let Err(problem) = unpaused {
             self.report("pause", problem);
         }
-        if let Phase::Ending(result) = &self.phase {
-            self.actions.push(Action::Done(result.clone()));
-            self.phase = Phase::Over;
+        if let Phase::Ending(result) = &mut self.phase {
+            self.actions.extend(result.take().map(Action::Done));
         }
     }
 
@@ -335,10 +314,11 @@ impl SwitchoverMachine {
             }
             (Phase::ClosingGate, _) if holding => {
                 self.report("hold", "traffic is held; requests in flight are answered");
-                if self.pausing.is_some() {
+                if let Some(pausing) = &mut self.pausing {
                     // A request of ours that is still in flight would be paused, too, and get no
                     // reply.
-                    self.phase = Phase::Settling { until: now + SETTLE_TIME };
+                    pausing.begin(now + SETTLE_TIME);
+                    self.phase = Phase::Pausing;
                 } else {
                     self.catch_up(now, now + CATCH_UP);
                 }
@@ -346,7 +326,7 @@ impl SwitchoverMachine {
             (phase, Some(master)) if phase.is_after_failover_command() => {
                 self.committed(now, master);
             }
-            (Phase::Released { .. }, None)
+            (Phase::Released { result: Err(_), .. }, None)
                 if !holding && self.pausing.as_mut().is_some_and(PauseSchedule::stop) =>
             {
                 // Traffic flows to the old master again, and must not be paused there.
@@ -382,21 +362,15 @@ impl SwitchoverMachine {
 
     fn on_offsets(&mut self, now: Instant, read: Result<ReplicationReading, SwitchoverError>) {
         let Phase::CatchUp { catch_up, look_at } = &mut self.phase else { return };
-        let status = match read {
-            Ok(it) => catch_up.evaluate(now, it.master, &it.replicas),
-            Err(reason) => CatchUpStatus::Abort(reason),
-        };
-        match status {
-            CatchUpStatus::Wait => *look_at = Some(now + POLL_INTERVAL),
-            CatchUpStatus::Abort(reason) => self.end(Err(reason)),
-            CatchUpStatus::Ready { .. }
-                if self.pausing.as_ref().is_some_and(|it| !it.holds_at(now)) =>
-            {
+        match read.and_then(|it| catch_up.evaluate(now, it.master, &it.replicas)) {
+            Err(reason) => self.end(Err(reason)),
+            Ok(None) => *look_at = Some(now + POLL_INTERVAL),
+            Ok(Some(_)) if self.pausing.as_ref().is_some_and(|it| !it.holds_at(now)) => {
                 self.end(Err(SwitchoverError::NotPaused(
                     "the pause ended before it was renewed".to_owned(),
                 )));
             }
-            CatchUpStatus::Ready { offset } => {
+            Ok(Some(offset)) => {
                 self.report(
                     "catch-up",
                     format!("every replica has the master's first {offset} bytes"),
@@ -413,10 +387,10 @@ impl SwitchoverMachine {
         }
     }
 
-    fn on_failover_reply(&mut self, now: Instant, answer: FailoverReply) {
+    fn on_failover_reply(&mut self, now: Instant, answer: Result<FailoverKind, SwitchoverError>) {
         let Phase::StartingFailover = self.phase else { return };
         match answer {
-            FailoverReply::Accepted(kind) => {
+            Ok(kind) => {
                 let how = match kind {
                     FailoverKind::Plain => "the failover",
                     FailoverKind::Coordinated => "a failover that the master carries out",
@@ -427,11 +401,7 @@ impl SwitchoverMachine {
                 }
                 self.phase = Phase::Following { ask_at: Some(now) };
             }
-            FailoverReply::Refused(reason) => self.end(Err(reason)),
-            FailoverReply::Unknown(problem) => {
-                self.phase = Phase::Following { ask_at: None };
-                self.leader_lost(now, problem);
-            }
+            Err(reason) => self.end(Err(reason)),
         }
     }
 
@@ -476,12 +446,14 @@ impl SwitchoverMachine {
     }
 
     fn leader_lost(&mut self, now: Instant, problem: String) {
-        let Phase::Following { .. } = self.phase else { return };
-        let error = SwitchoverError::LeaderLost(self.leader.clone(), problem);
+        if !matches!(self.phase, Phase::StartingFailover | Phase::Following { .. }) {
+            return;
+        }
+        let lost = Err(SwitchoverError::LeaderLost(self.leader.clone(), problem));
         if self.failover.is_selected() {
-            self.release(now + COMMIT_WITHOUT_LEADER, error);
+            self.release(now + COMMIT_WITHOUT_LEADER, lost);
         } else {
-            self.end(Err(error));
+            self.end(lost);
         }
     }
 
@@ -521,8 +493,7 @@ impl SwitchoverMachine {
             sentinel,
         };
         if self.pausing.as_ref().is_some_and(PauseSchedule::was_tried) {
-            self.actions.push(Action::Release);
-            self.phase = Phase::Lingering { until: now + LINGER, outcome };
+            self.release(now + LINGER, Ok(outcome));
         } else {
             self.end(Ok(outcome));
         }
@@ -542,21 +513,16 @@ impl SwitchoverMachine {
             Phase::ClosingGate if now >= self.start + CLOSE => {
                 self.end(Err(SwitchoverError::Unsettled));
             }
-            Phase::Settling { until } if now >= *until => self.phase = Phase::Pausing,
             Phase::Following { .. } if has_begun && now >= self.ordered_at + HOLD => {
                 self.report("hold", "the promotion takes long: traffic is held no longer for it");
-                self.release(self.ordered_at + FOLLOW, SwitchoverError::NoCommit);
+                self.release(self.ordered_at + FOLLOW, Err(SwitchoverError::NoCommit));
             }
             Phase::Following { .. } if !has_begun && now >= self.ordered_at + BEGIN => {
                 self.end(Err(SwitchoverError::NotBegun(self.leader.clone(), BEGIN)));
             }
-            Phase::Released { until, error } if now >= *until => {
-                let error = error.clone();
-                self.end(Err(error));
-            }
-            Phase::Lingering { until, outcome } if now >= *until => {
-                let outcome = outcome.clone();
-                self.end(Ok(outcome));
+            Phase::Released { until, result } if now >= *until => {
+                let result = result.clone();
+                self.end(result);
             }
             _ => {}
         }

@@ -128,7 +128,7 @@ impl Scenario {
         );
         self.step(Input::Event(LeaderEvent::Epoch(7)));
         self.step(Input::Event(LeaderEvent::Begun))
-            .step(Input::FailoverReply(FailoverReply::Accepted(FailoverKind::Plain)))
+            .step(Input::FailoverReply(Ok(FailoverKind::Plain)))
     }
 
     fn count(&self, wanted: impl Fn(&Action) -> bool) -> usize {
@@ -274,7 +274,7 @@ fn follows_answers_where_events_are_lost() {
         .pass(2)
         .step(discovery(true, 1, 4, 6))
         .pass(150)
-        .step(Input::FailoverReply(FailoverReply::Accepted(FailoverKind::Plain)));
+        .step(Input::FailoverReply(Ok(FailoverKind::Plain)));
     let selected = LeaderView { failing_over: true, selected: Some(node(2)), ..calm_view() };
     scenario.step(Input::View(selected.clone())).pass(900);
     scenario.step(Input::View(LeaderView { epoch: 7, ..selected })).step(discovery(false, 2, 5, 7));
@@ -291,7 +291,7 @@ fn ignores_aborts_from_before_failover_command() {
         .step(discovery(true, 1, 4, 6))
         .pass(150)
         .step(stale())
-        .step(Input::FailoverReply(FailoverReply::Accepted(FailoverKind::Plain)));
+        .step(Input::FailoverReply(Ok(FailoverKind::Plain)));
     assert_eq!(scenario.result(), None);
     scenario.step(stale());
     assert_eq!(scenario.result(), None, "the failover has not begun");
@@ -323,7 +323,7 @@ fn ends_hold_when_leader_is_lost() {
         scenario.step(Input::Event(LeaderEvent::Epoch(7))).step(Input::Event(LeaderEvent::Begun));
         scenario
             .step(Input::Event(LeaderEvent::Selected(node(2))))
-            .step(Input::FailoverReply(FailoverReply::Unknown("gone".to_owned())));
+            .step(Input::LeaderLost("gone".to_owned()));
         assert_eq!(
             (scenario.result(), scenario.count(|it| *it == Action::Release)),
             (None, 1),
@@ -371,7 +371,7 @@ fn revokes_all_on_refusal_lag_and_lost_node() {
         .pass(2)
         .step(discovery(true, 1, 4, 6))
         .pass(150)
-        .step(Input::FailoverReply(FailoverReply::Refused(refused.clone())));
+        .step(Input::FailoverReply(Err(refused.clone())));
     assert_eq!(scenario.count(|it| *it == Action::Master(MasterCommand::Unpause)), 1);
     scenario.step(Input::Unpaused(Ok(()))).assert_failed(&refused);
 
@@ -394,7 +394,7 @@ fn revokes_all_on_refusal_lag_and_lost_node() {
     );
 
     let mut scenario = Scenario::begin(None);
-    let died = SwitchoverError::Node { node: node(1), problem: "gone".to_owned() };
+    let died = SwitchoverError::Node(node(1), "gone".to_owned());
     scenario
         .pass(2)
         .step(discovery(true, 1, 4, 6))

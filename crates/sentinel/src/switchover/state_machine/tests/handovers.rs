@@ -15,7 +15,7 @@ fn selected() -> Scenario {
     scenario
         .step(Input::Event(LeaderEvent::Epoch(7)))
         .step(Input::Event(LeaderEvent::Begun))
-        .step(Input::FailoverReply(FailoverReply::Accepted(coordinated)))
+        .step(Input::FailoverReply(Ok(coordinated)))
         .step(Input::Event(LeaderEvent::Selected(node(2))));
     scenario
 }
