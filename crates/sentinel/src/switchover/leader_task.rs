@@ -104,7 +104,8 @@ impl FailoverLeader {
                     Some(other) => Input::FailoverReply(Err(SwitchoverError::FailingOver(other))),
                     None => order(&mut self.connection, &self.name, kind).await,
                 },
-                LeaderCommand::View => {
+                LeaderCommand::View(after) => {
+                    tokio::time::sleep(after).await;
                     self.look().await.map_or_else(Input::LeaderLost, Input::View)
                 }
             };

@@ -123,12 +123,8 @@ impl Reporter {
 
     /// Waits until every report was taken, or its reader is too slow or gone.
     async fn taken(&self) {
-        let taken = async {
-            while self.steps.capacity() < self.steps.max_capacity() && !self.steps.is_closed() {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-        };
-        let _in_time = tokio::time::timeout(REPORT_TIMEOUT, taken).await;
+        let all = self.steps.reserve_many(self.steps.max_capacity());
+        let _in_time = tokio::time::timeout(REPORT_TIMEOUT, all).await;
     }
 }
 
@@ -298,7 +294,7 @@ impl Run<'_> {
                         self.handle.resume();
                     }
                     // Each channel has capacity for all commands that can be pending.
-                    Action::ReadOffsets => drop(tasks.look.try_send(())),
+                    Action::ReadOffsets(after) => drop(tasks.look.try_send(after)),
                     Action::Master(command) => drop(tasks.master.try_send(command)),
                     Action::Leader(command) => drop(tasks.leader.try_send(command)),
                     Action::ReportStep(step, text) => self.reporter.report(step, text),

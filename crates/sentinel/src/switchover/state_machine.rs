@@ -108,8 +108,8 @@ pub(super) enum MasterCommand {
 pub(super) enum LeaderCommand {
     /// `SENTINEL FAILOVER`.
     StartFailover(FailoverKind),
-    /// Poll it about the failover.
-    View,
+    /// Poll it about the failover after this time.
+    View(Duration),
 }
 
 /// An action to execute. Each request is answered by one input, and repeated only after that.
@@ -119,8 +119,8 @@ pub(super) enum Action {
     Hold(Pause),
     /// Open the gate, as far as this switchover closed it.
     Release,
-    /// Read the offsets of all nodes.
-    ReadOffsets,
+    /// Read the offsets of all nodes after this time.
+    ReadOffsets(Duration),
     Master(MasterCommand),
     Leader(LeaderCommand),
     ReportStep(&'static str, String),
@@ -137,16 +137,9 @@ enum Phase {
     ClosingGate,
     /// The first `CLIENT PAUSE` is due soon, or pending.
     Pausing,
-    /// `look_at` is `None` while the offsets are being read.
-    CatchUp {
-        catch_up: CatchUp,
-        look_at: Option<Instant>,
-    },
+    CatchUp(CatchUp),
     StartingFailover,
-    /// `ask_at` is `None` while a poll of the leader is pending.
-    Following {
-        ask_at: Option<Instant>,
-    },
+    Following,
     /// Traffic is not held any more, and this is the result unless something comes before. With an
     /// error, the leader was lost after it had selected a replica, or the promotion takes long: a
     /// commit may still come. With an outcome, other clients stay paused for a while.
@@ -161,21 +154,20 @@ enum Phase {
 impl Phase {
     /// Nothing has been changed yet.
     fn is_revocable(&self) -> bool {
-        matches!(self, Self::ClosingGate | Self::Pausing | Self::CatchUp { .. })
+        matches!(self, Self::ClosingGate | Self::Pausing | Self::CatchUp(_))
     }
 
     /// The failover command was sent, and its result is unknown.
     fn is_after_failover_command(&self) -> bool {
         matches!(
             self,
-            Self::StartingFailover | Self::Following { .. } | Self::Released { result: Err(_), .. }
+            Self::StartingFailover | Self::Following | Self::Released { result: Err(_), .. }
         )
     }
 
     /// The master's other clients are kept paused, if they are paused at all.
     fn keeps_clients_paused(&self) -> bool {
-        matches!(self, Self::CatchUp { .. } | Self::Released { .. })
-            || self.is_after_failover_command()
+        matches!(self, Self::CatchUp(_) | Self::Released { .. }) || self.is_after_failover_command()
     }
 }
 
@@ -242,7 +234,7 @@ impl SwitchoverMachine {
             Input::OffsetsRead(read) => self.on_offsets(now, read),
             Input::Paused(answer) => self.on_paused(now, answer),
             Input::Unpaused(result) => self.on_unpaused(result),
-            Input::FailoverReply(answer) => self.on_failover_reply(now, answer),
+            Input::FailoverReply(answer) => self.on_failover_reply(answer),
             Input::HandoverRead(state) => self.on_handover(now, state),
             Input::Event(event) => self.event(now, event),
             Input::View(view) => self.view(now, view),
@@ -320,7 +312,7 @@ impl SwitchoverMachine {
                     pausing.begin(now + SETTLE_TIME);
                     self.phase = Phase::Pausing;
                 } else {
-                    self.catch_up(now, now + CATCH_UP);
+                    self.catch_up(now + CATCH_UP);
                 }
             }
             (phase, Some(master)) if phase.is_after_failover_command() => {
@@ -336,9 +328,10 @@ impl SwitchoverMachine {
         }
     }
 
-    fn catch_up(&mut self, now: Instant, until: Instant) {
+    fn catch_up(&mut self, until: Instant) {
         let catch_up = CatchUp::new(until, SETTLE_TIME, self.pausing.is_some());
-        self.phase = Phase::CatchUp { catch_up, look_at: Some(now) };
+        self.phase = Phase::CatchUp(catch_up);
+        self.actions.push(Action::ReadOffsets(Duration::ZERO));
     }
 
     fn on_paused(&mut self, now: Instant, answer: Result<(), String>) {
@@ -348,7 +341,7 @@ impl SwitchoverMachine {
             Ok(()) if matches!(self.phase, Phase::Pausing) => {
                 let until = pausing.order_by(now + CATCH_UP);
                 self.report("pause", "clients that bypass this proxy are paused");
-                self.catch_up(now, until);
+                self.catch_up(until);
             }
             Err(problem) if self.phase.is_revocable() => {
                 self.end(Err(SwitchoverError::NotPaused(problem)));
@@ -361,10 +354,10 @@ impl SwitchoverMachine {
     }
 
     fn on_offsets(&mut self, now: Instant, read: Result<ReplicationReading, SwitchoverError>) {
-        let Phase::CatchUp { catch_up, look_at } = &mut self.phase else { return };
+        let Phase::CatchUp(catch_up) = &mut self.phase else { return };
         match read.and_then(|it| catch_up.evaluate(now, it.master, &it.replicas)) {
             Err(reason) => self.end(Err(reason)),
-            Ok(None) => *look_at = Some(now + POLL_INTERVAL),
+            Ok(None) => self.actions.push(Action::ReadOffsets(POLL_INTERVAL)),
             Ok(Some(_)) if self.pausing.as_ref().is_some_and(|it| !it.holds_at(now)) => {
                 self.end(Err(SwitchoverError::NotPaused(
                     "the pause ended before it was renewed".to_owned(),
@@ -387,7 +380,7 @@ impl SwitchoverMachine {
         }
     }
 
-    fn on_failover_reply(&mut self, now: Instant, answer: Result<FailoverKind, SwitchoverError>) {
+    fn on_failover_reply(&mut self, answer: Result<FailoverKind, SwitchoverError>) {
         let Phase::StartingFailover = self.phase else { return };
         match answer {
             Ok(kind) => {
@@ -399,7 +392,8 @@ impl SwitchoverMachine {
                 if kind == FailoverKind::Plain {
                     self.handover = None;
                 }
-                self.phase = Phase::Following { ask_at: Some(now) };
+                self.phase = Phase::Following;
+                self.actions.push(Action::Leader(LeaderCommand::View(Duration::ZERO)));
             }
             Err(reason) => self.end(Err(reason)),
         }
@@ -415,8 +409,8 @@ impl SwitchoverMachine {
 
     /// The same information as the events, in case one is lost.
     fn view(&mut self, now: Instant, view: LeaderView) {
-        if let Phase::Following { ask_at } = &mut self.phase {
-            *ask_at = Some(now + LEADER_POLL_INTERVAL);
+        if let Phase::Following = self.phase {
+            self.actions.push(Action::Leader(LeaderCommand::View(LEADER_POLL_INTERVAL)));
             let news = self.failover.view(view, &self.participants);
             self.on_progress(now, news);
         }
@@ -446,7 +440,7 @@ impl SwitchoverMachine {
     }
 
     fn leader_lost(&mut self, now: Instant, problem: String) {
-        if !matches!(self.phase, Phase::StartingFailover | Phase::Following { .. }) {
+        if !matches!(self.phase, Phase::StartingFailover | Phase::Following) {
             return;
         }
         let lost = Err(SwitchoverError::LeaderLost(self.leader.clone(), problem));
@@ -513,11 +507,11 @@ impl SwitchoverMachine {
             Phase::ClosingGate if now >= self.start + CLOSE => {
                 self.end(Err(SwitchoverError::Unsettled));
             }
-            Phase::Following { .. } if has_begun && now >= self.ordered_at + HOLD => {
+            Phase::Following if has_begun && now >= self.ordered_at + HOLD => {
                 self.report("hold", "the promotion takes long: traffic is held no longer for it");
                 self.release(self.ordered_at + FOLLOW, Err(SwitchoverError::NoCommit));
             }
-            Phase::Following { .. } if !has_begun && now >= self.ordered_at + BEGIN => {
+            Phase::Following if !has_begun && now >= self.ordered_at + BEGIN => {
                 self.end(Err(SwitchoverError::NotBegun(self.leader.clone(), BEGIN)));
             }
             Phase::Released { until, result } if now >= *until => {
@@ -530,17 +524,6 @@ impl SwitchoverMachine {
 
     /// Sends the requests that are due.
     fn ask(&mut self, now: Instant) {
-        match &mut self.phase {
-            Phase::CatchUp { look_at, .. } if look_at.is_some_and(|at| now >= at) => {
-                *look_at = None;
-                self.actions.push(Action::ReadOffsets);
-            }
-            Phase::Following { ask_at } if ask_at.is_some_and(|at| now >= at) => {
-                *ask_at = None;
-                self.actions.push(Action::Leader(LeaderCommand::View));
-            }
-            _ => {}
-        }
         if self.phase.is_after_failover_command()
             && self.handover.as_mut().is_some_and(|it| it.is_due(now))
         {

@@ -6,6 +6,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -28,7 +29,7 @@ const BACKLOG: usize = 16;
 #[derive(Debug)]
 pub(super) struct ServerTasks {
     pub(super) inputs: mpsc::Receiver<Input>,
-    pub(super) look: mpsc::Sender<()>,
+    pub(super) look: mpsc::Sender<Duration>,
     pub(super) master: mpsc::Sender<MasterCommand>,
     pub(super) leader: mpsc::Sender<LeaderCommand>,
     _tasks: JoinSet<()>,
@@ -84,8 +85,9 @@ impl ReplicationNodes {
         Ok(ReplicationReading { master, replicas })
     }
 
-    async fn serve(mut self, mut looks: mpsc::Receiver<()>, out: mpsc::Sender<Input>) {
-        while looks.recv().await.is_some() {
+    async fn serve(mut self, mut looks: mpsc::Receiver<Duration>, out: mpsc::Sender<Input>) {
+        while let Some(after) = looks.recv().await {
+            tokio::time::sleep(after).await;
             let _ = out.send(Input::OffsetsRead(self.look().await)).await;
         }
     }

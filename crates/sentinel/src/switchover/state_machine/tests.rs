@@ -72,6 +72,8 @@ struct Scenario {
     actions: Vec<(u64, Action)>,
     /// How many actions [`pass`](Self::pass) has answered.
     answered: usize,
+    /// When [`pass`](Self::pass) reports offsets.
+    read_at: Option<u64>,
 }
 
 impl Scenario {
@@ -81,7 +83,7 @@ impl Scenario {
             SwitchoverMachine::begin(start, participants(), node(9), down_after).unwrap();
         let actions = machine.step(start, Input::Tick);
         let actions = actions.into_iter().map(|it| (0, it)).collect();
-        Self { machine, start, at: 0, actions, answered: 0 }
+        Self { machine, start, at: 0, actions, answered: 0, read_at: None }
     }
 
     fn step(&mut self, input: Input) -> &mut Self {
@@ -96,11 +98,17 @@ impl Scenario {
         while self.at < until {
             self.at += 1;
             self.step(Input::Tick);
+            if self.read_at.take_if(|at| *at <= self.at).is_some() {
+                self.step(offsets(100, 100));
+            }
             while let Some((_, action)) = self.actions.get(self.answered).cloned() {
                 self.answered += 1;
                 let answer = match action {
                     Action::Master(MasterCommand::Pause(_)) => Input::Paused(Ok(())),
-                    Action::ReadOffsets => offsets(100, 100),
+                    Action::ReadOffsets(after) => {
+                        self.read_at = Some(self.at + u64::try_from(after.as_millis()).unwrap());
+                        continue;
+                    }
                     Action::Master(MasterCommand::Unpause | MasterCommand::EndHandover) => {
                         Input::Unpaused(Ok(()))
                     }
