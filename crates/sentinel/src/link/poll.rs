@@ -130,7 +130,7 @@ pub fn read_poll(replies: &[Reply], tilt: bool) -> PollOutcome {
     };
     let view = View {
         epoch,
-        down: flag("s_down") || flag("o_down"),
+        down: is_down(master),
         failing_over: flag("failover_in_progress"),
         rebooted: flag("master_reboot"),
         pong_age: age("last-ok-ping-reply"),
@@ -209,7 +209,12 @@ fn replica(reply: &Reply) -> Option<ReplicaView> {
 /// Whether the sentinel reaches the server of this entry, and does not find it down.
 #[must_use]
 pub fn is_healthy(node: &Reply) -> bool {
-    !["s_down", "o_down", "disconnected"].iter().any(|flag| has_flag(node, flag))
+    !is_down(node) && !has_flag(node, "disconnected")
+}
+
+/// Whether the sentinel considers the server of this entry down.
+pub(crate) fn is_down(node: &Reply) -> bool {
+    has_flag(node, "s_down") || has_flag(node, "o_down")
 }
 
 /// The replicas of the master at `addr`. From the promotion to `+switch-master`, which may take

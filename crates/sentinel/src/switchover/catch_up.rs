@@ -15,7 +15,7 @@ use crate::link::reply::info_field;
 
 /// The replication state of one node (`INFO replication`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct ReplicationOffsets {
+pub(super) struct ReplicationState {
     /// It accepts writes.
     pub is_master: bool,
     /// A replica's link; a master has none and counts as up.
@@ -24,25 +24,30 @@ pub(super) struct ReplicationOffsets {
     pub offset: u64,
     /// 0: never to be promoted.
     pub priority: u64,
+    /// Unless it says otherwise, a master accepts no writes and waits until a replica has
+    /// everything.
+    pub is_handing_over: bool,
 }
 
 /// The state of all nodes: the master's, read first, and those of the replicas.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ReplicationReading {
-    pub(super) master: ReplicationOffsets,
-    pub(super) replicas: Vec<(NodeAddr, ReplicationOffsets)>,
+    pub(super) master: ReplicationState,
+    pub(super) replicas: Vec<(NodeAddr, ReplicationState)>,
 }
 
 /// Parses `INFO replication`.
-pub(super) fn parse_offsets(info: &str) -> Option<ReplicationOffsets> {
+pub(super) fn parse_replication(info: &str) -> Option<ReplicationState> {
     let field = |name: &str| info_field(info, name);
     let is_master = field("role")? == "master";
     let offset = if is_master { field("master_repl_offset")? } else { field("slave_repl_offset")? };
-    Some(ReplicationOffsets {
+    Some(ReplicationState {
         is_master,
         link_up: is_master || field("master_link_status") == Some("up"),
         offset: offset.parse().ok()?,
         priority: field("slave_priority").and_then(|text| text.parse().ok()).unwrap_or(100),
+        // A server before 6.2 does not report it, from which nothing can be concluded.
+        is_handing_over: field("master_failover_state") != Some("no-failover"),
     })
 }
 
@@ -79,8 +84,8 @@ impl CatchUp {
     pub(super) fn evaluate(
         &mut self,
         now: Instant,
-        master: ReplicationOffsets,
-        replicas: &[(NodeAddr, ReplicationOffsets)],
+        master: ReplicationState,
+        replicas: &[(NodeAddr, ReplicationState)],
     ) -> Result<Option<u64>, SwitchoverError> {
         if !master.is_master {
             return Err(SwitchoverError::Unsettled);
@@ -90,7 +95,7 @@ impl CatchUp {
             return Err(SwitchoverError::NoReplica);
         }
         let (needed, waited) = self.needed(now, master.offset);
-        let behind = |it: &ReplicationOffsets| it.is_master || !it.link_up || it.offset < needed;
+        let behind = |it: &ReplicationState| it.is_master || !it.link_up || it.offset < needed;
         let laggard = eligible.filter(|(_, it)| behind(it)).min_by_key(|(_, it)| it.offset);
         match laggard {
             None if waited => Ok(Some(needed)),
@@ -136,8 +141,14 @@ mod tests {
         NodeAddr { host: "10.0.0.1".into(), port }
     }
 
-    fn master(offset: u64) -> ReplicationOffsets {
-        ReplicationOffsets { is_master: true, link_up: true, offset, priority: 100 }
+    fn master(offset: u64) -> ReplicationState {
+        ReplicationState {
+            is_master: true,
+            link_up: true,
+            offset,
+            priority: 100,
+            is_handing_over: false,
+        }
     }
 
     fn lags(port: u16, lag: u64) -> Result<Option<u64>, SwitchoverError> {
@@ -145,22 +156,35 @@ mod tests {
         Err(SwitchoverError::node(&node(port), problem))
     }
 
-    fn replica(offset: u64) -> ReplicationOffsets {
-        ReplicationOffsets { is_master: false, ..master(offset) }
+    fn replica(offset: u64) -> ReplicationState {
+        ReplicationState { is_master: false, ..master(offset) }
     }
 
     #[test]
     fn parses_offset_by_role() {
-        let text =
-            "# Replication\r\nrole:master\r\nconnected_slaves:1\r\nmaster_repl_offset:42\r\n";
-        assert_eq!(parse_offsets(text), Some(master(42)));
-        let text = "role:slave\r\nmaster_link_status:down\r\nslave_repl_offset:41\r\nslave_priority:0\r\nmaster_repl_offset:41\r\n";
+        let text = "# Replication\r\nrole:master\r\nconnected_slaves:1\r\nmaster_failover_state:no-failover\r\nmaster_repl_offset:42\r\n";
+        assert_eq!(parse_replication(text), Some(master(42)));
+        let text = "role:slave\r\nmaster_link_status:down\r\nslave_repl_offset:41\r\nslave_priority:0\r\nmaster_failover_state:no-failover\r\nmaster_repl_offset:41\r\n";
         assert_eq!(
-            parse_offsets(text),
-            Some(ReplicationOffsets { link_up: false, priority: 0, ..replica(41) })
+            parse_replication(text),
+            Some(ReplicationState { link_up: false, priority: 0, ..replica(41) })
         );
-        assert_eq!(parse_offsets("role:slave\r\n"), None);
-        assert_eq!(parse_offsets(""), None);
+        assert_eq!(parse_replication("role:slave\r\n"), None);
+        assert_eq!(parse_replication(""), None);
+    }
+
+    #[test]
+    fn reads_state_of_the_handover() {
+        let of = |role: &str, state: &str| {
+            let offset = format!("{role}_repl_offset:1");
+            parse_replication(&format!("# Replication\r\nrole:{role}\r\n{offset}\r\n{state}\r\n"))
+                .map(|it| (it.is_master, it.is_handing_over))
+        };
+        assert_eq!(of("master", "master_failover_state:no-failover"), Some((true, false)));
+        assert_eq!(of("master", "master_failover_state:waiting-for-sync"), Some((true, true)));
+        let over = of("slave", "master_failover_state:failover-in-progress");
+        assert!(over.is_some_and(|(is_master, _)| !is_master));
+        assert_eq!(of("master", "connected_slaves:1"), Some((true, true)), "a server before 6.2");
     }
 
     #[test]
@@ -188,11 +212,11 @@ mod tests {
         let them = [(node(1), replica(100)), (node(2), replica(40))];
         assert_eq!(catch_up.evaluate(late, master(100), &them), lags(2, 60));
         let spare =
-            [(node(1), replica(100)), (node(2), ReplicationOffsets { priority: 0, ..replica(40) })];
+            [(node(1), replica(100)), (node(2), ReplicationState { priority: 0, ..replica(40) })];
         assert_eq!(catch_up.evaluate(late, master(100), &spare), Ok(Some(100)));
-        let nobody = [(node(2), ReplicationOffsets { priority: 0, ..replica(100) })];
+        let nobody = [(node(2), ReplicationState { priority: 0, ..replica(100) })];
         assert_eq!(catch_up.evaluate(late, master(100), &nobody), Err(SwitchoverError::NoReplica));
-        let unlinked = [(node(1), ReplicationOffsets { link_up: false, ..replica(100) })];
+        let unlinked = [(node(1), ReplicationState { link_up: false, ..replica(100) })];
         assert_eq!(catch_up.evaluate(late, master(100), &unlinked), lags(1, 0));
     }
 

@@ -13,8 +13,8 @@ use crate::link::poll::SENTINEL_AUTH;
 use crate::link::reply::Reply;
 use crate::link::rotation::Presented;
 
-/// How long one command may take.
-const TIMEOUT: Duration = Duration::from_millis(500);
+/// How long one command may take, a subscription, or the lookup of an address.
+pub(super) const TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Why a command has no result. The texts are for operators and contain no secret.
 #[derive(Debug, thiserror::Error)]

@@ -56,17 +56,12 @@ pub enum SwitchoverError {
     Aborted(NodeAddr, Box<str>),
     /// The master does not do what the sentinel ordered in a coordinated failover.
     #[error(
-        "{master} does not carry out the FAILOVER of sentinel {sentinel}: the sentinels' user on \
+        "{0} does not carry out the FAILOVER of sentinel {1}: the sentinels' user on \
          every node needs +failover +client|pause +client|unpause, and the replica has to be \
          connected; with --pause-clients it is not needed; the old master stays, and traffic flows \
          again; the sentinel gives up after its failover-timeout"
     )]
-    NotCarriedOut {
-        /// The master.
-        master: NodeAddr,
-        /// The sentinel.
-        sentinel: NodeAddr,
-    },
+    NotCarriedOut(NodeAddr, NodeAddr),
     /// The connection to the sentinel that accepted the command was lost.
     #[error(
         "sentinel {0} accepted the failover command and was lost ({1}): whether it promotes a \

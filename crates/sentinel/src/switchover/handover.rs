@@ -8,7 +8,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::link::reply::info_field;
+use super::catch_up::ReplicationState;
 
 /// A sentinel sends the commands about 100 ms after it has selected the replica.
 const SENT_AFTER: Duration = Duration::from_secs(1);
@@ -16,29 +16,6 @@ const SENT_AFTER: Duration = Duration::from_secs(1);
 const READ_EVERY: Duration = Duration::from_millis(100);
 /// A master that reports no failover for this long carries none out.
 const IDLE_FOR: Duration = Duration::from_millis(300);
-
-/// What the master reports about it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum HandoverState {
-    /// It is a master, and no failover is in progress.
-    Idle,
-    /// It accepts no writes and waits until the replica has everything.
-    WaitingForReplica,
-    /// It has become a replica.
-    HandedOver,
-}
-
-/// Reads `INFO replication`.
-pub(super) fn parse_handover(info: &str) -> Option<HandoverState> {
-    let field = |name: &str| info_field(info, name);
-    if field("role")? != "master" {
-        return Some(HandoverState::HandedOver);
-    }
-    match field("master_failover_state")? {
-        "no-failover" => Some(HandoverState::Idle),
-        _ => Some(HandoverState::WaitingForReplica),
-    }
-}
 
 /// Follows one handover from the order on.
 #[derive(Debug, Default)]
@@ -65,18 +42,13 @@ impl Handover {
     }
 
     /// Records an answer. `true` if the master does not carry it out.
-    pub(super) fn read(&mut self, now: Instant, state: Option<HandoverState>) -> bool {
+    pub(super) fn read(&mut self, now: Instant, state: Option<ReplicationState>) -> bool {
         self.read_at = Some(now + READ_EVERY);
-        match state {
-            Some(HandoverState::Idle) => {
-                now.saturating_duration_since(*self.idle_since.get_or_insert(now)) >= IDLE_FOR
-            }
-            // Without an answer nothing is known about the time since the last one.
-            _ => {
-                self.idle_since = None;
-                false
-            }
-        }
+        // Without an answer nothing is known about the time since the last one.
+        let is_idle = state.is_some_and(|it| it.is_master && !it.is_handing_over);
+        let since = self.idle_since.filter(|_| is_idle).unwrap_or(now);
+        self.idle_since = is_idle.then_some(since);
+        now.saturating_duration_since(since) >= IDLE_FOR
     }
 }
 
@@ -86,18 +58,9 @@ mod tests {
 
     const MS: fn(u64) -> Duration = Duration::from_millis;
 
-    #[test]
-    fn reads_state_of_the_handover() {
-        let of = |role: &str, state: &str| {
-            parse_handover(&format!("# Replication\r\nrole:{role}\r\n{state}\r\n"))
-        };
-        assert_eq!(of("master", "master_failover_state:no-failover"), Some(HandoverState::Idle));
-        let waiting = of("master", "master_failover_state:waiting-for-sync");
-        assert_eq!(waiting, Some(HandoverState::WaitingForReplica));
-        let over = of("slave", "master_failover_state:failover-in-progress");
-        assert_eq!(over, Some(HandoverState::HandedOver));
-        assert_eq!(of("master", "connected_slaves:1"), None, "a server before 6.2");
-        assert_eq!(parse_handover(""), None);
+    fn state(is_master: bool, is_handing_over: bool) -> Option<ReplicationState> {
+        let (link_up, offset, priority) = (true, 1, 100);
+        Some(ReplicationState { is_master, link_up, offset, priority, is_handing_over })
     }
 
     #[test]
@@ -113,13 +76,12 @@ mod tests {
     #[test]
     fn takes_only_lasting_idleness_for_a_failure() {
         let start = Instant::now();
-        let idle = Some(HandoverState::Idle);
+        let idle = state(true, false);
         let mut handover = Handover::default();
         handover.select(start);
         assert!(!handover.read(start + MS(1000), idle) && !handover.read(start + MS(1299), idle));
         assert!(handover.read(start + MS(1300), idle));
-        for other in [None, Some(HandoverState::WaitingForReplica), Some(HandoverState::HandedOver)]
-        {
+        for other in [None, state(true, true), state(false, false)] {
             let mut handover = Handover::default();
             handover.select(start);
             assert!(!handover.read(start + MS(1000), idle));

@@ -5,8 +5,7 @@
 //! (`redis:src/sentinel.c:sentinelFailoverWaitStart`); a coordinated one needs the election, and
 //! `-failover-abort-not-elected` ends it if another sentinel wins. So its own events, read on a
 //! dedicated connection, distinguish this failover from every other one. Events may get lost; its
-//! answers carry the same information a little later. `notice` reads the same channels for the
-//! discovery machine, which needs other information: when to suspect, when to hold.
+//! answers carry the same information a little later.
 //!
 //! A new master counts as the result of the command only if the leader had selected that replica,
 //! at the epoch at which the failover began.
@@ -15,7 +14,8 @@ use std::time::Duration;
 
 use super::participants::Participants;
 use crate::NodeAddr;
-use crate::link::poll::{entry_address, has_flag};
+use crate::link::notice::{self, Notice};
+use crate::link::poll::{entry_address, has_flag, is_down};
 use crate::link::reply::Reply;
 
 /// The channels that [`read_event`] understands, besides the optional ones of
@@ -49,24 +49,16 @@ pub(super) enum LeaderEvent {
 
 /// Reads a published event; `None` for an event about another master, or an irrelevant one.
 pub(super) fn read_event(channel: &str, payload: &str, master: &str) -> Option<LeaderEvent> {
-    let words: Vec<&str> = payload.split_ascii_whitespace().take(8).collect();
-    let word = |at: usize| words.get(at).copied();
     if channel == "+new-epoch" {
-        return word(0)?.parse().ok().map(LeaderEvent::Epoch);
+        return payload.split_ascii_whitespace().next()?.parse().ok().map(LeaderEvent::Epoch);
     }
-    let about =
-        if word(0)? == "master" { word(1) } else { word(5).filter(|_| word(4) == Some("@")) };
-    if about != Some(master) {
-        return None;
+    match notice::parse(channel, payload).filter(|(about, _)| *about == Some(master))?.1 {
+        Notice::Trouble if channel == "+try-failover" => Some(LeaderEvent::Begun),
+        Notice::CandidateSelected { candidate } => Some(LeaderEvent::Selected(candidate)),
+        Notice::Promoted { candidate } => Some(LeaderEvent::Promoted(candidate)),
+        Notice::Aborted => Some(LeaderEvent::Aborted(channel.into())),
+        _ => None,
     }
-    let node = || NodeAddr::parse(word(2)?, word(3)?);
-    Some(match channel {
-        "+try-failover" => LeaderEvent::Begun,
-        "+selected-slave" => LeaderEvent::Selected(node()?),
-        "+promoted-slave" => LeaderEvent::Promoted(node()?),
-        _ if channel.starts_with("-failover-abort") => LeaderEvent::Aborted(channel.into()),
-        _ => return None,
-    })
 }
 
 /// The leader's view of the master.
@@ -98,10 +90,6 @@ pub(super) struct ListedReplica {
     pub(super) info_age: Option<Duration>,
     /// Why the sentinel would not promote it, other than by priority.
     pub(super) unfit: Option<&'static str>,
-}
-
-fn is_down(entry: &Reply) -> bool {
-    has_flag(entry, "s_down") || has_flag(entry, "o_down")
 }
 
 fn millis(entry: &Reply, key: &str) -> Option<Duration> {
@@ -187,12 +175,12 @@ impl Failover {
         match view.selected {
             Some(node) if view.failing_over => {
                 // The config-epoch rises with the promotion.
-                if view.epoch > before.epoch {
+                if view.epoch > before.master.epoch {
                     self.epoch.get_or_insert(view.epoch);
                 }
                 self.select(node)
             }
-            None if !view.failing_over && view.master == before.master && !self.promoted => {
+            None if !view.failing_over && view.master == before.master.addr && !self.promoted => {
                 let problem = "no failover is in progress on this sentinel";
                 Some(LeaderEvent::Aborted(problem.into()))
             }
@@ -234,7 +222,7 @@ mod tests {
     fn listens_to_channels_of_the_documented_acl_only() {
         // An ACL that allows what a link subscribes to allows this, too.
         for channel in CHANNELS {
-            assert!(crate::link::notice::CHANNELS.contains(channel), "{channel}");
+            assert!(notice::CHANNELS.contains(channel), "{channel}");
         }
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-use super::command_connection::{CommandConnection, CommandError};
+use super::command_connection::{CommandConnection, CommandError, TIMEOUT};
 use super::error::SwitchoverError;
 use super::leader::{self, LeaderView, read_event, read_view};
 use super::participants::Participants;
@@ -20,8 +20,6 @@ use crate::link::reply::Reply;
 use crate::link::subscription;
 use crate::net::resolve::Lookup;
 
-/// Timeout for a subscription, and for the address of a sentinel.
-const TIMEOUT: Duration = Duration::from_millis(500);
 /// Timeout for the other sentinels, since traffic is held while they are asked.
 const OTHERS_TIMEOUT: Duration = Duration::from_millis(100);
 
@@ -55,7 +53,7 @@ impl FailoverLeader {
                     return Err(SwitchoverError::FailingOver(leader.addr));
                 }
                 Ok(leader) if chosen.is_some() => others.push(leader),
-                Ok(leader) if leader.view.master != participants.master => {
+                Ok(leader) if leader.view.master != participants.master.addr => {
                     problem = format!("{sentinel}: it names {} as the master", leader.view.master);
                 }
                 Ok(leader) if leader.view.down => {

@@ -97,15 +97,6 @@ pub struct SwitchoverOutcome {
     pub sentinel: Duration,
 }
 
-/// Is called at the end, however that comes.
-struct AtEnd<F: Fn()>(F);
-
-impl<F: Fn()> Drop for AtEnd<F> {
-    fn drop(&mut self) {
-        self.0();
-    }
-}
-
 /// Reports steps to the one that requested the switchover.
 #[derive(Debug, Clone)]
 struct Reporter {
@@ -142,7 +133,6 @@ pub async fn switchover(
     if !handle.begin_switchover() {
         return Err(SwitchoverError::Busy);
     }
-    let _exclusive = AtEnd(|| handle.end_switchover());
     let reporter = Reporter { steps, start: clock::now() };
     let run = Run { handle, pause_clients: options.pause_clients, reporter };
     let mut preference = None;
@@ -182,10 +172,18 @@ struct Prepared {
     leader: FailoverLeader,
 }
 
+/// A switchover in progress. However it ends, dropping it opens the gate.
 struct Run<'a> {
     handle: &'a DiscoveryHandle,
     pause_clients: bool,
     reporter: Reporter,
+}
+
+impl Drop for Run<'_> {
+    fn drop(&mut self) {
+        self.handle.resume();
+        self.handle.end_switchover();
+    }
 }
 
 impl Run<'_> {
@@ -195,14 +193,14 @@ impl Run<'_> {
     }
 
     /// A switchover to `to`. `preference` is set before a priority is changed.
-    async fn switch_to(
-        &self,
+    async fn switch_to<'a>(
+        &'a self,
         to: &NodeAddr,
-        preference: &mut Option<Preference>,
+        preference: &mut Option<Preference<'a>>,
     ) -> Result<SwitchoverOutcome, SwitchoverError> {
         let mut prepared = self.prepare().await?;
         let (participants, leader) = (&prepared.participants, &prepared.leader.addr);
-        let planned = Preference::plan(self.handle, participants, leader, to, &self.reporter);
+        let planned = Preference::plan(self, participants, leader, to);
         let preference = preference.insert(planned.await?);
         preference.raise().await?;
         loop {
@@ -244,7 +242,7 @@ impl Run<'_> {
         let leader = FailoverLeader::choose(access, &participants).await?;
         let text = format!(
             "{} is the master at offset {}, with {} replicas; sentinel {} can start the failover",
-            participants.master,
+            participants.master.addr,
             reading.master.offset,
             reading.replicas.len(),
             leader.addr
@@ -270,7 +268,7 @@ impl Run<'_> {
     async fn switch(
         &self,
         prepared: Prepared,
-        mut preference: Option<&mut Preference>,
+        mut preference: Option<&mut Preference<'_>>,
     ) -> Result<SwitchoverOutcome, SwitchoverError> {
         let Prepared { participants, nodes, leader } = prepared;
         let down_after = leader.view.down_after.unwrap_or_default();
@@ -279,10 +277,6 @@ impl Run<'_> {
         let access = self.handle.connection_settings();
         let mut tasks = ServerTasks::start(access, &participants, nodes, leader);
         let mut machine = SwitchoverMachine::begin(clock::now(), participants, addr, down_after)?;
-        // A commit opens the gate, too.
-        let _gate = AtEnd(|| {
-            self.handle.resume();
-        });
         let mut actions = machine.step(clock::now(), Input::Tick);
         loop {
             for action in actions {

@@ -10,11 +10,8 @@ use crate::{
 /// The servers that take part in a switchover.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Participants {
-    pub(super) master: NodeAddr,
-    pub(super) dialled: SocketAddr,
-    pub(super) generation: u64,
-    /// The config-epoch before.
-    pub(super) epoch: u64,
+    /// As it was before.
+    pub(super) master: MasterSnapshot,
     /// The replicas that may be promoted, with the addresses that were probed.
     pub(super) replicas: Vec<(NodeAddr, SocketAddr)>,
     /// The sentinels that agree and are not in TILT, in the order in which to ask them: by MYID, so
@@ -59,8 +56,7 @@ pub(super) fn select_participants(
     }
     let replicas = eligible(master, &seen.nodes)?;
     let sentinels = sentinels.into_iter().map(|it| it.addr.clone()).collect();
-    let MasterSnapshot { addr, dialled, generation, epoch, .. } = master.clone();
-    Ok(Participants { master: addr, dialled, generation, epoch, replicas, sentinels })
+    Ok(Participants { master: master.clone(), replicas, sentinels })
 }
 
 /// The replicas of the master, with the link up or not: catching up is waited for. No sentinel may

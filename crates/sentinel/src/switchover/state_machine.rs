@@ -18,9 +18,9 @@
 use std::time::{Duration, Instant};
 
 use super::SwitchoverOutcome;
-use super::catch_up::{CatchUp, ReplicationReading};
+use super::catch_up::{CatchUp, ReplicationReading, ReplicationState};
 use super::error::SwitchoverError;
-use super::handover::{Handover, HandoverState};
+use super::handover::Handover;
 use super::leader::{Failover, LeaderEvent, LeaderView};
 use super::participants::Participants;
 use super::pausing::{self, PauseSchedule};
@@ -80,7 +80,7 @@ pub(super) enum Input {
     /// text for operators.
     Unpaused(Result<(), String>),
     /// What the master reports about the handover; `None` without an answer.
-    HandoverRead(Option<HandoverState>),
+    HandoverRead(Option<ReplicationState>),
     /// The failover command was accepted, perhaps as another kind than the requested one.
     FailoverReply(Result<FailoverKind, SwitchoverError>),
     Event(LeaderEvent),
@@ -288,18 +288,18 @@ impl SwitchoverMachine {
         }
     }
 
-    fn on_handover(&mut self, now: Instant, state: Option<HandoverState>) {
+    fn on_handover(&mut self, now: Instant, state: Option<ReplicationState>) {
         if self.phase.is_after_failover_command()
             && self.handover.as_mut().is_some_and(|it| it.read(now, state))
         {
-            let (master, sentinel) = (self.participants.master.clone(), self.leader.clone());
-            self.end(Err(SwitchoverError::NotCarriedOut { master, sentinel }));
+            let (master, sentinel) = (self.participants.master.addr.clone(), self.leader.clone());
+            self.end(Err(SwitchoverError::NotCarriedOut(master, sentinel)));
         }
     }
 
     fn on_discovery(&mut self, now: Instant, holding: bool, master: Option<MasterSnapshot>) {
         let is_gone = master.is_none();
-        let newer = master.filter(|it| it.generation > self.participants.generation);
+        let newer = master.filter(|it| it.generation > self.participants.master.generation);
         match (&self.phase, newer) {
             (phase, newer) if phase.is_revocable() && (newer.is_some() || is_gone) => {
                 self.end(Err(SwitchoverError::Unsettled));
@@ -453,9 +453,9 @@ impl SwitchoverMachine {
 
     fn committed(&mut self, now: Instant, master: MasterSnapshot) {
         let MasterSnapshot { addr: to, generation, epoch, .. } = master;
-        if to == self.participants.master {
+        if to == self.participants.master.addr {
             // The old master was verified anew, which opened the gate.
-            self.participants.generation = generation;
+            self.participants.master.generation = generation;
             if !matches!(self.phase, Phase::Released { .. }) {
                 self.hold();
             }
@@ -480,7 +480,7 @@ impl SwitchoverMachine {
             ),
         );
         let outcome = SwitchoverOutcome {
-            from: self.participants.master.clone(),
+            from: self.participants.master.addr.clone(),
             to,
             generation,
             held,

@@ -11,10 +11,9 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::catch_up::{ReplicationOffsets, ReplicationReading, parse_offsets};
+use super::catch_up::{ReplicationReading, ReplicationState, parse_replication};
 use super::command_connection::CommandConnection;
 use super::error::SwitchoverError;
-use super::handover::{HandoverState, parse_handover};
 use super::leader_task::{FailoverLeader, listen};
 use super::participants::Participants;
 use super::state_machine::{Input, LeaderCommand, MasterCommand};
@@ -51,7 +50,8 @@ impl ServerTasks {
             tasks.spawn(listen(events, Arc::clone(&access.master_name), out.clone()));
         }
         // On a connection of its own: a pause has to be renewed while offsets are read.
-        let node = RedisNode::new(&participants.master, participants.dialled, &access.auth);
+        let node =
+            RedisNode::new(&participants.master.addr, participants.master.dialled, &access.auth);
         tasks.spawn(node.serve(ordered, out.clone()));
         tasks.spawn(nodes.serve(looks, out.clone()));
         tasks.spawn(leader.serve(asked, out));
@@ -68,11 +68,10 @@ pub(super) struct ReplicationNodes {
 
 impl ReplicationNodes {
     pub(super) fn new(participants: &Participants, login: &Login) -> Self {
-        let replicas = participants.replicas.iter();
-        Self {
-            master: RedisNode::new(&participants.master, participants.dialled, login),
-            replicas: replicas.map(|(it, dialled)| RedisNode::new(it, *dialled, login)).collect(),
-        }
+        let Participants { master, replicas, .. } = participants;
+        let replicas = replicas.iter().map(|(it, dialled)| RedisNode::new(it, *dialled, login));
+        let replicas = replicas.collect();
+        Self { master: RedisNode::new(&master.addr, master.dialled, login), replicas }
     }
 
     /// Reads the master first: the replicas' offsets are compared with what it had written before.
@@ -106,16 +105,14 @@ impl RedisNode {
         Self { node: node.clone(), connection }
     }
 
-    /// Reads its `INFO replication`.
-    async fn replication<T>(&mut self, read: impl Fn(&str) -> Option<T>) -> Result<T, String> {
+    async fn replication(&mut self) -> Result<ReplicationState, String> {
         let reply = self.connection.run(&["INFO", "replication"], "INFO", "+info").await?;
-        let read = reply.text().and_then(read);
-        read.ok_or_else(|| "INFO replication does not contain what is needed".to_owned())
+        let state = reply.text().and_then(parse_replication);
+        state.ok_or_else(|| "INFO replication does not contain what is needed".to_owned())
     }
 
-    async fn look(&mut self) -> Result<ReplicationOffsets, SwitchoverError> {
-        let looked = self.replication(parse_offsets).await;
-        looked.map_err(|problem| SwitchoverError::node(&self.node, problem))
+    async fn look(&mut self) -> Result<ReplicationState, SwitchoverError> {
+        self.replication().await.map_err(|problem| SwitchoverError::node(&self.node, problem))
     }
 
     /// Executes the commands for a master.
@@ -140,9 +137,7 @@ impl RedisNode {
                     }
                     Input::Unpaused(Ok(()))
                 }
-                MasterCommand::ReadHandover => {
-                    Input::HandoverRead(self.replication(parse_handover).await.ok())
-                }
+                MasterCommand::ReadHandover => Input::HandoverRead(self.replication().await.ok()),
                 MasterCommand::EndHandover => Input::Unpaused(self.end_handover().await),
             };
             let _ = out.send(input).await;
@@ -153,16 +148,16 @@ impl RedisNode {
     /// replica is left alone: it may hand over between two commands, and `FAILOVER ABORT` would
     /// then make a second master of it.
     async fn end_handover(&mut self) -> Result<(), String> {
-        let unpaused = match self.replication(parse_handover).await {
-            Ok(HandoverState::HandedOver) => return Ok(()),
-            Ok(HandoverState::WaitingForReplica) => {
+        let unpaused = match self.replication().await {
+            Ok(state) if !state.is_master => return Ok(()),
+            Ok(state) if state.is_handing_over => {
                 return Err(format!(
                     "{} accepts no writes while it waits for the replica, at most until \
                      Sentinel's failover-timeout: FAILOVER ABORT there ends that",
                     self.node
                 ));
             }
-            Ok(HandoverState::Idle) => {
+            Ok(_) => {
                 let (words, rule) = (["CLIENT", "UNPAUSE"], "+client|unpause");
                 let reply = self.connection.run(&words, "CLIENT UNPAUSE", rule).await;
                 reply.map(drop).map_err(String::from)

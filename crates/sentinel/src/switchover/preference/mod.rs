@@ -28,10 +28,9 @@ use self::plan::{first_choice, is_established};
 use super::error::SwitchoverError;
 use super::leader_task::FailoverLeader;
 use super::participants::Participants;
-use super::{Prepared, Reporter};
+use super::{Prepared, Reporter, Run};
 use crate::NodeAddr;
 use crate::clock;
-use crate::discovery::handle::DiscoveryHandle;
 
 /// Interval of polling the leader.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
@@ -41,30 +40,27 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
 const REPORT_PATIENCE: Duration = Duration::from_secs(25);
 
 /// The temporary priorities of one switchover. Dropping it restores them.
-#[derive(Debug)]
-pub(super) struct Preference {
+pub(super) struct Preference<'a> {
     /// The replica to promote, as sentinels announce it.
     pub(super) requested: NodeAddr,
     /// Its priority, which is not changed.
     wanted: u64,
-    handle: DiscoveryHandle,
-    reporter: Reporter,
+    run: &'a Run<'a>,
     replicas: Vec<Replica>,
     /// Each returns what is left for an operator to do.
     restoring: JoinSet<Option<String>>,
 }
 
-impl Preference {
+impl<'a> Preference<'a> {
     /// Reads the priorities of the replicas, and reports which ones are to be changed.
     pub(super) async fn plan(
-        handle: &DiscoveryHandle,
+        run: &'a Run<'a>,
         participants: &Participants,
         leader: &NodeAddr,
         to: &NodeAddr,
-        reporter: &Reporter,
     ) -> Result<Self, SwitchoverError> {
-        let settings = handle.connection_settings();
-        let requested = requested_replica(&handle.snapshot(), participants, to)?;
+        let settings = run.handle.connection_settings();
+        let requested = requested_replica(&run.handle.snapshot(), participants, to)?;
         let mut replicas = Vec::with_capacity(participants.replicas.len());
         for (node, dialled) in &participants.replicas {
             replicas.push(Replica::open(&settings.auth, node, *dialled).await?);
@@ -72,29 +68,22 @@ impl Preference {
         let mut changes: Vec<_> = replicas.iter_mut().map(|it| &mut it.change).collect();
         let wanted = plan::plan(&requested, &mut changes)?;
         replicas.retain(|it| it.change.from != it.change.to);
-        announce(reporter, &replicas, leader);
-        reporter.taken().await;
-        Ok(Self {
-            requested,
-            wanted,
-            handle: handle.clone(),
-            reporter: reporter.clone(),
-            replicas,
-            restoring: JoinSet::new(),
-        })
+        announce(&run.reporter, &replicas, leader);
+        run.reporter.taken().await;
+        Ok(Self { requested, wanted, run, replicas, restoring: JoinSet::new() })
     }
 
     /// Raises the priorities one after another, without regard to an interruption: each takes half
     /// a second at most.
     pub(super) async fn raise(&mut self) -> Result<(), SwitchoverError> {
         for it in &mut self.replicas {
-            let service = &*self.handle.connection_settings().name;
+            let service = &*self.run.handle.connection_settings().name;
             let PriorityChange { node, from, to, .. } = &it.change;
             info!(service, %node, from, to, "changing replica-priority");
-            self.handle.add_changed_priority(it.change.clone());
+            self.run.handle.add_changed_priority(it.change.clone());
             if let Err(reason) = it.raise().await {
                 if !it.is_raised {
-                    self.handle.remove_changed_priority(&it.change);
+                    self.run.handle.remove_changed_priority(&it.change);
                 }
                 return Err(reason);
             }
@@ -104,7 +93,7 @@ impl Preference {
 
     /// Waits until the leader reports the requested replica as its first choice.
     pub(super) async fn reported(&mut self, prepared: Prepared) -> Result<(), SwitchoverError> {
-        let Self { requested, wanted, reporter, .. } = self;
+        let Self { requested, wanted, run: Run { reporter, .. }, .. } = self;
         let Prepared { participants, mut leader, .. } = prepared;
         let sentinel = leader.addr.clone();
         let since = clock::now();
@@ -112,7 +101,8 @@ impl Preference {
         loop {
             let seen = leader.look().await;
             let seen = seen.map_err(|problem| SwitchoverError::node(&sentinel, problem))?;
-            let judged = is_established(&seen, &sentinel, &participants.master, requested, *wanted);
+            let judged =
+                is_established(&seen, &sentinel, &participants.master.addr, requested, *wanted);
             let Err(problem) = judged? else { break };
             let now = clock::now();
             if now >= since + REPORT_PATIENCE {
@@ -144,7 +134,7 @@ impl Preference {
     /// Starts to restore the priorities that were raised, all at once.
     pub(super) fn restore(&mut self) {
         for mut it in std::mem::take(&mut self.replicas).into_iter().filter(|it| it.is_raised) {
-            let (handle, reporter) = (self.handle.clone(), self.reporter.clone());
+            let (handle, reporter) = (self.run.handle.clone(), self.run.reporter.clone());
             self.restoring.spawn(async move {
                 let restored = it.restore().await;
                 handle.remove_changed_priority(&it.change);
@@ -181,7 +171,7 @@ impl Preference {
     }
 }
 
-impl Drop for Preference {
+impl Drop for Preference<'_> {
     fn drop(&mut self) {
         if Handle::try_current().is_ok() {
             self.restore();
@@ -219,7 +209,7 @@ fn requested_replica(
     to: &NodeAddr,
 ) -> Result<NodeAddr, SwitchoverError> {
     let is_it = |addr: &NodeAddr, dialled: SocketAddr| addr == to || NodeAddr::from(dialled) == *to;
-    if is_it(&participants.master, participants.dialled) {
+    if is_it(&participants.master.addr, participants.master.dialled) {
         return Err(SwitchoverError::node(to, "it is the master already"));
     }
     let found = participants.replicas.iter().find(|(addr, dialled)| is_it(addr, *dialled));

@@ -4,7 +4,6 @@ mod handovers;
 mod pauses;
 
 use super::*;
-use crate::switchover::catch_up::ReplicationOffsets;
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
@@ -14,10 +13,7 @@ fn node(port: u16) -> NodeAddr {
 
 fn participants() -> Participants {
     Participants {
-        master: node(1),
-        dialled: "10.0.0.1:1".parse().unwrap(),
-        generation: 4,
-        epoch: 6,
+        master: master(1, 4, 6),
         replicas: vec![
             (node(2), "10.0.0.1:2".parse().unwrap()),
             (node(3), "10.0.0.1:3".parse().unwrap()),
@@ -27,8 +23,13 @@ fn participants() -> Participants {
 }
 
 fn offsets(master: u64, replica: u64) -> Input {
-    let offsets_of =
-        |is_master, offset| ReplicationOffsets { is_master, link_up: true, offset, priority: 100 };
+    let offsets_of = |is_master, offset| ReplicationState {
+        is_master,
+        link_up: true,
+        offset,
+        priority: 100,
+        is_handing_over: false,
+    };
     Input::OffsetsRead(Ok(ReplicationReading {
         master: offsets_of(true, master),
         replicas: vec![
@@ -38,8 +39,8 @@ fn offsets(master: u64, replica: u64) -> Input {
     }))
 }
 
-fn discovery(holding: bool, port: u16, generation: u64, epoch: u64) -> Input {
-    let master = MasterSnapshot {
+fn master(port: u16, generation: u64, epoch: u64) -> MasterSnapshot {
+    MasterSnapshot {
         addr: node(port),
         dialled: ([10, 0, 0, 1], port).into(),
         generation,
@@ -48,8 +49,11 @@ fn discovery(holding: bool, port: u16, generation: u64, epoch: u64) -> Input {
         since: Instant::now(),
         sessions: 0,
         connects_fail: false,
-    };
-    Input::Discovery { holding, master: Some(master) }
+    }
+}
+
+fn discovery(holding: bool, port: u16, generation: u64, epoch: u64) -> Input {
+    Input::Discovery { holding, master: Some(master(port, generation, epoch)) }
 }
 
 fn calm_view() -> LeaderView {

@@ -1,7 +1,14 @@
 //! Coordinated failovers: the master takes part, and may not.
 
 use super::*;
-use crate::switchover::handover::HandoverState::{self, HandedOver, Idle, WaitingForReplica};
+
+const fn reports(is_master: bool, is_handing_over: bool) -> Option<ReplicationState> {
+    Some(ReplicationState { is_master, link_up: true, offset: 1, priority: 100, is_handing_over })
+}
+
+const IDLE: Option<ReplicationState> = reports(true, false);
+const WAITING_FOR_REPLICA: Option<ReplicationState> = reports(true, true);
+const HANDED_OVER: Option<ReplicationState> = reports(false, false);
 
 /// A coordinated failover up to the selection.
 fn selected() -> Scenario {
@@ -21,7 +28,7 @@ fn selected() -> Scenario {
 }
 
 /// Advances time; the master answers with this state.
-fn pass_with(scenario: &mut Scenario, millis: u64, state: Option<HandoverState>) {
+fn pass_with(scenario: &mut Scenario, millis: u64, state: Option<ReplicationState>) {
     for _ in 0..millis {
         let reads =
             |it: &Scenario| it.count(|it| *it == Action::Master(MasterCommand::ReadHandover));
@@ -34,34 +41,34 @@ fn pass_with(scenario: &mut Scenario, millis: u64, state: Option<HandoverState>)
 }
 
 fn not_carried_out() -> SwitchoverError {
-    SwitchoverError::NotCarriedOut { master: node(1), sentinel: node(9) }
+    SwitchoverError::NotCarriedOut(node(1), node(9))
 }
 
 #[test]
 fn ends_when_the_master_does_not_carry_it_out() {
     let mut scenario = selected();
-    pass_with(&mut scenario, 999, Some(Idle));
+    pass_with(&mut scenario, 999, IDLE);
     assert_eq!(
         scenario.count(|it| *it == Action::Master(MasterCommand::ReadHandover)),
         0,
         "it may not have the order yet"
     );
-    pass_with(&mut scenario, 300, Some(Idle));
+    pass_with(&mut scenario, 300, IDLE);
     assert_eq!(scenario.result(), None);
-    pass_with(&mut scenario, 110, Some(Idle));
+    pass_with(&mut scenario, 110, IDLE);
     assert_eq!(scenario.count(|it| *it == Action::Master(MasterCommand::EndHandover)), 1);
     scenario.pass(1).assert_failed(&not_carried_out());
 }
 
 #[test]
 fn waits_for_a_master_that_carries_it_out() {
-    for state in [Some(WaitingForReplica), Some(HandedOver), None] {
+    for state in [WAITING_FOR_REPLICA, HANDED_OVER, None] {
         let mut scenario = selected();
         pass_with(&mut scenario, 4000, state);
         assert_eq!(scenario.result(), None, "{state:?}");
         scenario.step(Input::Event(LeaderEvent::Promoted(node(2))));
         let reads = scenario.count(|it| *it == Action::Master(MasterCommand::ReadHandover));
-        pass_with(&mut scenario, 500, Some(Idle));
+        pass_with(&mut scenario, 500, IDLE);
         assert!(
             scenario.count(|it| *it == Action::Master(MasterCommand::ReadHandover)) <= reads + 1
         );
@@ -82,7 +89,7 @@ fn lets_the_master_write_after_every_failure() {
     ] {
         let mut scenario = selected();
         scenario.step(input);
-        pass_with(&mut scenario, wait, Some(WaitingForReplica));
+        pass_with(&mut scenario, wait, WAITING_FOR_REPLICA);
         scenario.pass(1).assert_failed(&reason);
         assert_eq!(
             scenario.count(|it| *it == Action::Master(MasterCommand::EndHandover)),
@@ -120,7 +127,7 @@ fn watches_no_master_in_a_plain_failover() {
         let requested = scenario
             .count(|it| *it == Action::Leader(LeaderCommand::StartFailover(FailoverKind::Plain)));
         assert_eq!(requested, usize::from(down_after.is_some()));
-        pass_with(&mut scenario, 3000, Some(Idle));
+        pass_with(&mut scenario, 3000, IDLE);
         assert_eq!(
             (
                 scenario.count(|it| *it == Action::Master(MasterCommand::ReadHandover)),
