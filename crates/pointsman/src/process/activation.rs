@@ -7,6 +7,7 @@
 //! otherwise accept commands and passwords in plain text at an address that is configured for TLS
 //! (`docs/decisions/tls.md#refuse-passed-sockets-whose-name-and-address-disagree`).
 
+use std::fmt::Display;
 use std::net::SocketAddr;
 
 use proxy::ListenAddr;
@@ -24,69 +25,14 @@ pub(super) enum SocketOwner {
 
 /// Why no part of the process may use a socket.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ActivationError {
-    /// No service uses it.
-    #[error(
-        "socket {addr} ({name}) of the service manager matches no service; \
-         set FileDescriptorName= to the name of a service, or to admin; \
-         with the suffix {TLS} for clients that speak TLS"
-    )]
-    Unassigned {
-        /// Its address.
-        addr: ListenAddr,
-        /// Its name.
-        name: String,
-    },
-    /// Its name and its address disagree about TLS.
-    #[error(
-        "socket {addr} of the service manager is named {name}, which is {}, and {key} has {configured}; \
-         move its ListenStream= into a socket unit of its own with FileDescriptorName={owner} and \
-         Service=pointsman.service, or change {key}",
-        speaks(.name)
-    )]
-    OtherProtocol {
-        /// Its address.
-        addr: ListenAddr,
-        /// Its name.
-        name: String,
-        /// The configured address that it covers.
-        configured: ListenAddr,
-        /// The key with this address.
-        key: &'static str,
-        /// The name of a socket for this address.
-        owner: String,
-    },
-    /// It has the name of plain addresses, and the service has addresses for TLS only.
-    #[error(
-        "socket {addr} of the service manager is named {name}, which is for plain clients, and the \
-         service has only {key}; set FileDescriptorName={owner} in its socket unit, or add the \
-         address to {plain}"
-    )]
-    OnlyTls {
-        /// Its address.
-        addr: ListenAddr,
-        /// Its name.
-        name: String,
-        /// The key with the addresses for TLS.
-        key: &'static str,
-        /// The name of a socket for these.
-        owner: String,
-        /// The key for plain addresses.
-        plain: &'static str,
-    },
-    /// Its name has the suffix of addresses that are not configured.
-    #[error(
-        "socket {addr} of the service manager is named {name}, and no service has {key} with this \
-         name; add {key} to the service, or correct FileDescriptorName= in the socket unit"
-    )]
-    NotConfigured {
-        /// Its address.
-        addr: ListenAddr,
-        /// Its name.
-        name: String,
-        /// The key that is missing.
-        key: &'static str,
-    },
+#[error("{0}")]
+pub struct ActivationError(String);
+
+impl ActivationError {
+    /// A socket whose name has this problem.
+    fn of(name: &str, addr: &ListenAddr, problem: impl Display) -> Self {
+        Self(format!("socket {addr} of the service manager is named {name}, {problem}"))
+    }
 }
 
 /// How the clients of a socket with this name speak.
@@ -117,7 +63,7 @@ pub(super) fn owner_of(
     name: &str,
     addr: &ListenAddr,
     config: &Config,
-) -> Result<SocketOwner, Box<ActivationError>> {
+) -> Result<SocketOwner, ActivationError> {
     let sets = listener_set::all(config);
     let at = sets.iter().position(|it| it.listen.contains(addr));
     let named = sets.iter().position(|it| it.name == name);
@@ -131,8 +77,12 @@ pub(super) fn owner_of(
     }
     // The name of a master contains no slash, so this is one of a set, and of no unit.
     if name.contains('/') {
-        let (addr, name, key) = (addr.clone(), name.to_owned(), listener_set::key_of(name));
-        return Err(Box::new(ActivationError::NotConfigured { addr, name, key }));
+        let key = listener_set::key_of(name);
+        let problem = format!(
+            "and no service has {key} with this name; add {key} to the service, or correct \
+             FileDescriptorName= in the socket unit"
+        );
+        return Err(ActivationError::of(name, addr, problem));
     }
     if let Some(number) = at {
         return Ok(SocketOwner::ListenerSet(number));
@@ -143,7 +93,11 @@ pub(super) fn owner_of(
     if sets.len() == 1 {
         return Ok(SocketOwner::ListenerSet(0));
     }
-    Err(Box::new(ActivationError::Unassigned { addr: addr.clone(), name: name.to_owned() }))
+    Err(ActivationError(format!(
+        "socket {addr} ({name}) of the service manager matches no service; set \
+         FileDescriptorName= to the name of a service, or to admin; with the suffix {TLS} for \
+         clients that speak TLS"
+    )))
 }
 
 /// Refuses a socket with the name of this set if its address is configured for the other protocol.
@@ -152,7 +106,7 @@ fn agrees(
     name: &str,
     addr: &ListenAddr,
     sets: &[ListenerSet],
-) -> Result<(), Box<ActivationError>> {
+) -> Result<(), ActivationError> {
     let is_exact = |it: &ListenerSet| it.tls == set.tls && it.listen.contains(addr);
     if sets.iter().any(is_exact) {
         return Ok(());
@@ -161,13 +115,14 @@ fn agrees(
     let tls = sets.iter().find(|it| it.tls && it.set == set.set);
     match tls.filter(|_| !set.tls && set.listen.is_empty()) {
         None => Ok(()),
-        Some(tls) => Err(Box::new(ActivationError::OnlyTls {
-            addr: addr.clone(),
-            name: name.to_owned(),
-            key: tls.key(),
-            owner: tls.name.clone(),
-            plain: set.key(),
-        })),
+        Some(tls) => {
+            let (key, owner, plain) = (tls.key(), &tls.name, set.key());
+            let problem = format!(
+                "which is for plain clients, and the service has only {key}; set \
+                 FileDescriptorName={owner} in its socket unit, or add the address to {plain}"
+            );
+            Err(ActivationError::of(name, addr, problem))
+        }
     }
 }
 
@@ -176,16 +131,16 @@ fn refuse_other<'a>(
     mut sets: impl Iterator<Item = &'a ListenerSet>,
     name: &str,
     addr: &ListenAddr,
-) -> Result<(), Box<ActivationError>> {
+) -> Result<(), ActivationError> {
     let found = sets.find_map(|set| {
         let configured = set.listen.iter().find(|configured| covers(addr, configured))?;
-        Some(Box::new(ActivationError::OtherProtocol {
-            addr: addr.clone(),
-            name: name.to_owned(),
-            configured: configured.clone(),
-            key: set.key(),
-            owner: set.name.clone(),
-        }))
+        let (speaks, key, owner) = (speaks(name), set.key(), &set.name);
+        let problem = format!(
+            "which is {speaks}, and {key} has {configured}; move its ListenStream= into a socket \
+             unit of its own with FileDescriptorName={owner} and Service=pointsman.service, or \
+             change {key}"
+        );
+        Some(ActivationError::of(name, addr, problem))
     });
     found.map_or(Ok(()), Err)
 }

@@ -62,7 +62,7 @@ pub enum InheritError {
     },
     /// No part of the process may use the socket.
     #[error(transparent)]
-    Owner(#[from] Box<ActivationError>),
+    Owner(#[from] ActivationError),
 }
 
 /// Returns the sockets given by the service manager; none without one.
