@@ -13,10 +13,21 @@ use std::time::Instant;
 
 use admin_http::{Guard, Reply, Request};
 use arc_swap::ArcSwap;
+use base64::Engine as _;
+use base64::alphabet::STANDARD;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use tracing::warn;
 
 use super::token_attempts::{Allowance, TokenAttempts};
 use crate::config::{Config, Secret};
+
+/// Base64 as clients send it (RFC 4648, section 4), with or without padding.
+const BASE64: GeneralPurpose = GeneralPurpose::new(
+    &STANDARD,
+    GeneralPurposeConfig::new()
+        .with_decode_padding_mode(DecodePaddingMode::Indifferent)
+        .with_decode_allow_trailing_bits(true),
+);
 
 /// The paths that check the permission of commands themselves.
 const CONTROL_PATHS: &str = "/control/";
@@ -172,7 +183,7 @@ fn bearer(header: &str) -> Option<&str> {
 
 /// The password of Basic authentication. The user does not matter.
 fn basic(header: &str) -> Option<Vec<u8>> {
-    let decoded = decode_base64(after_scheme(header, "basic")?)?;
+    let decoded = BASE64.decode(after_scheme(header, "basic")?.trim_end_matches('=')).ok()?;
     let colon = decoded.iter().position(|byte| *byte == b':')?;
     Some(decoded.get(colon + 1..)?.to_vec())
 }
@@ -182,31 +193,6 @@ fn basic(header: &str) -> Option<Vec<u8>> {
 fn after_scheme<'a>(header: &'a str, scheme: &str) -> Option<&'a str> {
     let (name, rest) = header.split_once(' ')?;
     name.eq_ignore_ascii_case(scheme).then_some(rest.trim_matches(' '))
-}
-
-/// Decodes base64 (RFC 4648, section 4), with or without padding.
-fn decode_base64(text: &str) -> Option<Vec<u8>> {
-    let text = text.trim_end_matches('=');
-    let mut decoded = Vec::with_capacity(text.len());
-    let (mut bits, mut count) = (0_u32, 0);
-    for byte in text.bytes() {
-        let value = match byte {
-            b'A'..=b'Z' => byte - b'A',
-            b'a'..=b'z' => byte - b'a' + 26,
-            b'0'..=b'9' => byte - b'0' + 52,
-            b'+' => 62,
-            b'/' => 63,
-            _ => return None,
-        };
-        bits = bits << 6 | u32::from(value);
-        count += 6;
-        if count >= 8 {
-            count -= 8;
-            decoded.push(u8::try_from(bits >> count & 0xff).ok()?);
-            bits &= (1 << count) - 1;
-        }
-    }
-    Some(decoded)
 }
 
 /// Compares in a time that depends only on the length of `given`.
