@@ -29,25 +29,17 @@ pub enum CgroupVersion {
 
 /// A cgroup of this process.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OwnCgroup {
-    /// The mount point of its hierarchy.
-    pub top: PathBuf,
-    /// Its folder, at or below the mount point.
+pub struct Cgroup {
+    /// Its folder.
     pub folder: PathBuf,
     /// Its version.
     pub version: CgroupVersion,
 }
 
-impl OwnCgroup {
-    /// Returns the folders from the process's own one up to the mount point.
-    pub fn folders(&self) -> impl Iterator<Item = &Path> {
-        self.folder.ancestors().take_while(|folder| folder.starts_with(&self.top))
-    }
-}
-
-/// Returns the cgroups of this process that a controller applies to.
+/// Returns the cgroups of this process that a controller applies to: for each hierarchy those from
+/// the process's own one up to the mount point.
 #[must_use]
-pub fn of(controller: &str, read: ReadFile<'_>) -> Vec<OwnCgroup> {
+pub fn of(controller: &str, read: ReadFile<'_>) -> Vec<Vec<Cgroup>> {
     let mounts = read(Path::new("/proc/self/mountinfo")).unwrap_or_default();
     let ours = read(Path::new("/proc/self/cgroup")).unwrap_or_default();
     let found = mounts.lines().filter_map(|line| {
@@ -77,9 +69,9 @@ pub fn of(controller: &str, read: ReadFile<'_>) -> Vec<OwnCgroup> {
         // Inside a container the path may be that of the host: then the mount itself is our cgroup.
         let below = Path::new(path).strip_prefix(root).unwrap_or(Path::new(""));
         let safe = below.components().all(|part| matches!(part, Component::Normal(_)));
-        let top = PathBuf::from(top);
-        let folder = if safe { top.join(below) } else { top.clone() };
-        Some(OwnCgroup { top, folder, version })
+        let own = if safe { Path::new(top).join(below) } else { PathBuf::from(top) };
+        let folders = own.ancestors().take_while(|folder| folder.starts_with(top));
+        Some(folders.map(|folder| Cgroup { folder: folder.to_owned(), version }).collect())
     });
     found.collect()
 }
@@ -91,13 +83,6 @@ pub fn field(text: &str, name: &str) -> Option<u64> {
         let mut words = line.split_whitespace();
         (words.next()? == name).then(|| words.next()?.parse().ok())?
     })
-}
-
-/// The cgroup that limits the CPU of this process: the nearest one with a limit, else its own.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CpuCgroup {
-    folder: PathBuf,
-    version: CgroupVersion,
 }
 
 /// The kernel's counters of a CPU limit.
@@ -113,30 +98,55 @@ pub struct CpuThrottling {
     pub throttled_time: Duration,
 }
 
-impl CpuCgroup {
-    /// Finds the cgroup. `None` if the kernel reports nothing.
+impl Cgroup {
+    /// Returns a file in its folder.
     #[must_use]
-    pub fn find(read: ReadFile<'_>) -> Option<Self> {
-        let all = of("cpu", read);
-        let own = all.iter().find(|own| read(&own.folder.join("cpu.stat")).is_some())?;
-        let limited = own.folders().find(|folder| limit(folder, own.version, read).is_some());
-        Some(Self { folder: limited.unwrap_or(&own.folder).to_owned(), version: own.version })
+    pub fn file(&self, name: &str, read: ReadFile<'_>) -> Option<String> {
+        read(&self.folder.join(name))
     }
 
-    /// Returns the counters; `None` where the kernel counts nothing, as in the root of version 2.
+    /// Finds the cgroup that limits the CPU of this process: the nearest one with a limit, else its
+    /// own. `None` if the kernel reports nothing.
+    #[must_use]
+    pub fn of_cpu(read: ReadFile<'_>) -> Option<Self> {
+        let counts =
+            |all: &Vec<Self>| all.first().is_some_and(|own| own.file("cpu.stat", read).is_some());
+        let all = of("cpu", read).into_iter().find(counts)?;
+        all.iter().find(|it| it.cores(read).is_some()).or(all.first()).cloned()
+    }
+
+    /// Returns the counters of its CPU limit; `None` where the kernel counts nothing, as in the root of version 2.
     #[must_use]
     pub fn throttling(&self, read: ReadFile<'_>) -> Option<CpuThrottling> {
-        let stat = read(&self.folder.join("cpu.stat"))?;
+        let stat = self.file("cpu.stat", read)?;
         let throttled_time = match self.version {
             CgroupVersion::One => Duration::from_nanos(field(&stat, "throttled_time")?),
             CgroupVersion::Two => Duration::from_micros(field(&stat, "throttled_usec")?),
         };
         Some(CpuThrottling {
-            cores: limit(&self.folder, self.version, read),
+            cores: self.cores(read),
             periods: field(&stat, "nr_periods")?,
             throttled: field(&stat, "nr_throttled")?,
             throttled_time,
         })
+    }
+
+    /// Returns the CPUs that it allows; `None` for no limit.
+    fn cores(&self, read: ReadFile<'_>) -> Option<f64> {
+        let (quota, period) = match self.version {
+            CgroupVersion::One => {
+                (self.file("cpu.cfs_quota_us", read)?, self.file("cpu.cfs_period_us", read)?)
+            }
+            CgroupVersion::Two => {
+                let text = self.file("cpu.max", read)?;
+                let (quota, period) = text.split_once(' ')?;
+                (quota.to_owned(), period.to_owned())
+            }
+        };
+        // No limit is "max" in version 2 and -1 in version 1; neither parses as an unsigned number.
+        let number = |text: String| text.trim().parse::<u32>().ok();
+        let (quota, period) = (number(quota)?, number(period)?);
+        (period > 0).then(|| f64::from(quota) / f64::from(period))
     }
 }
 
@@ -144,12 +154,7 @@ impl CpuCgroup {
 /// root; `None` for no limit.
 #[must_use]
 pub fn cores(read: ReadFile<'_>) -> Option<f64> {
-    let limits = of("cpu", read).into_iter().flat_map(|own| {
-        let limits: Vec<f64> =
-            own.folders().filter_map(|folder| limit(folder, own.version, read)).collect();
-        limits
-    });
-    limits.min_by(f64::total_cmp)
+    of("cpu", read).iter().flatten().filter_map(|it| it.cores(read)).min_by(f64::total_cmp)
 }
 
 /// Returns the number of workers for a process that may run on `cpus` CPUs and use `cores` of them:
@@ -169,22 +174,6 @@ pub fn workers(cpus: NonZeroUsize, cores: Option<f64>) -> NonZeroUsize {
     NonZeroUsize::new(whole).map_or(NonZeroUsize::MIN, |whole| whole.min(cpus))
 }
 
-/// Returns the CPUs that the cgroup in this folder allows; `None` for no limit.
-fn limit(folder: &Path, version: CgroupVersion, read: ReadFile<'_>) -> Option<f64> {
-    let one = |file: &str| Some(read(&folder.join(file))?.trim().to_owned());
-    let (quota, period) = match version {
-        CgroupVersion::One => (one("cpu.cfs_quota_us")?, one("cpu.cfs_period_us")?),
-        CgroupVersion::Two => {
-            let text = one("cpu.max")?;
-            let (quota, period) = text.split_once(' ')?;
-            (quota.to_owned(), period.to_owned())
-        }
-    };
-    // No limit is "max" in version 2 and -1 in version 1; neither parses as an unsigned number.
-    let (quota, period): (u32, u32) = (quota.parse().ok()?, period.parse().ok()?);
-    (period > 0).then(|| f64::from(quota) / f64::from(period))
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -195,7 +184,7 @@ mod tests {
         let files: BTreeMap<PathBuf, String> =
             files.iter().map(|(path, text)| (PathBuf::from(path), (*text).to_owned())).collect();
         let read = |path: &Path| files.get(path).cloned();
-        CpuCgroup::find(&read)?.throttling(&read)
+        Cgroup::of_cpu(&read)?.throttling(&read)
     }
 
     #[test]

@@ -14,9 +14,9 @@
 //!
 //! Memory is not reclaimed from sessions.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use crate::system::cgroup::{self, CgroupVersion, OwnCgroup, ReadFile, field};
+use crate::system::cgroup::{self, Cgroup, CgroupVersion, ReadFile, field};
 
 /// The estimated memory of a session, in bytes. Measured on Linux 6.18 with 3000 idle sessions: 2
 /// KiB in the process, 5.5 KiB in the kernel for its two sockets. The rest is an assumption about
@@ -43,13 +43,7 @@ pub struct Memory {
     /// In bytes.
     pub limit: u64,
     /// The cgroup that enforces it; `None` if it is only what the machine had available.
-    cgroup: Option<MemoryCgroup>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct MemoryCgroup {
-    folder: PathBuf,
-    version: CgroupVersion,
+    cgroup: Option<Cgroup>,
 }
 
 /// Returns the files that hold a limit; "max" means none.
@@ -76,8 +70,9 @@ impl Memory {
     #[must_use]
     pub fn find(read: ReadFile<'_>) -> Option<Self> {
         let total = meminfo(read, "MemTotal:");
-        let cgroup = cgroup::of("memory", read).into_iter().flat_map(|own| limits(read, &own));
-        let least = cgroup
+        let cgroups = cgroup::of("memory", read).into_iter().flatten();
+        let least = cgroups
+            .filter_map(|it| Some((limit(&it, read)?, it)))
             .filter(|(limit, _)| *limit < total.unwrap_or(NO_LIMIT))
             .min_by_key(|(limit, _)| *limit);
         match least {
@@ -103,7 +98,7 @@ impl Memory {
     /// memory use of other processes is not a reason to refuse clients.
     #[must_use]
     pub fn is_scarce(&self, read: ReadFile<'_>, was: bool) -> bool {
-        let Some(used) = self.cgroup.as_ref().and_then(|cgroup| cgroup.used(read)) else {
+        let Some(used) = self.cgroup.as_ref().and_then(|cgroup| used(cgroup, read)) else {
             return false;
         };
         let least = if was { self.limit / 8 } else { self.limit / 10 };
@@ -114,7 +109,7 @@ impl Memory {
     /// `None` if no limit is enforced.
     #[must_use]
     pub fn enforced(&self, read: ReadFile<'_>) -> Option<(u64, Option<u64>)> {
-        self.cgroup.as_ref().map(|cgroup| (self.limit, cgroup.used(read)))
+        self.cgroup.as_ref().map(|cgroup| (self.limit, used(cgroup, read)))
     }
 
     /// Whether [`is_scarce`](Self::is_scarce) can ever return `true`.
@@ -134,14 +129,12 @@ impl std::fmt::Display for Memory {
     }
 }
 
-impl MemoryCgroup {
-    /// Bytes in use that the kernel cannot reclaim at once.
-    fn used(&self, read: ReadFile<'_>) -> Option<u64> {
-        let (usage, idle) = usage_files(self.version);
-        let used: u64 = read(&self.folder.join(usage))?.trim().parse().ok()?;
-        let stat = read(&self.folder.join("memory.stat")).unwrap_or_default();
-        Some(used.saturating_sub(field(&stat, idle).unwrap_or(0)))
-    }
+/// Bytes in use that the kernel cannot reclaim at once.
+fn used(cgroup: &Cgroup, read: ReadFile<'_>) -> Option<u64> {
+    let (usage, idle) = usage_files(cgroup.version);
+    let used: u64 = cgroup.file(usage, read)?.trim().parse().ok()?;
+    let stat = cgroup.file("memory.stat", read).unwrap_or_default();
+    Some(used.saturating_sub(field(&stat, idle).unwrap_or(0)))
 }
 
 /// Returns a line of `/proc/meminfo`, in bytes.
@@ -149,22 +142,16 @@ fn meminfo(read: ReadFile<'_>, name: &str) -> Option<u64> {
     Some(field(&read(Path::new("/proc/meminfo"))?, name)?.saturating_mul(1024))
 }
 
-/// Returns every limit from a cgroup's folder up to its mount point.
-fn limits(read: ReadFile<'_>, own: &OwnCgroup) -> Vec<(u64, MemoryCgroup)> {
-    let version = own.version;
-    let files = own
-        .folders()
-        .flat_map(|folder| limit_files(version).iter().map(move |file| (folder, file)));
-    let limit = |(folder, file): (&Path, &&str)| {
-        let limit: u64 = read(&folder.join(file))?.trim().parse().ok()?;
-        (limit < NO_LIMIT).then(|| (limit, MemoryCgroup { folder: folder.to_owned(), version }))
-    };
-    files.filter_map(limit).collect()
+/// Returns the limit of a cgroup.
+fn limit(cgroup: &Cgroup, read: ReadFile<'_>) -> Option<u64> {
+    let limit = |file: &&str| cgroup.file(file, read)?.trim().parse().ok();
+    limit_files(cgroup.version).iter().filter_map(limit).filter(|it| *it < NO_LIMIT).min()
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+    use std::path::PathBuf;
 
     use super::*;
 

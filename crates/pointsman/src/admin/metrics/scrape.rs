@@ -18,7 +18,7 @@ use super::{haproxy, histogram, services};
 use crate::admin::effective_config::{EffectiveSettings, ReloadOutcome};
 use crate::admin::report::ProcessReport;
 use crate::admin::service_registry::{ListenerReport, ReportedService};
-use crate::system::cgroup::CpuCgroup;
+use crate::system::cgroup::Cgroup;
 use crate::system::cgroup::read;
 use crate::system::process_usage::{ProcessUsage, thread_times};
 
@@ -31,14 +31,14 @@ pub const SPARSE_ABOVE: usize = 16;
 #[derive(Debug)]
 pub struct Scraper {
     failovers: BTreeMap<String, FailoverHistograms>,
-    cpu: Option<CpuCgroup>,
+    cpu: Option<Cgroup>,
 }
 
 impl Scraper {
     /// Creates the state before the first scrape.
     #[must_use]
     pub fn find() -> Self {
-        Self { failovers: BTreeMap::new(), cpu: CpuCgroup::find(&read) }
+        Self { failovers: BTreeMap::new(), cpu: Cgroup::of_cpu(&read) }
     }
 
     /// Returns the text of one scrape.
@@ -169,7 +169,7 @@ fn process(page: &mut Exposition, report: &ProcessReport, now: Instant) {
 }
 
 /// Writes the figures of the kernel.
-fn kernel(page: &mut Exposition, report: &ProcessReport, cpu: Option<&CpuCgroup>) {
+fn kernel(page: &mut Exposition, report: &ProcessReport, cpu: Option<&Cgroup>) {
     let own = ProcessUsage::read_now(&read);
     page.seconds("process_cpu_seconds_total", &[], own.cpu);
     for (name, value) in [
