@@ -114,8 +114,9 @@ pub(super) struct SecretFindings {
 
 impl SecretFindings {
     /// Adds the problem of a key that gives a secret.
-    fn add(&mut self, service: Option<String>, section: &'static str, finding: Finding) {
+    fn add(&mut self, service: Option<&str>, section: &'static str, finding: Finding) {
         if finding.key.ends_with("_file") {
+            let service = service.map(str::to_owned);
             self.unread.push(UnreadSecret { service, section, finding });
         } else {
             self.faults.push(finding);
@@ -123,101 +124,88 @@ impl SecretFindings {
     }
 }
 
+/// Minimum length of a token, in bytes.
+const MIN_TOKEN_LENGTH: usize = 16;
+
 /// The tokens of the admin server, by their section in [`SettingMap::passwords`].
 pub(super) const CONTROL_TOKEN: &str = "admin.control_token";
 pub(super) const READ_TOKEN: &str = "admin.read_token";
 
-/// Resolves the passwords of one service.
-pub(super) fn resolve_passwords(
-    service: &mut SettingMap,
-    read_file: ReadFile<'_>,
-    env: &BTreeMap<&str, &str>,
-    found: &mut SecretFindings,
-) {
-    let name = service.name().to_owned();
-    for section in CREDENTIALS {
-        let keys = PASSWORD_KEYS.map(|name| format!("{section}.{name}"));
-        let present: Vec<&String> =
-            keys.iter().filter(|key| service.settings.contains_key(*key)).collect();
-        let sound = !keys.iter().any(|key| service.broken.contains(key));
-        if let [first, second, ..] = present.as_slice() {
-            let what = format!("{first} is set as well");
-            let remedy = "keep only one of password, password_file and password_env";
-            found.faults.push(service.finding(second, Problem::new(what, remedy)));
-        } else if let [key] = present.as_slice() {
-            match read_secret(service.value(key), key, read_file, env) {
-                Ok(Some(secret)) => {
-                    service.passwords.insert(section.to_owned(), secret);
-                }
-                Ok(None) => {}
-                Err(problem) => {
-                    found.add(Some(name.clone()), section, service.finding(key, problem));
-                }
+/// Resolves the keys of secrets, and collects what is wrong with them.
+pub(super) struct SecretResolver<'a> {
+    pub(super) read_file: ReadFile<'a>,
+    pub(super) env: &'a BTreeMap<&'a str, &'a str>,
+    pub(super) found: SecretFindings,
+}
+
+impl SecretResolver<'_> {
+    /// Resolves the passwords of one service.
+    pub(super) fn resolve_passwords(&mut self, service: &mut SettingMap) {
+        let name = service.name().to_owned();
+        for section in CREDENTIALS {
+            let keys = PASSWORD_KEYS.map(|name| format!("{section}.{name}"));
+            let sound = !keys.iter().any(|key| service.broken.contains(key));
+            let is_given = self.resolve(service, Some(&name), section, &keys);
+            let username = format!("{section}.username");
+            if !is_given && sound && service.settings.contains_key(&username) {
+                let remedy = "add password, password_file or password_env";
+                let problem = Problem::new("a user name without a password", remedy);
+                self.found.faults.push(service.finding(&username, problem));
             }
-        } else if sound && service.settings.contains_key(&format!("{section}.username")) {
-            let remedy = "add password, password_file or password_env";
-            let problem = Problem::new("a user name without a password", remedy);
-            found.faults.push(service.finding(&format!("{section}.username"), problem));
         }
     }
-}
 
-/// Resolves the tokens of the admin server.
-pub(super) fn resolve_tokens(
-    process: &mut SettingMap,
-    read_file: ReadFile<'_>,
-    env: &BTreeMap<&str, &str>,
-    found: &mut SecretFindings,
-) {
-    let keys = resolve_token(process, CONTROL_TOKEN, read_file, env, found);
-    let on = matches!(process.value("admin.control"), Some(Value::Bool(true)));
-    let sound = !keys.iter().any(|key| process.broken.contains(key));
-    let is_given = keys.iter().any(|key| process.settings.contains_key(key));
-    if on && sound && !is_given && process.value("admin.control_socket").is_none() {
-        let what = "commands are enabled without a token or a socket";
-        let remedy = "add control_socket, control_token_file or control_token_env";
-        found.faults.push(process.finding("admin.control", Problem::new(what, remedy)));
-    }
-    resolve_token(process, READ_TOKEN, read_file, env, found);
-}
-
-/// Resolves one token, and returns the keys that can give it.
-fn resolve_token(
-    process: &mut SettingMap,
-    section: &'static str,
-    read_file: ReadFile<'_>,
-    env: &BTreeMap<&str, &str>,
-    found: &mut SecretFindings,
-) -> [String; 2] {
-    const MIN_LENGTH: usize = 16;
-    let keys = ["file", "env"].map(|kind| format!("{section}_{kind}"));
-    let present: Vec<&String> =
-        keys.iter().filter(|key| process.settings.contains_key(*key)).collect();
-    let mut fault = |key: &String, problem: Problem| {
-        found.add(None, section, process.finding(key, problem));
-    };
-    match present.as_slice() {
-        [] => {}
-        [first, second, ..] => {
-            let what = format!("{first} is set as well");
-            fault(second, Problem::new(what, format!("keep only one of {}", names(&keys))));
+    /// Resolves the tokens of the admin server.
+    pub(super) fn resolve_tokens(&mut self, process: &mut SettingMap) {
+        let keys_of = |section: &str| ["file", "env"].map(|kind| format!("{section}_{kind}"));
+        let keys = keys_of(CONTROL_TOKEN);
+        let sound = !keys.iter().any(|key| process.broken.contains(key));
+        let is_given = self.resolve(process, None, CONTROL_TOKEN, &keys);
+        let on = matches!(process.value("admin.control"), Some(Value::Bool(true)));
+        if on && sound && !is_given && process.value("admin.control_socket").is_none() {
+            let what = "commands are enabled without a token or a socket";
+            let remedy = "add control_socket, control_token_file or control_token_env";
+            let problem = Problem::new(what, remedy);
+            self.found.faults.push(process.finding("admin.control", problem));
         }
-        [key] => match read_secret(process.value(key), key, read_file, env) {
-            Ok(Some(token)) if token.reveal().len() < MIN_LENGTH => {
+        self.resolve(process, None, READ_TOKEN, &keys_of(READ_TOKEN));
+    }
+
+    /// Resolves a secret that one of these keys gives: a password of this service, or a token.
+    /// Returns whether one of them is set.
+    fn resolve(
+        &mut self,
+        map: &mut SettingMap,
+        service: Option<&str>,
+        section: &'static str,
+        keys: &[String],
+    ) -> bool {
+        let given = || keys.iter().filter(|key| map.settings.contains_key(*key));
+        let Some(key) = given().next() else { return false };
+        if let Some(second) = given().nth(1) {
+            let remedy = format!("keep only one of {}", names(keys));
+            let problem = Problem::new(format!("{key} is set as well"), remedy);
+            self.found.faults.push(map.finding(second, problem));
+            return true;
+        }
+        match read_secret(map.value(key), key, self.read_file, self.env) {
+            Ok(Some(it)) if service.is_none() && it.reveal().len() < MIN_TOKEN_LENGTH => {
                 let remedy = "use at least 16 random characters";
-                fault(key, Problem::new("the token has fewer than 16 characters", remedy));
+                let problem = Problem::new("the token has fewer than 16 characters", remedy);
+                self.found.add(service, section, map.finding(key, problem));
             }
-            Ok(token) => process.passwords.extend(token.map(|it| (section.to_owned(), it))),
-            Err(problem) => fault(key, problem),
-        },
+            Ok(secret) => map.passwords.extend(secret.map(|it| (section.to_owned(), it))),
+            Err(problem) => self.found.add(service, section, map.finding(key, problem)),
+        }
+        true
     }
-    keys
 }
 
 /// Keys without their section, for a message.
 fn names(keys: &[String]) -> String {
-    let names = keys.iter().map(|key| key.rsplit('.').next().unwrap_or(key));
-    names.collect::<Vec<_>>().join(" and ")
+    let mut names: Vec<&str> = keys.iter().filter_map(|key| key.rsplit('.').next()).collect();
+    let last = names.pop().unwrap_or_default();
+    format!("{} and {last}", names.join(", "))
 }
 
 /// Warnings about secret files that other users of the machine can read or replace. `exposed` has

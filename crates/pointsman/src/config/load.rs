@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use zeroize::Zeroizing;
 
-use super::credentials::{self, Secret, SecretFindings, UnreadSecret};
+use super::credentials::{self, Secret, SecretFindings, SecretResolver, UnreadSecret};
 use super::environment::{self, CONFIG};
 use super::file_reader::{self, FileStamp, PendingReads, file_name, file_problem};
 use super::finding::{Faults, Finding};
@@ -210,14 +210,15 @@ pub(super) fn assemble(
 
     let texts: BTreeMap<&str, &str> =
         vars.iter().filter_map(|(name, value)| Some((name.to_str()?, value.to_str()?))).collect();
-    let mut secrets = SecretFindings::default();
+    let found = SecretFindings::default();
+    let mut secrets = SecretResolver { read_file, env: &texts, found };
     for service in &mut settings.services {
-        credentials::resolve_passwords(service, read_file, &texts, &mut secrets);
-        pem_files::resolve(service, read_file, &mut secrets);
+        secrets.resolve_passwords(service);
+        pem_files::resolve(service, read_file, &mut secrets.found);
     }
-    pem_files::resolve(&mut settings.process, read_file, &mut secrets);
-    credentials::resolve_tokens(&mut settings.process, read_file, &texts, &mut secrets);
-    let SecretFindings { faults, unread } = secrets;
+    pem_files::resolve(&mut settings.process, read_file, &mut secrets.found);
+    secrets.resolve_tokens(&mut settings.process);
+    let SecretFindings { faults, unread } = secrets.found;
     findings.extend(faults);
     findings.extend(consistency::faults(&settings, damaged));
     warnings.extend(consistency::warnings(&settings));

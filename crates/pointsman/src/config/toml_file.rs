@@ -171,9 +171,10 @@ impl<'a> FileWalk<'a> {
         parsed: &mut ParsedFile,
     ) {
         let name: &str = key.get_ref();
-        match (name, value.get_ref()) {
-            ("service", DeValue::Array(items))
-                if items.iter().all(|item| item.get_ref().is_table()) =>
+        match (schema::section(name), value.get_ref()) {
+            (None, _) => self.unknown(&key.span(), "", name),
+            (Some(_), DeValue::Array(items))
+                if name == "service" && items.iter().all(|item| item.get_ref().is_table()) =>
             {
                 for item in items {
                     if let DeValue::Table(table) = item.get_ref() {
@@ -181,7 +182,7 @@ impl<'a> FileWalk<'a> {
                     }
                 }
             }
-            ("service", DeValue::Table(table)) => {
+            (Some(_), DeValue::Table(table)) if name == "service" => {
                 let problem = Problem::new(
                     "services are a list of tables",
                     "write [[service]] with double brackets",
@@ -189,24 +190,13 @@ impl<'a> FileWalk<'a> {
                 self.note(&key.span(), name, problem);
                 parsed.services.push(self.service(&value.span(), table));
             }
-            (_, DeValue::Table(table)) if schema::section(name).is_some() => {
-                if let Some(section) = schema::section(name) {
-                    self.section(section, table, &mut parsed.process);
-                }
+            (Some(section), DeValue::Table(table)) => {
+                self.section(section, table, &mut parsed.process);
             }
-            ("service", _) => self.note(
-                &value.span(),
-                name,
-                Problem::new("expected a section", "write [[service]]"),
-            ),
-            _ if schema::section(name).is_some() => {
-                self.note(
-                    &value.span(),
-                    name,
-                    Problem::new("expected a section", format!("write [{name}]")),
-                );
+            (Some(section), _) => {
+                let remedy = format!("write {}", section.header());
+                self.note(&value.span(), name, Problem::new("expected a section", remedy));
             }
-            _ => self.unknown(&key.span(), "", name),
         }
     }
 

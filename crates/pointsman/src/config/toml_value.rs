@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use toml::Spanned;
-use toml::de::DeValue;
+use toml::de::{DeTable, DeValue};
 
 use super::endpoint::{Endpoint, REDIS_PORT};
 use super::value::{MAX_ELEMENTS, Problem, Value, ValueKind};
@@ -20,12 +20,18 @@ pub(super) fn read(
     value: &Spanned<DeValue<'_>>,
 ) -> (Option<Value>, Vec<LocatedProblem>) {
     let mut problems = Vec::new();
-    let read = match (kind.empty_list(), kind) {
-        (Some(empty), _) => list(kind, empty, value, &mut problems),
-        (None, ValueKind::AddressMap) => map(kind, value, &mut problems),
-        (None, _) => scalar(kind, value).map_err(|found| problems.push(found)).ok(),
+    let read = match (kind.empty_list(), kind, value.get_ref()) {
+        (Some(_), _, DeValue::Array(items)) if items.len() > MAX_ELEMENTS => Err(too_many(value)),
+        (Some(empty), _, DeValue::Array(items)) => Ok(list(kind, empty, items, &mut problems)),
+        (None, ValueKind::AddressMap, DeValue::Table(table)) if table.len() > MAX_ELEMENTS => {
+            Err(too_many(value))
+        }
+        (None, ValueKind::AddressMap, DeValue::Table(table)) => Ok(map(table, &mut problems)),
+        (Some(_), ..) | (None, ValueKind::AddressMap, _) => Err(mismatch(kind, value)),
+        (None, ..) => scalar(kind, value),
     };
-    (if problems.is_empty() { read } else { None }, problems)
+    let read = read.map_err(|found| problems.push(found)).ok();
+    (read.filter(|_| problems.is_empty()), problems)
 }
 
 /// A TOML type with its article.
@@ -78,17 +84,9 @@ fn scalar(kind: ValueKind, value: &Spanned<DeValue<'_>>) -> Result<Value, Locate
 fn list(
     kind: ValueKind,
     mut all: Value,
-    value: &Spanned<DeValue<'_>>,
+    items: &[Spanned<DeValue<'_>>],
     problems: &mut Vec<LocatedProblem>,
-) -> Option<Value> {
-    let DeValue::Array(items) = value.get_ref() else {
-        problems.push(mismatch(kind, value));
-        return None;
-    };
-    if items.len() > MAX_ELEMENTS {
-        problems.push((value.span(), too_many()));
-        return None;
-    }
+) -> Value {
     for item in items {
         let Some(text) = item.get_ref().as_str() else {
             let what =
@@ -118,22 +116,10 @@ fn list(
             Err(problem) => problems.push((item.span(), problem)),
         }
     }
-    Some(all)
+    all
 }
 
-fn map(
-    kind: ValueKind,
-    value: &Spanned<DeValue<'_>>,
-    problems: &mut Vec<LocatedProblem>,
-) -> Option<Value> {
-    let DeValue::Table(table) = value.get_ref() else {
-        problems.push(mismatch(kind, value));
-        return None;
-    };
-    if table.len() > MAX_ELEMENTS {
-        problems.push((value.span(), too_many()));
-        return None;
-    }
+fn map(table: &DeTable<'_>, problems: &mut Vec<LocatedProblem>) -> Value {
     let mut read = BTreeMap::new();
     for (from, to) in table {
         let announced = Endpoint::parse(from.get_ref(), REDIS_PORT)
@@ -157,9 +143,9 @@ fn map(
             ));
         }
     }
-    Some(Value::AddressMap(read))
+    Value::AddressMap(read)
 }
 
-fn too_many() -> Problem {
-    Problem::new("too many elements", format!("give at most {MAX_ELEMENTS}"))
+fn too_many(value: &Spanned<DeValue<'_>>) -> LocatedProblem {
+    (value.span(), Problem::too_many())
 }

@@ -39,6 +39,10 @@ impl Problem {
         Self { what: what.into(), remedy: remedy.into() }
     }
 
+    pub(super) fn too_many() -> Self {
+        Self::new("too many elements", format!("give at most {MAX_ELEMENTS}"))
+    }
+
     /// Names the element of a list that has the problem, counted from 1.
     pub(super) fn of_element(self, number: usize) -> Self {
         Self { what: format!("element {number}: {}", self.what), ..self }

@@ -41,8 +41,15 @@ pub(super) fn parse_commands(text: &str) -> Result<Value, Problem> {
             ),
         })
     };
+    parse_words(text, check)
+}
+
+fn parse_words(
+    text: &str,
+    check: impl Fn(&str) -> Result<String, Problem>,
+) -> Result<Value, Problem> {
     if elements(text).count() > MAX_ELEMENTS {
-        return Err(Problem::new("too many elements", format!("give at most {MAX_ELEMENTS}")));
+        return Err(Problem::too_many());
     }
     parse_elements(text, check).map(Value::Words)
 }
@@ -58,10 +65,7 @@ pub(super) fn parse_refusals(text: &str) -> Result<Value, Problem> {
             )
         })
     };
-    if elements(text).count() > MAX_ELEMENTS {
-        return Err(Problem::new("too many elements", format!("give at most {MAX_ELEMENTS}")));
-    }
-    parse_elements(text, check).map(Value::Words)
+    parse_words(text, check)
 }
 
 /// Parses the name of a cipher.
