@@ -179,31 +179,46 @@ pub(super) fn post(
 ) -> io::Result<u16> {
     let line = format!("POST {path}");
     let mut reader = request(endpoint, &line, "Content-Length: 0", token, Limits::COMMAND)?;
-    let mut line = Vec::new();
-    let code = read_response(&mut reader, &mut |bytes| {
-        for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
-            line.extend_from_slice(piece);
-            if line.ends_with(b"\n") {
-                sink(OutsideText::lines(&line).trim_end());
-                line.clear();
-            }
-        }
-    })?;
-    if !line.is_empty() {
-        sink(OutsideText::lines(&line).trim_end());
+    let mut lines = Lines { line: Vec::new(), sink };
+    let code = read_response(&mut reader, &mut lines)?;
+    if !lines.line.is_empty() {
+        lines.flush()?;
     }
     Ok(code)
+}
+
+/// Passes each line on as it arrives.
+struct Lines<'a> {
+    line: Vec<u8>,
+    sink: &'a mut dyn FnMut(&str),
+}
+
+impl Write for Lines<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
+            self.line.extend_from_slice(piece);
+            if piece.ends_with(b"\n") {
+                self.flush()?;
+            }
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        (self.sink)(OutsideText::lines(&self.line).trim_end());
+        self.line.clear();
+        Ok(())
+    }
 }
 
 /// Reads a whole response.
 fn response(from: &mut impl BufRead) -> io::Result<(u16, Vec<u8>)> {
     let mut body = Vec::new();
-    let code = read_response(from, &mut |bytes| body.extend_from_slice(bytes))?;
-    Ok((code, body))
+    Ok((read_response(from, &mut body)?, body))
 }
 
 /// Reads a response and passes its body to `sink` piece by piece.
-fn read_response(from: &mut impl BufRead, sink: &mut dyn FnMut(&[u8])) -> io::Result<u16> {
+fn read_response(from: &mut impl BufRead, sink: &mut impl Write) -> io::Result<u16> {
     let status = line(from)?;
     let mut words = status.split(' ');
     let code = match (words.next(), words.next()) {
@@ -221,12 +236,8 @@ fn read_response(from: &mut impl BufRead, sink: &mut dyn FnMut(&[u8])) -> io::Re
         let (name, value) =
             header.split_once(':').ok_or_else(|| invalid("a header is malformed"))?;
         if name.eq_ignore_ascii_case("content-length") {
-            length = Some(
-                value
-                    .trim()
-                    .parse::<u64>()
-                    .map_err(|_| invalid("the content length is malformed"))?,
-            );
+            let parsed = value.trim().parse();
+            length = Some(parsed.map_err(|_| invalid("the content length is malformed"))?);
         } else if name.eq_ignore_ascii_case("transfer-encoding") {
             chunked = value.trim().eq_ignore_ascii_case("chunked");
         }
@@ -238,11 +249,11 @@ fn body(
     from: &mut impl BufRead,
     length: Option<u64>,
     chunked: bool,
-    sink: &mut dyn FnMut(&[u8]),
+    sink: &mut impl Write,
 ) -> io::Result<()> {
     if !chunked {
         let length = length.unwrap_or(MAX_RESPONSE);
-        let received = copy_to_sink(from, length, sink)?;
+        let received = io::copy(&mut from.take(length), sink)?;
         return if received == length || length == MAX_RESPONSE {
             Ok(())
         } else {
@@ -256,33 +267,11 @@ fn body(
         if size == 0 {
             return Ok(());
         }
-        let received = copy_to_sink(from, size, sink)?;
+        let received = io::copy(&mut from.take(size), sink)?;
         if received != size || !line(from)?.is_empty() {
             return Err(invalid("the response ends early"));
         }
     }
-}
-
-/// Passes up to `length` bytes on as they arrive, and returns their number.
-fn copy_to_sink(
-    from: &mut impl BufRead,
-    length: u64,
-    sink: &mut dyn FnMut(&[u8]),
-) -> io::Result<u64> {
-    let mut received = 0;
-    while received < length {
-        let here = from.fill_buf()?;
-        let most = usize::try_from(length - received).unwrap_or(usize::MAX);
-        let piece = here.get(..here.len().min(most)).unwrap_or_default();
-        if piece.is_empty() {
-            break;
-        }
-        sink(piece);
-        let taken = piece.len();
-        from.consume(taken);
-        received += taken as u64;
-    }
-    Ok(received)
 }
 
 fn line(from: &mut impl BufRead) -> io::Result<String> {
