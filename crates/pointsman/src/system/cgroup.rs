@@ -115,7 +115,8 @@ impl Cgroup {
         all.iter().find(|it| it.cores(read).is_some()).or(all.first()).cloned()
     }
 
-    /// Returns the counters of its CPU limit; `None` where the kernel counts nothing, as in the root of version 2.
+    /// Returns the counters of its CPU limit; `None` where the kernel counts nothing, as in the
+    /// root of version 2.
     #[must_use]
     pub fn throttling(&self, read: ReadFile<'_>) -> Option<CpuThrottling> {
         let stat = self.file("cpu.stat", read)?;
