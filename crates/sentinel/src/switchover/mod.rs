@@ -172,7 +172,7 @@ struct Prepared {
     leader: FailoverLeader,
 }
 
-/// A switchover in progress. However it ends, dropping it opens the gate.
+/// A switchover in progress. When it ends, another one may begin.
 struct Run<'a> {
     handle: &'a DiscoveryHandle,
     pause_clients: bool,
@@ -181,8 +181,17 @@ struct Run<'a> {
 
 impl Drop for Run<'_> {
     fn drop(&mut self) {
-        self.handle.resume();
         self.handle.end_switchover();
+    }
+}
+
+/// The hold of a switchover. However that ends, dropping it opens the gate; the pause of an operator
+/// stays if the switchover is refused before.
+struct Held<'a>(&'a DiscoveryHandle);
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.0.resume();
     }
 }
 
@@ -277,6 +286,7 @@ impl Run<'_> {
         let access = self.handle.connection_settings();
         let mut tasks = ServerTasks::start(access, &participants, nodes, leader);
         let mut machine = SwitchoverMachine::begin(clock::now(), participants, addr, down_after)?;
+        let _held = Held(self.handle);
         let mut actions = machine.step(clock::now(), Input::Tick);
         loop {
             for action in actions {
