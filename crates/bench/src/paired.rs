@@ -12,7 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::cores;
-use crate::load::{Latency, Loader, Meter, Open, Reply, StallWatch, Window, Workload};
+use crate::load::{Flow, Latency, Loader, Measured, Meter, Pace, StallWatch, Window, Workload};
 use crate::stats::{Spread, figure, spread};
 
 /// Connections of the load.
@@ -89,28 +89,23 @@ impl Load {
         Ok(Pair { quiet: quiet()?, disturbed, times })
     }
 
-    fn window(&self) -> Result<Measured, String> {
-        let open = Open {
-            to: self.to,
-            workload: Workload::Ping,
-            clients: CLIENTS,
-            rate: self.rate,
-            warm: Duration::from_millis(300),
-            time: self.time,
-        };
+    fn window(&self) -> Result<Quality, String> {
+        let (to, rate) = (self.to, Some(self.rate));
+        let flow = Flow { workload: Workload::Ping, clients: CLIENTS, pipeline: 1, rate };
+        let pace = Pace { warm: Duration::from_millis(300), time: self.time };
         let meter = self.meter.clone();
-        let recorded = self.loader.run(move |engine| open.record(engine, &meter));
-        let (replies, window) = recorded.map_err(|error| format!("the load: {error}"))?;
-        let latency = |replies: &[Reply]| Latency::of(replies.iter().map(|it| it.took).collect());
-        let all = latency(&replies);
+        let measured = self.loader.run(move |engine| flow.run(engine, to, None, pace, &meter));
+        let Measured { replies, window, .. } =
+            measured.map_err(|error| format!("the load: {error}"))?;
+        let all = Latency::of(&replies);
         let (replies, stalled) = match &self.stalls {
             Some(watch) => watch.undelayed(replies),
             None => (replies, 0.0),
         };
-        Ok(Measured { latency: latency(&replies), all, stalled, window })
+        Ok(Quality { latency: Latency::of(&replies), all, stalled, window })
     }
 
-    fn disturbed_window(&self, disturb: &Disturbance<'_>) -> Result<(Measured, u64), String> {
+    fn disturbed_window(&self, disturb: &Disturbance<'_>) -> Result<(Quality, u64), String> {
         let over = AtomicBool::new(false);
         thread::scope(|scope| {
             let disturbing = scope.spawn(|| disturb(&over));
@@ -123,7 +118,7 @@ impl Load {
 }
 
 /// What a window measures.
-struct Measured {
+struct Quality {
     /// Of requests that no stall delayed.
     latency: Latency,
     /// Of all requests.
@@ -135,8 +130,8 @@ struct Measured {
 
 /// Two consecutive windows.
 pub(crate) struct Pair {
-    quiet: Measured,
-    disturbed: Measured,
+    quiet: Quality,
+    disturbed: Quality,
     times: u64,
 }
 
@@ -169,7 +164,7 @@ impl Pair {
 
     /// The pair for people. `events` is what happened in the second window.
     pub(crate) fn line(&self, events: &str) -> String {
-        let p99 = |it: &Measured| figure(it.latency.p99);
+        let p99 = |it: &Quality| figure(it.latency.p99);
         let (quiet, disturbed, ratio) =
             (p99(&self.quiet), p99(&self.disturbed), figure(self.ratio()));
         let void = if self.is_void() { "  (disturbed)" } else { "" };

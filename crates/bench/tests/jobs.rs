@@ -2,12 +2,15 @@
 #![allow(clippy::expect_used, clippy::print_stdout, reason = "tests report by a clear panic")]
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use bench::load::{Alternating, Churn, Closed, Cost, Idle, Loader, Meter, Open, Target, Workload};
+use bench::load::{Churn, Flow, Loader, Meter, Pace, Target, Workload};
 
 const SHORT: Duration = Duration::from_millis(50);
 const TIME: Duration = Duration::from_millis(300);
+const PACE: Pace = Pace { warm: SHORT, time: TIME };
+const SMALL: Flow = Flow { workload: Workload::SMALL, clients: 50, pipeline: 1, rate: None };
 
 fn loader() -> Loader {
     Loader::start(0, IpAddr::V4(Ipv4Addr::LOCALHOST)).expect("a core and a port")
@@ -31,21 +34,14 @@ fn counts_replies_and_cpu_in_a_closed_loop() {
     let loader = loader();
     for pipeline in [1, 16] {
         let to = loader.sink();
-        let job = Closed {
-            to,
-            tls: None,
-            workload: Workload::Small,
-            clients: 50,
-            pipeline,
-            warm: SHORT,
-            time: TIME,
-        };
+        let flow = Flow { pipeline, ..SMALL };
         counts(500, || {
-            let job = job.clone();
-            let rate = loader.run(move |engine| job.run(engine, &me())).expect("a rate");
-            println!("{pipeline}: {rate:?}");
-            assert!(rate.window.seconds >= 0.3 && rate.window.proxy > 0.0, "{rate:?}");
-            rate.requests
+            let done = loader.run(move |engine| flow.run(engine, to, None, PACE, &me()));
+            let done = done.expect("a rate");
+            println!("{pipeline}: {done:?}");
+            assert!(done.window.seconds >= 0.3 && done.window.proxy > 0.0, "{done:?}");
+            assert_eq!(done.requests % pipeline as u64, 0);
+            done.requests
         });
     }
 }
@@ -54,15 +50,11 @@ fn counts_replies_and_cpu_in_a_closed_loop() {
 fn keeps_the_rate_in_an_open_loop() {
     let loader = loader();
     let to = loader.sink();
-    let job =
-        Open { to, workload: Workload::Small, clients: 10, rate: 2000, warm: SHORT, time: TIME };
-    let (latency, _) = loader.run(move |engine| job.run(engine, &me())).expect("latencies");
-    println!("{latency:?}");
-    assert!((590..=602).contains(&latency.count), "{latency:?}");
-    assert!(
-        latency.p50 > 0.0 && latency.p50 <= latency.p99 && latency.p99 <= latency.p999,
-        "{latency:?}"
-    );
+    let flow = Flow { clients: 10, rate: Some(2000), ..SMALL };
+    let done = loader.run(move |engine| flow.run(engine, to, None, PACE, &me()));
+    let done = done.expect("latencies");
+    assert!((590..=602).contains(&done.requests), "{done:?}");
+    assert_eq!(done.replies.len() as u64, done.requests);
 }
 
 #[test]
@@ -70,20 +62,14 @@ fn alternates_between_targets_and_waits_for_all_replies() {
     let loader = loader();
     let target = Target { to: loader.sink(), pid: std::process::id() };
     for (pipeline, rate) in [(1, None), (16, None), (1, Some(2000))] {
-        let window = TIME / 3;
-        let job = Alternating { workload: Workload::Small, clients: 10, pipeline, rate, window };
-        let (said, heard) = std::sync::mpsc::channel::<Vec<Cost>>();
-        let go_on = move |costs: &[Cost]| {
-            said.send(costs.to_vec()).expect("the test waits");
-            false
-        };
-        let run = loader.run(move |engine| job.run(engine, &[target, target], go_on));
-        run.expect("costs");
-        let rounds: Vec<Vec<Cost>> = heard.iter().collect();
+        let flow = Flow { clients: 10, pipeline, rate, ..SMALL };
+        let run = loader.run(move |engine| {
+            flow.alternate(engine, [target, target], TIME / 3, 2, &AtomicBool::new(false))
+        });
+        let rounds = run.expect("costs");
         println!("{pipeline} {rate:?}: {rounds:?}");
-        let [costs] = &rounds[..] else { panic!("one round, not {}", rounds.len()) };
-        assert_eq!(costs.len(), 2);
-        for cost in costs {
+        assert_eq!(rounds.len(), 2);
+        for cost in rounds.into_iter().flatten() {
             assert!(cost.requests > 0 && cost.requests % pipeline as u64 == 0 && cost.cpu > 0.0);
             // A request is due at the beginning, and then every half millisecond.
             assert!(rate.is_none() || (200..=202).contains(&cost.requests), "{cost:?}");
@@ -95,23 +81,13 @@ fn alternates_between_targets_and_waits_for_all_replies() {
 fn reconnects_for_every_request() {
     let loader = loader();
     let to = loader.sink();
-    let job = Churn { to, tls: None, at_once: 16, warm: SHORT, time: TIME };
     counts(100, || {
-        let job = job.clone();
-        let (latency, window) = loader.run(move |engine| job.run(engine, &me())).expect("visits");
-        println!("{latency:?} {window:?}");
-        assert!(latency.count == 0 || latency.p50 > 0.0, "{latency:?}");
-        latency.count as u64
+        let job = Churn { to, tls: None, at_once: 16, pace: PACE };
+        let done = loader.run(move |engine| job.run(engine, &me())).expect("visits");
+        println!("{:?}", done.window);
+        assert!(done.replies.iter().all(|it| !it.took.is_zero()));
+        done.requests
     });
-}
-
-#[test]
-fn keeps_and_counts_idle_connections() {
-    let loader = loader();
-    let to = loader.sink();
-    let job = Idle { to, tls: None, before: 10, pairs: 300, rest: SHORT };
-    let memory = loader.run(move |engine| job.run(engine, &[std::process::id()])).expect("memory");
-    assert!(memory.before > 0 && memory.after > 0, "{memory:?}");
 }
 
 #[test]
@@ -119,8 +95,8 @@ fn fails_on_unexpected_reply() {
     let loader = loader();
     let to = loader.sink();
     // The backend does not support SET.
-    let workload = Workload::Set(64 << 10);
-    let job = Closed { to, tls: None, workload, clients: 1, pipeline: 1, warm: SHORT, time: TIME };
-    let error = loader.run(move |engine| job.run(engine, &me())).expect_err("a wrong reply");
+    let flow = Flow { workload: Workload::Set(64 << 10), clients: 1, ..SMALL };
+    let error = loader.run(move |engine| flow.run(engine, to, None, PACE, &me()));
+    let error = error.expect_err("a wrong reply");
     assert!(!error.to_string().is_empty());
 }

@@ -111,7 +111,7 @@ fn between(program: &Path, at_once: usize, times: u32) -> Result<u64, String> {
     let process =
         Process::start(&Launch { name, program: valgrind()?, args, env: Vec::new(), folder });
     let mut client = connect(listen, &process)?;
-    let (requests, reply) = (Workload::Small.request().repeat(at_once), Workload::Small.reply());
+    let (requests, reply) = (Workload::SMALL.request().repeat(at_once), Workload::SMALL.reply());
     let mut came = vec![0; reply.len() * at_once];
     for _ in 0..times {
         client.write_all(&requests).map_err(words)?;

@@ -3,13 +3,13 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::client::not_silent_since;
 use super::engine::Engine;
-use super::meter::{Meter, Window};
+use super::flow::{Measured, Pace, Reply};
+use super::meter::Meter;
 use super::peer::Peer;
-use super::tally::Latency;
 use super::tls::Tls;
 use super::wire::Workload;
 
@@ -22,10 +22,8 @@ pub struct Churn {
     pub tls: Option<Tls>,
     /// Concurrent connections.
     pub at_once: usize,
-    /// Warm-up before counting starts.
-    pub warm: Duration,
-    /// Duration of the counting.
-    pub time: Duration,
+    /// Its duration.
+    pub pace: Pace,
 }
 
 struct Visit {
@@ -40,14 +38,14 @@ impl Churn {
     ///
     /// # Errors
     /// If a connection fails or is not answered.
-    pub fn run(&self, engine: &mut Engine, meter: &Meter) -> io::Result<(Latency, Window)> {
+    pub fn run(&self, engine: &mut Engine, meter: &Meter) -> io::Result<Measured> {
         let (request, reply) = (Workload::Ping.request(), Workload::Ping.reply());
         let mut visits = Vec::new();
         for number in 0..self.at_once {
             visits.push(self.visit(engine, number, &request)?);
         }
-        let begin = Instant::now() + self.warm;
-        let (mut start, mut found, mut last) = (None, Vec::new(), Instant::now());
+        let begin = Instant::now() + self.pace.warm;
+        let (mut start, mut replies, mut last) = (None, Vec::new(), Instant::now());
         let mut resumed = 0;
         loop {
             engine.turn_with(|engine, number| {
@@ -57,7 +55,7 @@ impl Churn {
                 if visit.got == reply.len() {
                     last = Instant::now();
                     if start.is_some() {
-                        found.push(last.saturating_duration_since(visit.began));
+                        replies.push(Reply { due: visit.began, took: visit.began.elapsed() });
                         resumed += usize::from(visit.peer.is_resumed() == Some(true));
                     }
                     // This closes the old connection.
@@ -68,11 +66,13 @@ impl Churn {
             let now = Instant::now();
             not_silent_since(last)?;
             match start {
-                None if now >= begin => start = Some((meter.sample(), Instant::now() + self.time)),
+                None if now >= begin => {
+                    start = Some((meter.sample(), Instant::now() + self.pace.time));
+                }
                 Some((sample, end)) if now >= end => {
                     let window = sample.until(&meter.sample());
-                    self.tls.as_ref().map_or(Ok(()), |tls| tls.check(found.len(), resumed))?;
-                    return Ok((Latency::of(found), window));
+                    self.tls.as_ref().map_or(Ok(()), |tls| tls.check(replies.len(), resumed))?;
+                    return Ok(Measured { requests: replies.len() as u64, replies, window });
                 }
                 _ => {}
             }

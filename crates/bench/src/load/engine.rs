@@ -85,7 +85,7 @@ impl Engine {
         &mut self,
         mut serve: impl FnMut(&mut Self, usize) -> io::Result<()>,
     ) -> io::Result<()> {
-        self.turn(Some(Duration::from_millis(100)))?;
+        self.turn(Duration::from_millis(100))?;
         let ready = std::mem::take(&mut self.ready);
         ready.iter().try_for_each(|number| serve(self, *number))?;
         self.ready = ready;
@@ -93,14 +93,13 @@ impl Engine {
     }
 
     /// Waits for events, serves those of the backend, and collects the clients that have events.
-    pub(crate) fn turn(&mut self, timeout: Option<Duration>) -> io::Result<()> {
-        let timeout = timeout.map(timespec);
+    pub(crate) fn turn(&mut self, timeout: Duration) -> io::Result<()> {
         self.events.clear();
         self.ready.clear();
         match epoll::wait(
             &self.epoll,
             rustix::buffer::spare_capacity(&mut self.events),
-            timeout.as_ref(),
+            Some(&timespec(timeout)),
         ) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),

@@ -1,5 +1,5 @@
-//! The load generator, on one core: requests at full speed or at a fixed rate, new connections,
-//! idle connections; and a backend.
+//! The load generator, on one core: requests at full speed or at a fixed rate, new connections; and
+//! a backend.
 //!
 //! The backend ("sink") runs in the same event loop as the clients. It answers every GET with the
 //! same 64 bytes and costs less than a Redis, so that the proxy is the bottleneck. Between the
@@ -13,15 +13,11 @@
 //! It has one thread, because generator and backend share a core by design, does not retry, and
 //! uses no crate under test.
 
-mod alternating;
 mod churn;
 mod client;
-mod closed;
 mod engine;
-mod idle;
+mod flow;
 mod meter;
-mod mixed;
-mod open;
 mod peer;
 mod sink;
 mod stalls;
@@ -40,18 +36,14 @@ use rustix::thread::set_current_timer_slack;
 
 use crate::cores::pin;
 
-pub use alternating::{Alternating, Cost, Target};
 pub use churn::Churn;
-pub use closed::{Closed, Rate};
 pub use engine::Engine;
-pub use idle::{Idle, Memory};
+pub use flow::{Cost, Flow, Measured, Pace, Reply, Target};
 pub use meter::{Meter, Window, private_memory};
-pub use mixed::Mixed;
-pub use open::{Open, Reply};
 pub use stalls::StallWatch;
 pub use tally::Latency;
 pub use tls::{Handshake, Tls};
-pub use wire::{BIG_KEYS, Workload};
+pub use wire::Workload;
 
 type Job = Box<dyn FnOnce(&mut Engine) + Send>;
 
@@ -130,7 +122,7 @@ fn serve(mut engine: Engine, inbox: &Receiver<Job>) {
             Ok(job) => job(&mut engine),
             Err(TryRecvError::Disconnected) => return,
             Err(TryRecvError::Empty) => {
-                if engine.turn(Some(PATIENCE)).is_err() {
+                if engine.turn(PATIENCE).is_err() {
                     return;
                 }
             }

@@ -39,7 +39,7 @@ pub(crate) struct Sink {
 
 impl Sink {
     pub(crate) fn new(listener: TcpListener) -> Self {
-        let (request, reply) = (Workload::Small.request(), Workload::Small.reply());
+        let (request, reply) = (Workload::SMALL.request(), Workload::SMALL.reply());
         Self { listener, conns: Vec::new(), free: Vec::new(), request, reply, out: Vec::new() }
     }
 
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn answers_pieces_once_and_in_order() {
-        let (request, reply) = (Workload::Small.request(), Workload::Small.reply());
+        let (request, reply) = (Workload::SMALL.request(), Workload::SMALL.reply());
         let bytes = [request.repeat(3), Workload::Ping.request(), request.clone()].concat();
         let expected = [reply.repeat(3), Workload::Ping.reply(), reply.clone()].concat();
         for size in 1..bytes.len() {

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use harness::pause;
 
-use super::open::Reply;
+use super::flow::Reply;
 use super::settle_on;
 use crate::lock;
 use crate::priority::precede_others;

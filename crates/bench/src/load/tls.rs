@@ -5,8 +5,10 @@
 //! and verification would make the load the bottleneck.
 
 use std::io::{self, BufRead as _, Read, Write as _};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
+use harness::Client;
 use rustls::client::Resumption;
 use rustls::crypto::aws_lc_rs::{self, cipher_suite, kx_group};
 use rustls::pki_types::ServerName;
@@ -65,6 +67,11 @@ impl Tls {
         }
         let what = format!("{resumed} of {connections} sessions were resumed");
         Err(io::Error::new(io::ErrorKind::InvalidData, what))
+    }
+
+    /// A client that blocks.
+    pub(crate) fn client(&self, to: SocketAddr) -> io::Result<Client> {
+        Client::connect(to)?.over_tls(&self.config, NAME)
     }
 
     pub(crate) fn begin(&self) -> io::Result<Box<ClientConnection>> {

@@ -11,28 +11,22 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Sender, channel};
-use std::time::Duration;
+use std::sync::atomic::Ordering;
 
 use clap::Args;
 use serde_json::json;
 use setup::install;
 
-use super::flow::Flow;
 use super::record::Row;
 use super::scene::{Built, Scene};
 use super::{baseline, environment, replicas};
-use crate::load::Cost;
+use crate::load::{Cost, Flow};
 use crate::peers::{self, Peer};
 use crate::raw::Raw;
 use crate::stats::{Likely, figure, likely_median, spread};
 use crate::subject::Subject;
 use crate::{caught, name_of, stop_on_signals};
 
-/// The length of a window.
-const WINDOW: Duration = Duration::from_millis(200);
 /// Rounds that do not count: connections are opened in the first one.
 const WARM: u32 = 4;
 
@@ -82,10 +76,14 @@ pub(crate) fn run(options: &AlternateOptions) -> Result<ExitCode, String> {
     let cores = environment::cores()?;
     let built = Built { pointsman, baseline: baseline() };
     let mut scene = caught(|| Scene::start(built, cores, replicas(&options.only)))?;
+    let program = options.with_program.as_deref();
     for (row, flow) in flows {
         let mut series = Vec::new();
         for number in 1..=options.series {
-            let pairs = alternate(options, &mut scene, flow, &stop)?;
+            let rounds = WARM + options.pairs;
+            let mut pairs =
+                caught(|| scene.alternate(row, flow, options.with, program, rounds, &stop))?;
+            pairs.drain(..pairs.len().min(WARM as usize));
             if stop.load(Ordering::Acquire) {
                 return Ok(ExitCode::FAILURE);
             }
@@ -101,40 +99,9 @@ pub(crate) fn run(options: &AlternateOptions) -> Result<ExitCode, String> {
 }
 
 fn flow(row: Row) -> Result<(Row, Flow), String> {
-    match Flow::of(row).filter(|_| !row.is_tls()) {
+    match row.flow().filter(|_| !row.is_tls() && row != Row::Fairness) {
         Some(flow) => Ok((row, flow)),
         None => Err(format!("`{}` has no lasting connections without TLS", name_of(&row))),
-    }
-}
-
-/// The costs of both in each round, without those of the first rounds.
-fn alternate(
-    options: &AlternateOptions,
-    scene: &mut Scene,
-    flow: Flow,
-    stop: &Arc<AtomicBool>,
-) -> Result<Vec<[Cost; 2]>, String> {
-    let (said, heard) = channel();
-    let go_on = until(WARM + options.pairs, Arc::clone(stop), said);
-    let program = options.with_program.as_deref();
-    caught(|| scene.alternate(flow, WINDOW, Peer::Pointsman, options.with, program, go_on))?;
-    Ok(heard.into_iter().skip(WARM as usize).collect())
-}
-
-/// Sends the costs of this number of rounds, and ends them early if `stop` is set.
-fn until(
-    rounds: u32,
-    stop: Arc<AtomicBool>,
-    to: Sender<[Cost; 2]>,
-) -> impl FnMut(&[Cost]) -> bool + Send + 'static {
-    let mut done = 0;
-    move |costs| {
-        if let [one, other] = costs {
-            // The receiver waits for the end.
-            let _ = to.send([*one, *other]);
-        }
-        done += 1;
-        done < rounds && !stop.load(Ordering::Acquire)
     }
 }
 

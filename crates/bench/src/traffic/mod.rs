@@ -10,7 +10,6 @@
 
 pub(crate) mod alternate;
 mod environment;
-mod flow;
 mod record;
 mod report;
 mod scene;
@@ -25,13 +24,14 @@ use std::time::{Duration, Instant};
 use clap::{Args, ValueEnum};
 use setup::{build, files, install};
 
+use super::load::Pace;
 use super::peers::{self, Peer};
 use super::raw::{Raw, benches};
 use super::stats::figure;
 use super::subject::Subject;
 use super::{caught, name_of, stop_on_signals};
 use record::{Record, Row};
-use scene::{Built, Pace, Scene};
+use scene::{Built, Scene};
 
 /// No round starts that would end later than this after the first one started.
 const LIMIT: Duration = Duration::from_secs(720);
@@ -284,7 +284,6 @@ fn measure(
 ) -> Result<Record, String> {
     let mut once = || {
         let (values, window) = caught(|| scene.measure(row, peer, pace))?;
-        let window = window.unwrap_or_default();
         let share =
             |used: f64| if window.seconds > 0.0 { (used / window.seconds).max(0.0) } else { 0.0 };
         let (foreign, stolen) = (share(window.foreign), share(window.stolen));

@@ -5,9 +5,13 @@ use std::collections::BTreeMap;
 use clap::ValueEnum;
 use serde_json::json;
 
+use crate::load::{Flow, Workload};
 use crate::name_of;
 use crate::peers::Peer;
 use crate::stats::rounded;
+
+/// Requests per second of the open loop.
+const RATE: u32 = 20_000;
 
 /// A kind of load, in the order of the tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
@@ -131,6 +135,37 @@ impl Row {
             }
             Self::First => &[Measure::P50, Measure::P99],
         }
+    }
+
+    /// What is sent by the row, if its connections stay open while requests flow.
+    pub(super) fn flow(self) -> Option<Flow> {
+        let small = Flow { workload: Workload::SMALL, clients: 50, pipeline: 1, rate: None };
+        let writes = Flow { workload: Workload::WRITE, ..small };
+        let bulk = |workload| Flow { workload, clients: 8, ..small };
+        Some(match self {
+            Self::Small | Self::TlsSmall | Self::Redis => small,
+            Self::Pipeline => Flow { pipeline: 16, ..small },
+            Self::Latency => Flow { rate: Some(RATE), ..small },
+            Self::Writes => writes,
+            // One confirmation covers many of them.
+            Self::ManyWriters => Flow { clients: 200, ..writes },
+            Self::WritePipeline => Flow { pipeline: 16, ..writes },
+            Self::WriteLatency => Flow { rate: Some(RATE), ..writes },
+            Self::Get64 => bulk(Workload::Get(64 << 10)),
+            Self::Set64 => bulk(Workload::Set(64 << 10)),
+            Self::Get1m | Self::TlsGet1m => bulk(Workload::Get(1 << 20)),
+            Self::Set1m | Self::TlsSet1m => bulk(Workload::Set(1 << 20)),
+            Self::Fairness => Flow { pipeline: 4, ..bulk(Workload::Get(1 << 20)) },
+            Self::Idle | Self::TlsIdle => return None,
+            Self::Connections | Self::First | Self::TlsFull | Self::TlsResumed => return None,
+        })
+    }
+
+    /// Whether the backend is that of the load generator instead of a Redis.
+    pub(super) fn is_to_sink(self) -> bool {
+        use Row::{Connections, Idle, Pipeline, Small, TlsFull, TlsIdle, TlsResumed, TlsSmall};
+        matches!(self, Small | Pipeline | Connections | Idle)
+            || matches!(self, TlsSmall | TlsFull | TlsResumed | TlsIdle)
     }
 
     /// Whether clients speak TLS.

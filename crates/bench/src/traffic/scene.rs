@@ -9,37 +9,35 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use crate::load::{
-    Alternating, Churn, Closed, Cost, Handshake, Idle, Latency, Loader, Meter, Mixed, Open, Rate,
-    Target, Tls, Window, Workload,
+    Churn, Cost, Flow, Handshake, Latency, Loader, Measured, Meter, Pace, Target, Tls, Window,
+    Workload, private_memory,
 };
-use harness::{Authority, Cluster, Launch, Process, find_in_path};
+use harness::{Authority, Client, Cluster, Launch, Process, find_in_path, pause};
 use setup::files;
 
-use super::flow::{BULK_CLIENTS, Flow};
 use super::record::{Measure, Row};
 use super::single_request::{tell, wait_ready};
 use crate::name_of;
 use crate::peers::{self, Around, Peer, Program, Route, configuration};
 use crate::stats::number;
 
-/// Large values that each client requests at once in the row with small requests beside them.
-const BULK_PIPELINE: usize = 4;
-/// The interval of small requests beside large values.
-const PING_GAP: Duration = Duration::from_millis(5);
+/// Small requests beside large values.
+const PINGS: Flow = Flow { workload: Workload::Ping, clients: 1, pipeline: 1, rate: Some(200) };
+/// The length of an alternating window.
+const WINDOW: Duration = Duration::from_millis(200);
 /// Handshakes at once: as many as a client of the load keeps tickets for one server.
 const HANDSHAKES: usize = 8;
+/// Idle connections before those whose memory is measured, so that one-time costs do not count.
+const BEFORE: usize = 100;
 /// Idle connections whose memory is measured.
 const PAIRS: usize = 2000;
-
-/// The duration of each measurement.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Pace {
-    pub(super) warm: Duration,
-    pub(super) time: Duration,
-}
+/// How long they are idle before that.
+const REST: Duration = Duration::from_millis(400);
 
 /// The programs that are built here.
 #[derive(Debug, Clone)]
@@ -98,11 +96,8 @@ impl Scene {
             .sentinel_line("sentinel down-after-milliseconds sink 10000")
             .start();
         let target = cluster.master().addr();
-        for workload in [Workload::Small, Workload::Set(64 << 10), Workload::Set(1 << 20)] {
-            if let Some(preparation) = workload.preparation() {
-                tell(target, &preparation, b"+OK\r\n")
-                    .map_err(|error| format!("redis-server: {error}"))?;
-            }
+        for workload in [Workload::WRITE, Workload::Set(64 << 10), Workload::Set(1 << 20)] {
+            tell(target, workload).map_err(|error| format!("redis-server: {error}"))?;
         }
         let certificate = certificate(&cluster)?;
         let (running, core) = (BTreeMap::new(), cores.1);
@@ -174,33 +169,33 @@ impl Scene {
         Ok(Running { process, plain, secured })
     }
 
-    /// Alternates a flow between a proxy and a second one until `go_on` returns `false`, which gets
-    /// the costs of each round. With a program, the second one is that pointsman instead.
+    /// Alternates the requests of a row between pointsman and another proxy, or another pointsman
+    /// if there is a program, for this number of rounds or until `stop`. Returns the costs of each
+    /// round.
     ///
     /// # Errors
     /// A message for people.
     pub(super) fn alternate(
         &mut self,
+        row: Row,
         flow: Flow,
-        window: Duration,
-        peer: Peer,
         other: Peer,
         program: Option<&Path>,
-        go_on: impl FnMut(&[Cost]) -> bool + Send + 'static,
-    ) -> Result<(), String> {
-        let one = self.launch(peer)?;
+        rounds: u32,
+        stop: &Arc<AtomicBool>,
+    ) -> Result<Vec<[Cost; 2]>, String> {
+        let one = self.launch(Peer::Pointsman)?;
         let other = match program {
-            Some(program) => self.launch_program(peer, &own(program))?,
+            Some(program) => self.launch_program(Peer::Pointsman, &own(program))?,
             None => self.launch(other)?,
         };
         let targets = [&one, &other].map(|running| Target {
-            to: if flow.to_redis { running.plain.redis } else { running.plain.sink },
+            to: if row.is_to_sink() { running.plain.sink } else { running.plain.redis },
             pid: running.process.pid(),
         });
-        let Flow { workload, clients, pipeline, rate, .. } = flow;
-        let job = Alternating { workload, clients, pipeline, rate, window };
+        let stop = Arc::clone(stop);
         self.loader
-            .run(move |engine| job.run(engine, &targets, go_on))
+            .run(move |engine| flow.alternate(engine, targets, WINDOW, rounds, &stop))
             .map_err(|error| error.to_string())
     }
 
@@ -213,117 +208,68 @@ impl Scene {
         row: Row,
         peer: Peer,
         pace: Pace,
-    ) -> Result<(BTreeMap<Measure, f64>, Option<Window>), String> {
+    ) -> Result<(BTreeMap<Measure, f64>, Window), String> {
         let handshake = if row == Row::TlsResumed { Handshake::Resumed } else { Handshake::Full };
         let tls = if row.is_tls() { Some(Tls::new(handshake)?) } else { None };
         if matches!(row, Row::Idle | Row::TlsIdle) {
-            let fresh = self.launch(peer)?;
-            return self
-                .idle(&fresh, tls)
-                .map(|bytes| (BTreeMap::from([(Measure::Memory, bytes)]), None));
+            let bytes = self.idle(peer, tls.as_ref())?;
+            return Ok((BTreeMap::from([(Measure::Memory, bytes)]), Window::default()));
         }
-        let (Addresses { redis, sink }, pids) = self.path(row, peer);
+        let (to, pids) = self.path(row, peer);
         let meter = self.meter(pids);
-        let Pace { warm, time } = pace;
-        let closed = |to, workload, clients, pipeline| Closed {
-            to,
-            tls: tls.clone(),
-            workload,
-            clients,
-            pipeline,
-            warm,
-            time,
+        let done = self.loader.run(move |engine| match (row, row.flow()) {
+            (Row::Fairness, Some(flow)) => flow.run_beside(PINGS, engine, to, pace, &meter),
+            (_, Some(flow)) => flow.run(engine, to, tls.as_ref(), pace, &meter),
+            (_, None) => {
+                let at_once = match row {
+                    Row::First => 1,
+                    Row::Connections => 16,
+                    _ => HANDSHAKES,
+                };
+                Churn { to, tls, at_once, pace }.run(engine, &meter)
+            }
+        });
+        let measured = done.map_err(|error| error.to_string())?;
+        let mut values = values(&measured, row.flow().map_or(0, |flow| flow.workload.payload()));
+        let of_proxy = [Measure::CpuRequest, Measure::CpuBulk, Measure::CpuConn, Measure::Busy];
+        values.retain(|measure, _| {
+            row.measures().contains(measure)
+                && (peer != Peer::Direct || !of_proxy.contains(measure))
+        });
+        Ok((values, measured.window))
+    }
+
+    /// The address to send load to, and the processes to measure.
+    fn path(&self, row: Row, peer: Peer) -> (SocketAddr, Vec<u32>) {
+        let direct = Addresses { redis: self.cluster.master().addr(), sink: self.loader.sink() };
+        let running = self.running.get(&peer);
+        let Addresses { redis, sink } = running
+            .map_or(direct, |running| if row.is_tls() { running.secured } else { running.plain });
+        let pids = running.map(|running| running.process.pid()).into_iter().collect();
+        (if row.is_to_sink() { sink } else { redis }, pids)
+    }
+
+    /// Memory of a new process per idle connection, in bytes.
+    fn idle(&mut self, peer: Peer, tls: Option<&Tls>) -> Result<f64, String> {
+        let running = self.launch(peer)?;
+        let connect = || match tls {
+            Some(tls) => tls.client(running.secured.sink),
+            None => Client::connect(running.plain.sink),
         };
-        let churn = |to, at_once| Churn { to, tls: tls.clone(), at_once, warm, time };
-        let values = match (row, Flow::of(row)) {
-            (_, Some(Flow { workload, clients, pipeline, rate, to_redis })) => {
-                let to = if to_redis { redis } else { sink };
-                match rate {
-                    Some(rate) => {
-                        self.open(Open { to, workload, clients, rate, warm, time }, meter)
-                    }
-                    None => self.closed(closed(to, workload, clients, pipeline), meter),
-                }
+        let mut clients = Vec::new();
+        let mut memory_with = |count| {
+            while clients.len() < count {
+                let mut client = connect()?;
+                client.cmd(&["PING"])?;
+                clients.push(client);
             }
-            (Row::Fairness, _) => {
-                let bulk = closed(redis, Workload::Get(1 << 20), BULK_CLIENTS, BULK_PIPELINE);
-                self.mixed(Mixed { bulk, gap: PING_GAP }, meter)
-            }
-            (Row::Connections, _) => self.churn(churn(sink, 16), meter),
-            (Row::TlsFull | Row::TlsResumed, _) => self.churn(churn(sink, HANDSHAKES), meter),
-            _ => self.churn(churn(redis, 1), meter),
+            pause(REST);
+            Ok(number(private_memory(&[running.process.pid()])))
         };
-        let (mut values, window) = values.map_err(|error| error.to_string())?;
-        if peer == Peer::Direct {
-            values.retain(|measure, _| {
-                !matches!(
-                    measure,
-                    Measure::CpuRequest | Measure::CpuBulk | Measure::CpuConn | Measure::Busy
-                )
-            });
-        }
-        values.retain(|measure, _| row.measures().contains(measure));
-        Ok((values, Some(window)))
-    }
-
-    /// The addresses to send load to, and the processes to measure.
-    fn path(&self, row: Row, peer: Peer) -> (Addresses, Vec<u32>) {
-        match self.running.get(&peer) {
-            Some(running) if row.is_tls() => (running.secured, vec![running.process.pid()]),
-            Some(running) => (running.plain, vec![running.process.pid()]),
-            None => {
-                let (redis, sink) = (self.cluster.master().addr(), self.loader.sink());
-                (Addresses { redis, sink }, Vec::new())
-            }
-        }
-    }
-
-    fn closed(
-        &self,
-        job: Closed,
-        meter: Meter,
-    ) -> std::io::Result<(BTreeMap<Measure, f64>, Window)> {
-        let payload = job.workload.payload();
-        let rate = self.loader.run(move |engine| job.run(engine, &meter))?;
-        Ok(rates(rate, payload))
-    }
-
-    fn open(&self, job: Open, meter: Meter) -> std::io::Result<(BTreeMap<Measure, f64>, Window)> {
-        let (latency, window) = self.loader.run(move |engine| job.run(engine, &meter))?;
-        Ok((latencies(latency, window), window))
-    }
-
-    fn mixed(&self, job: Mixed, meter: Meter) -> std::io::Result<(BTreeMap<Measure, f64>, Window)> {
-        let payload = job.bulk.workload.payload();
-        let (latency, rate) = self.loader.run(move |engine| job.run(engine, &meter))?;
-        let (mut values, window) = rates(rate, payload);
-        values.extend(
-            latencies(latency, window)
-                .into_iter()
-                .filter(|(measure, _)| *measure != Measure::CpuRequest),
-        );
-        Ok((values, window))
-    }
-
-    fn churn(&self, job: Churn, meter: Meter) -> std::io::Result<(BTreeMap<Measure, f64>, Window)> {
-        let (latency, window) = self.loader.run(move |engine| job.run(engine, &meter))?;
-        let count = number(latency.count as u64);
-        let mut values = latencies(latency, window);
-        values.insert(Measure::Conns, count / window.seconds);
-        values.insert(Measure::CpuConn, window.proxy / count * 1e4);
-        Ok((values, window))
-    }
-
-    fn idle(&self, running: &Running, tls: Option<Tls>) -> Result<f64, String> {
-        let to = if tls.is_some() { running.secured.sink } else { running.plain.sink };
-        let rest = Duration::from_millis(400);
-        let job = Idle { to, tls, before: 100, pairs: PAIRS, rest };
-        let pids = vec![running.process.pid()];
-        let memory = self
-            .loader
-            .run(move |engine| job.run(engine, &pids))
-            .map_err(|error| error.to_string())?;
-        Ok((number(memory.after) - number(memory.before)) / number(PAIRS as u64))
+        let words = |error: std::io::Error| error.to_string();
+        let before = memory_with(BEFORE).map_err(words)?;
+        let after = memory_with(BEFORE + PAIRS).map_err(words)?;
+        Ok((after - before) / number(PAIRS as u64))
     }
 
     /// A meter for a proxy that also knows our other processes, so that they do not count as
@@ -350,29 +296,23 @@ fn own(program: &Path) -> Program {
     Program { words: vec![program.into()], root: PathBuf::new() }
 }
 
-fn rates(rate: Rate, payload: usize) -> (BTreeMap<Measure, f64>, Window) {
-    let (requests, window) = (number(rate.requests), rate.window);
-    let gib = requests * number(payload as u64) / number(1 << 30);
-    let values = [
-        (Measure::Rps, requests / window.seconds),
-        (Measure::CpuRequest, window.proxy / requests * 1e6),
-        (Measure::Bulk, gib / window.seconds),
-        (Measure::CpuBulk, window.proxy / gib),
+/// All that a measurement says. What a row does not show may be meaningless for it.
+fn values(measured: &Measured, payload: usize) -> BTreeMap<Measure, f64> {
+    let Measured { requests, replies, window } = measured;
+    let (count, latency) = (number(*requests), Latency::of(replies));
+    let gib = count * number(payload as u64) / number(1 << 30);
+    BTreeMap::from([
+        (Measure::Rps, count / window.seconds),
+        (Measure::CpuRequest, window.proxy / count * 1e6),
         (Measure::Busy, window.proxy / window.seconds),
-    ];
-    (values.into(), window)
-}
-
-fn latencies(latency: Latency, window: Window) -> BTreeMap<Measure, f64> {
-    let cpu = window.proxy / number(latency.count as u64) * 1e6;
-    let values = [
         (Measure::P50, latency.p50),
         (Measure::P99, latency.p99),
         (Measure::P999, latency.p999),
-        (Measure::CpuRequest, cpu),
-        (Measure::Busy, window.proxy / window.seconds),
-    ];
-    values.into()
+        (Measure::Bulk, gib / window.seconds),
+        (Measure::CpuBulk, window.proxy / gib),
+        (Measure::Conns, count / window.seconds),
+        (Measure::CpuConn, window.proxy / count * 1e4),
+    ])
 }
 
 /// Writes a certificate with a key of the curve P-256.

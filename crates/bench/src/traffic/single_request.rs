@@ -10,12 +10,14 @@ use crate::load::Workload;
 
 /// How long a proxy may take to answer its first client.
 const READY: Duration = Duration::from_secs(20);
+/// How long it may take to answer another one.
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Waits until a proxy answers on both routes.
 pub(super) fn wait_ready(process: &Process, at: [SocketAddr; 2]) -> Result<(), String> {
     let deadline = Instant::now() + READY;
     for addr in at {
-        while let Err(error) = tell(addr, &Workload::Ping.request(), &Workload::Ping.reply()) {
+        while let Err(error) = tell(addr, Workload::Ping) {
             if !process.is_running() {
                 return Err(format!("it ended at once: {}", process.log().trim()));
             }
@@ -29,9 +31,9 @@ pub(super) fn wait_ready(process: &Process, at: [SocketAddr; 2]) -> Result<(), S
 }
 
 /// Sends a request on a new connection and checks the reply.
-pub(super) fn tell(to: SocketAddr, request: &[u8], reply: &[u8]) -> io::Result<()> {
-    let mut client = Client::connect_within(to, Duration::from_secs(2))?;
-    client.send(request)?;
+pub(super) fn tell(to: SocketAddr, workload: Workload) -> io::Result<()> {
+    let (mut client, reply) = (Client::connect_within(to, TIMEOUT)?, workload.reply());
+    client.send(&workload.request())?;
     let came = client.read_exact(reply.len())?;
     if came == reply {
         Ok(())
