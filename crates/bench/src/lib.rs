@@ -97,6 +97,12 @@ fn name_of(value: &impl ValueEnum) -> String {
     value.to_possible_value().map(|it| it.get_name().to_owned()).unwrap_or_default()
 }
 
+/// The name of a value in tables and on the command line's help.
+fn title_of(value: &impl ValueEnum) -> String {
+    let value = value.to_possible_value();
+    value.and_then(|it| Some(it.get_help()?.to_string())).unwrap_or_default()
+}
+
 fn words(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().cloned();
     text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()))

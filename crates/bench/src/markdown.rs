@@ -1,7 +1,8 @@
 //! Tables of the reports.
 
 /// A table with a heading.
-pub(crate) fn table(heading: &[&str], rows: &[Vec<String>]) -> String {
+pub(crate) fn table<T: AsRef<str>>(heading: &[T], rows: &[Vec<String>]) -> String {
+    let heading: Vec<&str> = heading.iter().map(AsRef::as_ref).collect();
     let head = format!("| {} |\n|{}\n", heading.join(" | "), "---|".repeat(heading.len()));
     rows.iter().fold(head, |text, cells| text + &row(cells))
 }

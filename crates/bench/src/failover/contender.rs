@@ -28,44 +28,44 @@ const NAME: &str = "redis.bench";
 /// How long a client waits after an error.
 const BACK_OFF: Duration = Duration::from_millis(20);
 
-/// What stands between clients and the master, in the order of the tables.
+/// What stands between clients and the master, in the order of the tables, with its name there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(super) enum Contender {
-    /// Pointsman, with a connection to the master for each client.
+    /// Pointsman
     Pointsman,
-    /// Pointsman, on shared connections.
+    /// Pointsman, shared
     PointsmanShared,
-    /// Pointsman, whose writes one replica has to confirm.
+    /// Pointsman, durable
     PointsmanDurable,
-    /// Durable Pointsman on shared connections; only with `--durability`.
+    /// Pointsman, shared, durable
     PointsmanSharedDurable,
-    /// haproxy 3 as the redis-ha chart configures it: checks that count the sentinels' votes.
+    /// haproxy 3.2, redis-ha chart
     HaproxyVotes,
-    /// haproxy 3 that closes the connections of a server that is marked down.
+    /// haproxy 3.2, shutdown-sessions
     HaproxySessions,
-    /// haproxy 3 with agents beside the servers and `init-state` as well.
+    /// haproxy 3.2, agents
     HaproxyAgents,
-    /// haproxy of Debian 12, as the redis-ha chart configures it.
+    /// haproxy 2.6, redis-ha chart
     #[value(name = "haproxy-2")]
     Haproxy2,
-    /// A Service whose endpoint an operator moves a second after the failover.
+    /// Service, moved after 1 s
     #[value(name = "service-1s")]
     Service1,
-    /// A Service that is moved five seconds after it.
+    /// Service, moved after 5 s
     #[value(name = "service-5s")]
     Service5,
-    /// A Service that is moved thirty seconds after it.
+    /// Service, moved after 30 s
     #[value(name = "service-30s")]
     Service30,
-    /// Clients that ask a sentinel before each connection.
+    /// clients that ask a sentinel
     Asking,
-    /// redis-py with Sentinel.
+    /// redis-py, Sentinel
     RedisPy,
-    /// ioredis with Sentinel.
+    /// ioredis, Sentinel
     Ioredis,
-    /// go-redis with Sentinel.
+    /// go-redis, Sentinel
     GoRedis,
-    /// redis-rs with Sentinel.
+    /// redis-rs, Sentinel
     RedisRs,
 }
 
@@ -76,28 +76,6 @@ use Contender::{
 };
 
 impl Contender {
-    /// The name in the tables.
-    pub(super) fn title(self) -> &'static str {
-        match self {
-            Self::Pointsman => "**Pointsman**",
-            PointsmanShared => "**Pointsman**, shared",
-            PointsmanDurable => "**Pointsman**, durable",
-            PointsmanSharedDurable => "**Pointsman**, shared, durable",
-            HaproxyVotes => "haproxy 3.2, redis-ha chart",
-            HaproxySessions => "haproxy 3.2, shutdown-sessions",
-            HaproxyAgents => "haproxy 3.2, agents",
-            Haproxy2 => "haproxy 2.6, redis-ha chart",
-            Service1 => "Service, moved after 1 s",
-            Service5 => "Service, moved after 5 s",
-            Service30 => "Service, moved after 30 s",
-            Asking => "clients that ask a sentinel",
-            RedisPy => "redis-py, Sentinel",
-            Ioredis => "ioredis, Sentinel",
-            GoRedis => "go-redis, Sentinel",
-            RedisRs => "redis-rs, Sentinel",
-        }
-    }
-
     /// Whether its writes have to be confirmed.
     pub(super) fn is_durable(self) -> bool {
         matches!(self, PointsmanDurable | PointsmanSharedDurable)

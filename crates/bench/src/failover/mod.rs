@@ -28,7 +28,7 @@ use setup::{files, install};
 use super::raw::{Raw, benches};
 use super::stats::short;
 use super::subject::Subject;
-use super::{caught, name_of, peers, stop_on_signals};
+use super::{caught, name_of, peers, stop_on_signals, title_of};
 use contender::{Contender, Programs};
 use durability::{Fault, Plan};
 use record::{Measure, Record};
@@ -222,7 +222,7 @@ fn progress(record: &Record) -> String {
 fn conclude(records: &[Record], targets: &[Target]) {
     for scenario in Scenario::value_variants().iter().copied() {
         if let Some(table) = table::table(records, scenario) {
-            println!("\n{}\n\n{table}", scenario.title());
+            println!("\n{}\n\n{table}", title_of(&scenario));
         }
     }
     for target in targets {

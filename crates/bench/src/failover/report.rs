@@ -10,6 +10,7 @@ use super::scenario::Scenario;
 use super::table::{cell, table};
 use super::targets::Target;
 use crate::markdown::list;
+use crate::title_of;
 
 /// What the report contains besides the runs.
 pub(super) struct About<'a> {
@@ -38,7 +39,7 @@ pub(super) fn document(records: &[Record], targets: &[Target], about: &About<'_>
     );
     for scenario in Scenario::value_variants().iter().copied() {
         if let Some(table) = table(records, scenario) {
-            let _ = write!(text, "\n## {}\n\n", scenario.title());
+            let _ = write!(text, "\n## {}\n\n", title_of(&scenario));
             if scenario.switches() {
                 let of: Vec<&Record> =
                     records.iter().filter(|it| it.scenario == scenario).collect();

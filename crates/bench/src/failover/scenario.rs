@@ -8,42 +8,28 @@ use harness::{Cluster, Cut, Node, PROXY, Signal};
 
 use super::contender::Contender;
 
-/// A fault, in the order of the tables.
+/// A fault, in the order of the tables, with its heading there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(super) enum Scenario {
-    /// SENTINEL FAILOVER.
+    /// Planned failover (SENTINEL FAILOVER)
     Planned,
-    /// The master's process dies, and is started again.
+    /// SIGKILL of the master
     Sigkill,
-    /// The master's process hangs, with all connections open.
+    /// SIGSTOP of the master
     Sigstop,
-    /// The master's machine disappears with the sentinel on it, without a packet.
+    /// Loss of the master's node
     NodeLoss,
-    /// The master and the sentinel beside it are cut off from everything else.
+    /// Partition, clients with the majority
     Partition,
-    /// The master, a sentinel, the proxies and the clients are cut off from the other members.
+    /// Partition, clients with the old master
     Minority,
-    /// Each server is restarted, the master after a planned failover.
+    /// Rolling update of Redis
     RollingRedis,
-    /// Each proxy is restarted in its own way; no failover.
+    /// Rolling update of the proxy
     RollingProxy,
 }
 
 impl Scenario {
-    /// The name in the tables.
-    pub(super) fn title(self) -> &'static str {
-        match self {
-            Self::Planned => "Planned failover (SENTINEL FAILOVER)",
-            Self::Sigkill => "SIGKILL of the master",
-            Self::Sigstop => "SIGSTOP of the master",
-            Self::NodeLoss => "Loss of the master's node",
-            Self::Partition => "Partition, clients with the majority",
-            Self::Minority => "Partition, clients with the old master",
-            Self::RollingRedis => "Rolling update of Redis",
-            Self::RollingProxy => "Rolling update of the proxy",
-        }
-    }
-
     /// Sentinel's `down-after-milliseconds`; for the loss of a node that of valkey-helm#235.
     pub(super) fn down_after(self) -> Duration {
         Duration::from_secs(if self == Self::NodeLoss { 5 } else { 2 })

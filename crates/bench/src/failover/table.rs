@@ -6,8 +6,8 @@ use clap::ValueEnum as _;
 use super::contender::Contender;
 use super::record::{Measure, Record};
 use super::scenario::Scenario;
-use crate::markdown;
 use crate::stats::{short, spread};
+use crate::{markdown, title_of};
 
 /// Median and extremes of the records' values.
 pub(super) fn cell(records: &[&Record], measure: Measure) -> String {
@@ -30,7 +30,8 @@ pub(super) fn table(records: &[Record], scenario: Scenario) -> Option<String> {
         let of: Vec<&Record> = records.iter().filter(is_one).collect();
         if !of.is_empty() {
             let cells = Measure::COLUMNS.iter().map(|(measure, _)| cell(&of, *measure));
-            rows.push(std::iter::once(contender.title().to_owned()).chain(cells).collect());
+            let title = title_of(contender).replace("Pointsman", "**Pointsman**");
+            rows.push(std::iter::once(title).chain(cells).collect());
         }
     }
     let titles = Measure::COLUMNS.iter().map(|(_, title)| *title);

@@ -8,10 +8,9 @@
 //! core of their own, and their default limits.
 
 use std::collections::VecDeque;
-use std::fs;
 use std::io::Write as _;
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::path::{Path, PathBuf};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -19,10 +18,11 @@ use std::time::{Duration, Instant};
 
 use harness::{Authority, Client, Cluster, Launch, Process, Tls, find_in_path, pause};
 use setup::files;
-use socket2::{Domain, Socket, Type};
 
+use super::stranger::connect;
 use super::{NAME, cores, start, words};
 use crate::cores::{move_to, pin};
+use crate::load::private_memory;
 use crate::stats::spread;
 
 /// Strangers per second, and the number of their addresses.
@@ -35,8 +35,6 @@ const STAY: u32 = 10;
 const GAPS: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(5));
 /// The largest median and the largest time of a new client, in milliseconds.
 const MOST: (f64, f64) = (50.0, 500.0);
-/// How long a stranger tries to connect.
-const PATIENCE: Duration = Duration::from_millis(50);
 /// How long a client waits for anything.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -88,14 +86,14 @@ pub(super) fn run(program: PathBuf) -> Result<ExitCode, String> {
             let new = spread(&found.new).ok_or("no new client was served")?;
             let established = spread(&found.established).ok_or("no request was answered")?;
             println!(
-                "| {rate}/s ({} in all) | {sources} | {} | {:.1} ms | {:.1} ms | {} | {:.1} ms | {} |",
+                "| {rate}/s ({} in all) | {sources} | {} | {:.1} ms | {:.1} ms | {} | {:.1} ms | {} kB |",
                 found.strangers,
                 front.name,
                 new.median,
                 new.max,
                 found.failed,
                 established.max,
-                memory(front.pid),
+                private_memory(&[front.pid]) >> 10,
             );
             let is_ours = front.pid == pointsman.process().pid();
             met &= !is_ours || (new.median <= MOST.0 && new.max <= MOST.1 && found.failed == 0);
@@ -175,7 +173,7 @@ impl Scene<'_> {
             }
             let [.., high, low] = (u32::try_from(count).unwrap_or(0) % self.sources).to_be_bytes();
             let from = Ipv4Addr::new(127, self.network, 1 + high, low);
-            if let Some(mut stranger) = connect(from, self.front.addr) {
+            if let Some(mut stranger) = connect(Some(from), self.front.addr) {
                 let _sent = stranger.write_all(&hello);
                 open.push_back(stranger);
                 count += 1;
@@ -188,42 +186,25 @@ impl Scene<'_> {
     }
 }
 
-fn connect(from: Ipv4Addr, addr: SocketAddr) -> Option<TcpStream> {
-    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).ok()?;
-    socket.bind(&SocketAddr::from((from, 0)).into()).ok()?;
-    socket.connect_timeout(&addr.into(), PATIENCE).ok()?;
-    Some(TcpStream::from(socket))
-}
-
 fn milliseconds(since: Instant) -> f64 {
     since.elapsed().as_secs_f64() * 1e3
-}
-
-/// The resident memory of a process.
-fn memory(pid: u32) -> String {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    line.unwrap_or_default().trim().to_owned()
 }
 
 /// Starts haproxy with TLS in front of the master.
 fn haproxy(cluster: &Cluster, authority: &Authority) -> Result<(Process, SocketAddr), String> {
     let addr = cluster.address().port();
     let folder = cluster.folder().join("haproxy");
-    let written = |path: &Path, text: String| files::write(path, text);
     files::make(&folder)?;
     let certificate = authority.issue(&[NAME]);
     let (pem, file) = (folder.join("both.pem"), folder.join("haproxy.cfg"));
-    written(&pem, certificate.chain + &certificate.key)?;
+    files::write(&pem, certificate.chain + &certificate.key)?;
     let (pem, master) = (pem.display(), cluster.master().addr());
-    written(
-        &file,
-        format!(
-            "global\n  nbthread 1\ndefaults\n  mode tcp\n  timeout connect 5s\n  \
-             timeout client {STAY}s\n  timeout server {STAY}s\n\
-             listen redis\n  bind {addr} ssl crt {pem}\n  server s {master}\n"
-        ),
-    )?;
+    let text = format!(
+        "global\n  nbthread 1\ndefaults\n  mode tcp\n  timeout connect 5s\n  \
+         timeout client {STAY}s\n  timeout server {STAY}s\n\
+         listen redis\n  bind {addr} ssl crt {pem}\n  server s {master}\n"
+    );
+    files::write(&file, text)?;
     let program = find_in_path("haproxy").ok_or("haproxy is not installed")?;
     let args = vec!["-db".into(), "-f".into(), file.into_os_string()];
     let launch = Launch { name: "haproxy".to_owned(), program, args, env: Vec::new(), folder };

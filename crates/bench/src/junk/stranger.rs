@@ -57,7 +57,7 @@ impl Strangers {
         if self.random.u8(..) < 8 {
             for _ in 0..FLOOD {
                 self.count += 1;
-                if let Some(stream) = connect(port) {
+                if let Some(stream) = open(port) {
                     leave(&stream, self.random.bool());
                 }
             }
@@ -73,7 +73,7 @@ impl Strangers {
     }
 
     fn talk(&mut self, port: Port) {
-        let Some(mut stream) = connect(port) else { return };
+        let Some(mut stream) = open(port) else { return };
         for (number, piece) in words::pieces(port.kind, &mut self.random).iter().enumerate() {
             if number > 0 {
                 let _read = stream.read(&mut [0; 4096]);
@@ -122,7 +122,7 @@ impl Strangers {
 pub(super) fn is_answered(port: Port) -> bool {
     let mut random = fastrand::Rng::with_seed(1);
     [true, false].into_iter().all(|newest| {
-        let Some(mut stream) = connect(port) else { return false };
+        let Some(mut stream) = open(port) else { return false };
         let _set = stream.set_read_timeout(Some(Duration::from_secs(5)));
         let mut answer = [0; 6];
         let sent = stream.write_all(&words::client_hello(newest, &mut random));
@@ -130,16 +130,21 @@ pub(super) fn is_answered(port: Port) -> bool {
     })
 }
 
-fn connect(Port { kind, addr }: Port) -> Option<TcpStream> {
-    let socket = Socket::new(Domain::for_address(addr), Type::STREAM, None).ok()?;
-    if kind == Kind::Proxied {
-        socket.bind(&SocketAddr::from((BALANCER, 0)).into()).ok()?;
-    }
-    socket.connect_timeout(&addr.into(), PATIENCE).ok()?;
-    let stream = TcpStream::from(socket);
+fn open(Port { kind, addr }: Port) -> Option<TcpStream> {
+    let stream = connect((kind == Kind::Proxied).then_some(BALANCER), addr)?;
     stream.set_write_timeout(Some(PATIENCE)).ok()?;
     stream.set_read_timeout(Some(GLANCE)).ok()?;
     Some(stream)
+}
+
+/// Connects from an address if there is one.
+pub(super) fn connect(from: Option<Ipv4Addr>, addr: SocketAddr) -> Option<TcpStream> {
+    let socket = Socket::new(Domain::for_address(addr), Type::STREAM, None).ok()?;
+    if let Some(from) = from {
+        socket.bind(&SocketAddr::from((from, 0)).into()).ok()?;
+    }
+    socket.connect_timeout(&addr.into(), PATIENCE).ok()?;
+    Some(socket.into())
 }
 
 /// Prepares the end: with RST, or with FIN.

@@ -21,42 +21,39 @@ pub(super) use config::{Around, Route, configuration};
 use super::machine;
 use super::raw::benches;
 
-/// The proxy between the load and its backend.
+/// The proxy between the load and its backend, in the order of the tables, with its name there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(super) enum Peer {
-    /// No proxy.
+    /// no proxy
     Direct,
-    /// Pointsman.
+    /// pointsman
     Pointsman,
-    /// Pointsman whose clients share connections.
-    #[value(name = "pointsman-shared")]
-    PointsmanShared,
-    /// Pointsman that has writes confirmed by a replica. Only in rows of writes.
-    #[value(name = "pointsman-durable")]
-    PointsmanDurable,
-    /// The same with clients that share connections.
-    #[value(name = "pointsman-shared-durable")]
-    PointsmanSharedDurable,
-    /// The baseline proxy: the least that any proxy can do; an example of this crate.
-    Baseline,
-    /// haproxy of Debian 12.
-    #[value(name = "haproxy-2")]
-    Haproxy2,
-    /// haproxy of Debian 13, the reference of the targets.
+    /// haproxy 3
     #[value(name = "haproxy-3")]
     Haproxy3,
-    /// haproxy of Debian 13 with buffers of 64 KiB.
+    /// haproxy 3, 64 KiB buffers
     #[value(name = "haproxy-3-64k")]
     Haproxy3Buffers,
-    /// haproxy of Debian 13 with `option splice-auto`.
+    /// haproxy 3, splice-auto
     #[value(name = "haproxy-3-splice")]
     Haproxy3Splice,
-    /// nginx's stream module.
+    /// haproxy 2.6
+    #[value(name = "haproxy-2")]
+    Haproxy2,
+    /// nginx stream
     Nginx,
-    /// nutcracker, which shares one connection to the server.
+    /// twemproxy
     Twemproxy,
-    /// Envoy's TCP proxy.
+    /// Envoy
     Envoy,
+    /// the baseline
+    Baseline,
+    /// pointsman, shared
+    PointsmanShared,
+    /// pointsman, confirmed
+    PointsmanDurable,
+    /// pointsman, shared, confirmed
+    PointsmanSharedDurable,
 }
 
 /// The source of a program.
@@ -109,42 +106,6 @@ pub(super) const REDIS_RS_SENTINEL: Source =
     Source::Cargo { folder: "redis_rs", program: "sentinel-redis-rs" };
 
 impl Peer {
-    /// In the order of the tables.
-    pub(super) const ALL: [Self; 13] = [
-        Self::Direct,
-        Self::Pointsman,
-        Self::Haproxy3,
-        Self::Haproxy3Buffers,
-        Self::Haproxy3Splice,
-        Self::Haproxy2,
-        Self::Nginx,
-        Self::Twemproxy,
-        Self::Envoy,
-        Self::Baseline,
-        Self::PointsmanShared,
-        Self::PointsmanDurable,
-        Self::PointsmanSharedDurable,
-    ];
-
-    /// The name in the tables.
-    pub(super) fn title(self) -> &'static str {
-        match self {
-            Self::Direct => "no proxy",
-            Self::Pointsman => "**pointsman**",
-            Self::PointsmanShared => "**pointsman**, shared",
-            Self::PointsmanDurable => "**pointsman**, confirmed",
-            Self::PointsmanSharedDurable => "**pointsman**, shared, confirmed",
-            Self::Baseline => "the baseline",
-            Self::Haproxy2 => "haproxy 2.6",
-            Self::Haproxy3 => "haproxy 3",
-            Self::Haproxy3Buffers => "haproxy 3, 64 KiB buffers",
-            Self::Haproxy3Splice => "haproxy 3, splice-auto",
-            Self::Nginx => "nginx stream",
-            Self::Twemproxy => "twemproxy",
-            Self::Envoy => "Envoy",
-        }
-    }
-
     /// Whether it is measured with clients over TLS.
     pub(super) fn speaks_tls(self) -> bool {
         use Peer::{Baseline, Direct, Envoy, Nginx, Twemproxy};

@@ -29,7 +29,7 @@ use super::peers::{self, Peer};
 use super::raw::{Raw, benches};
 use super::stats::figure;
 use super::subject::Subject;
-use super::{caught, name_of, stop_on_signals};
+use super::{caught, name_of, stop_on_signals, title_of};
 use record::{Record, Row};
 use scene::{Built, Scene};
 
@@ -52,7 +52,8 @@ pub(crate) struct TrafficOptions {
     /// One short round in less than two minutes; nothing is written to benches/.
     #[arg(long, conflicts_with = "runs")]
     quick: bool,
-    /// Only this row; may be repeated. Nothing is written to benches/ then.
+    /// Only this row; may be repeated. Nothing is written to benches/ then. Rows of writes are
+    /// measured only if they are named.
     #[arg(long, value_enum, value_name = "ROW", value_delimiter = ',')]
     only: Vec<Row>,
     /// Only these proxies. Nothing is written to benches/ then.
@@ -68,7 +69,7 @@ pub(crate) struct TrafficOptions {
 impl TrafficOptions {
     fn peers(&self) -> Vec<Peer> {
         let wanted = |peer: &Peer| self.peers.is_empty() || self.peers.contains(peer);
-        Peer::ALL.into_iter().filter(wanted).collect()
+        Peer::value_variants().iter().copied().filter(wanted).collect()
     }
 
     fn rounds(&self) -> u32 {
@@ -302,7 +303,7 @@ fn measure(
 fn progress(record: &Record) -> String {
     let values = record.row.measures().iter().filter_map(|measure| {
         let value = record.value(*measure)?;
-        Some(format!("{:>9} {}", figure(value), measure.title()))
+        Some(format!("{:>9} {}", figure(value), title_of(measure)))
     });
     let disturbed = if record.disturbed {
         format!("  (disturbed: {:.2} cores)", record.foreign)
@@ -332,7 +333,7 @@ mod tests {
     fn runs_additional_proxies_every_second_round() {
         let options = options(3);
         let row = |round: u32, row: Row| -> Vec<Peer> {
-            let list = options.playlist(round, &Peer::ALL);
+            let list = options.playlist(round, Peer::value_variants());
             list.into_iter().filter(|(it, _)| *it == row).map(|(_, peer)| peer).collect()
         };
         assert_eq!(row(1, Row::Small)[..2], [Peer::Pointsman, Peer::Haproxy3]);
@@ -347,7 +348,9 @@ mod tests {
         assert!(!TrafficOptions { only: vec![Row::Small], ..options(5) }.whole());
         assert!(!TrafficOptions { quick: true, ..options(5) }.whole());
         assert!(
-            TrafficOptions { only: vec![Row::Idle], ..options(1) }.playlist(1, &Peer::ALL).len()
+            TrafficOptions { only: vec![Row::Idle], ..options(1) }
+                .playlist(1, Peer::value_variants())
+                .len()
                 == 8
         );
     }

@@ -13,112 +13,65 @@ use crate::stats::rounded;
 /// Requests per second of the open loop.
 const RATE: u32 = 20_000;
 
-/// A kind of load, in the order of the tables.
+/// A kind of load, in the order of the tables, with its heading there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(super) enum Row {
-    /// GET of 64 B, 50 clients, the built-in backend: the proxy is the bottleneck.
+    /// Small requests, the proxy being the limit (GET of 64 B, 50 clients)
     Small,
-    /// The same with a Redis as the backend.
+    /// Small requests to a Redis (GET of 64 B, 50 clients)
     Redis,
-    /// Pipelines of sixteen requests, the built-in backend.
+    /// Pipelines of 16, the proxy being the limit (GET of 64 B, 50 clients)
     Pipeline,
-    /// 20,000 requests per second, a Redis as the backend.
+    /// Latency at 20,000 requests a second to a Redis (GET of 64 B, 50 clients)
     Latency,
-    /// SET of 64 B, 50 clients, a Redis with two replicas as the backend. Only on request.
+    /// Writes to a Redis with two replicas (SET of 64 B, 50 clients)
     Writes,
-    /// SET of 64 B, 200 clients, that backend. Only on request.
+    /// Writes to a Redis with two replicas (SET of 64 B, 200 clients)
     ManyWriters,
-    /// Pipelines of sixteen, 50 clients. Only on request.
+    /// Pipelines of 16 writes to a Redis with two replicas (SET of 64 B, 50 clients)
     WritePipeline,
-    /// 20,000 of them per second. Only on request.
+    /// Latency at 20,000 writes a second to a Redis with two replicas (50 clients)
     WriteLatency,
-    /// GET of 64 KiB.
+    /// Bulk: GET of 64 KiB, 8 clients
     #[value(name = "get-64k")]
     Get64,
-    /// SET of 64 KiB.
+    /// Bulk: SET of 64 KiB, 8 clients
     #[value(name = "set-64k")]
     Set64,
-    /// GET of 1 MiB.
+    /// Bulk: GET of 1 MiB, 8 clients
     #[value(name = "get-1m")]
     Get1m,
-    /// SET of 1 MiB.
+    /// Bulk: SET of 1 MiB, 8 clients
     #[value(name = "set-1m")]
     Set1m,
-    /// PING every 5 ms beside 8 clients with pipelined GETs of 1 MiB.
+    /// Fairness: PING every 5 ms beside 8 clients with pipelines of 4 GETs of 1 MiB
     Fairness,
-    /// Memory of idle connections.
+    /// Idle connections
     Idle,
-    /// Connect, PING, close; 16 at a time, the built-in backend.
+    /// New connections, the proxy being the limit (connect, PING, close; 16 at a time)
     Connections,
-    /// Connect, PING, close; one at a time, a Redis as the backend.
+    /// First reply on a new connection to a Redis (one at a time)
     First,
-    /// As `Small`, with clients over TLS.
+    /// TLS: small requests (GET of 64 B, 50 clients)
     TlsSmall,
-    /// GET of 1 MiB over TLS.
+    /// TLS, bulk: GET of 1 MiB, 8 clients
     #[value(name = "tls-get-1m")]
     TlsGet1m,
-    /// SET of 1 MiB over TLS.
+    /// TLS, bulk: SET of 1 MiB, 8 clients
     #[value(name = "tls-set-1m")]
     TlsSet1m,
-    /// Connect, PING, close, each with a full handshake; 8 at a time, the built-in backend.
+    /// TLS: full handshakes (connect, PING, close; 8 at a time)
     TlsFull,
-    /// The same with resumed sessions.
+    /// TLS: resumed sessions (connect, PING, close; 8 at a time)
     TlsResumed,
-    /// Memory of idle connections over TLS.
+    /// TLS: idle connections
     TlsIdle,
 }
 
 impl Row {
-    /// The name in the tables.
-    pub(super) fn title(self) -> &'static str {
-        match self {
-            Self::Small => "Small requests, the proxy being the limit (GET of 64 B, 50 clients)",
-            Self::Redis => "Small requests to a Redis (GET of 64 B, 50 clients)",
-            Self::Pipeline => {
-                "Pipelines of 16, the proxy being the limit (GET of 64 B, 50 clients)"
-            }
-            Self::Latency => {
-                "Latency at 20,000 requests a second to a Redis (GET of 64 B, 50 clients)"
-            }
-            Self::Writes => "Writes to a Redis with two replicas (SET of 64 B, 50 clients)",
-            Self::ManyWriters => "Writes to a Redis with two replicas (SET of 64 B, 200 clients)",
-            Self::WritePipeline => {
-                "Pipelines of 16 writes to a Redis with two replicas (SET of 64 B, 50 clients)"
-            }
-            Self::WriteLatency => {
-                "Latency at 20,000 writes a second to a Redis with two replicas (50 clients)"
-            }
-            Self::Get64 => "Bulk: GET of 64 KiB, 8 clients",
-            Self::Set64 => "Bulk: SET of 64 KiB, 8 clients",
-            Self::Get1m => "Bulk: GET of 1 MiB, 8 clients",
-            Self::Set1m => "Bulk: SET of 1 MiB, 8 clients",
-            Self::Fairness => {
-                "Fairness: PING every 5 ms beside 8 clients with pipelines of 4 GETs of 1 MiB"
-            }
-            Self::Idle => "Idle connections",
-            Self::Connections => {
-                "New connections, the proxy being the limit (connect, PING, close; 16 at a time)"
-            }
-            Self::First => "First reply on a new connection to a Redis (one at a time)",
-            Self::TlsSmall => "TLS: small requests (GET of 64 B, 50 clients)",
-            Self::TlsGet1m => "TLS, bulk: GET of 1 MiB, 8 clients",
-            Self::TlsSet1m => "TLS, bulk: SET of 1 MiB, 8 clients",
-            Self::TlsFull => "TLS: full handshakes (connect, PING, close; 8 at a time)",
-            Self::TlsResumed => "TLS: resumed sessions (connect, PING, close; 8 at a time)",
-            Self::TlsIdle => "TLS: idle connections",
-        }
-    }
-
     /// The measures of the row, in the order of the tables.
     pub(super) fn measures(self) -> &'static [Measure] {
         match self {
-            Self::Small
-            | Self::Redis
-            | Self::Pipeline
-            | Self::TlsSmall
-            | Self::Writes
-            | Self::ManyWriters
-            | Self::WritePipeline => &[Measure::Rps, Measure::CpuRequest, Measure::Busy],
             Self::Latency | Self::WriteLatency => {
                 &[Measure::P50, Measure::P99, Measure::P999, Measure::CpuRequest]
             }
@@ -134,6 +87,7 @@ impl Row {
                 &[Measure::Conns, Measure::CpuConn, Measure::Busy]
             }
             Self::First => &[Measure::P50, Measure::P99],
+            _ => &[Measure::Rps, Measure::CpuRequest, Measure::Busy],
         }
     }
 
@@ -208,55 +162,42 @@ impl Row {
     }
 }
 
-/// A measured value.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+/// A measured value, with its key in the raw data and its name in the tables.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(super) enum Measure {
-    /// Requests per second.
+    /// requests/s
+    #[value(name = "requests_per_second")]
     Rps,
-    /// CPU seconds of the proxy per million requests.
+    /// CPU s / million
+    #[value(name = "proxy_cpu_seconds_per_million_requests")]
     CpuRequest,
-    /// The part of its core that the proxy used.
+    /// core used
+    #[value(name = "proxy_busy")]
     Busy,
-    /// Median latency in microseconds.
+    /// p50 µs
+    #[value(name = "p50_us")]
     P50,
-    /// 99th percentile in microseconds.
+    /// p99 µs
+    #[value(name = "p99_us")]
     P99,
-    /// 99.9th percentile in microseconds.
+    /// p99.9 µs
+    #[value(name = "p999_us")]
     P999,
-    /// GiB of values per second.
+    /// GiB/s
+    #[value(name = "gib_per_second")]
     Bulk,
-    /// CPU seconds of the proxy per GiB of values.
+    /// CPU s / GiB
+    #[value(name = "proxy_cpu_seconds_per_gib")]
     CpuBulk,
-    /// Bytes of user-space memory per pair of connections.
+    /// bytes / pair
+    #[value(name = "bytes_per_idle_pair")]
     Memory,
-    /// Connections per second.
+    /// connections/s
+    #[value(name = "connections_per_second")]
     Conns,
-    /// CPU seconds of the proxy per 10,000 connections.
+    /// CPU s / 10,000
+    #[value(name = "proxy_cpu_seconds_per_10k_connections")]
     CpuConn,
-}
-
-impl Measure {
-    /// Its key in the raw data, and what the tables call it.
-    fn names(self) -> (&'static str, &'static str) {
-        match self {
-            Self::Rps => ("requests_per_second", "requests/s"),
-            Self::CpuRequest => ("proxy_cpu_seconds_per_million_requests", "CPU s / million"),
-            Self::Busy => ("proxy_busy", "core used"),
-            Self::P50 => ("p50_us", "p50 µs"),
-            Self::P99 => ("p99_us", "p99 µs"),
-            Self::P999 => ("p999_us", "p99.9 µs"),
-            Self::Bulk => ("gib_per_second", "GiB/s"),
-            Self::CpuBulk => ("proxy_cpu_seconds_per_gib", "CPU s / GiB"),
-            Self::Memory => ("bytes_per_idle_pair", "bytes / pair"),
-            Self::Conns => ("connections_per_second", "connections/s"),
-            Self::CpuConn => ("proxy_cpu_seconds_per_10k_connections", "CPU s / 10,000"),
-        }
-    }
-
-    /// What the tables call it.
-    pub(super) fn title(self) -> &'static str {
-        self.names().1
-    }
 }
 
 /// One measurement.
@@ -289,10 +230,8 @@ impl Record {
             "disturbed": self.disturbed,
         });
         if let Some(object) = object.as_object_mut() {
-            let named = |(it, value): (&Measure, &f64)| {
-                (it.names().0.to_owned(), json!(rounded(*value, 4)))
-            };
-            object.extend(self.values.iter().map(named));
+            let values = self.values.iter();
+            object.extend(values.map(|(it, value)| (name_of(it), json!(rounded(*value, 4)))));
         }
         object.to_string()
     }

@@ -6,9 +6,9 @@ use clap::ValueEnum as _;
 
 use super::record::{Measure, Record, Row};
 use super::targets::Verdict;
-use crate::markdown;
 use crate::peers::Peer;
 use crate::stats::{figure, spread};
+use crate::{markdown, title_of};
 
 /// What the report contains besides the records.
 pub(super) struct About<'a> {
@@ -38,7 +38,7 @@ pub(super) fn document(records: &[Record], verdicts: &[Verdict], about: &About<'
                    three\nwere undisturbed, only those). The baseline is what the smallest possible proxy reached in the same rounds.\n\n");
     let rows = verdicts.iter().map(|verdict| {
         let said = if verdict.met { "met" } else { "**missed**" };
-        let (title, against, bound) = (verdict.title, verdict.against, verdict.bound.as_str());
+        let (title, against, bound) = (verdict.title, &*verdict.against, &*verdict.bound);
         let (measured, baseline) = (verdict.measured(), verdict.baseline());
         [title, against, bound, &measured, &baseline, said].map(str::to_owned).to_vec()
     });
@@ -46,7 +46,7 @@ pub(super) fn document(records: &[Record], verdicts: &[Verdict], about: &About<'
     text.push_str(&markdown::table(&heading, &rows.collect::<Vec<_>>()));
     for row in Row::value_variants().iter().copied() {
         if let Some(table) = table(records, row) {
-            let _ = write!(text, "\n## {}\n\n{table}", row.title());
+            let _ = write!(text, "\n## {}\n\n{table}", title_of(&row));
         }
     }
     if !missing.is_empty() {
@@ -64,9 +64,9 @@ fn table(records: &[Record], row: Row) -> Option<String> {
         let records = records.iter().filter(|it| it.row == row && it.peer == peer);
         spread(&records.filter_map(|record| record.value(measure)).collect::<Vec<_>>())
     };
-    let peers: Vec<Peer> = Peer::ALL
-        .into_iter()
-        .filter(|peer| row.measures().iter().any(|it| of(*peer, *it).is_some()))
+    let peers: Vec<&Peer> = Peer::value_variants()
+        .iter()
+        .filter(|peer| row.measures().iter().any(|it| of(**peer, *it).is_some()))
         .collect();
     if peers.is_empty() {
         return None;
@@ -74,7 +74,7 @@ fn table(records: &[Record], row: Row) -> Option<String> {
     let dash = || "–".to_owned();
     let rows = peers.iter().map(|peer| {
         let cells = row.measures().iter().flat_map(|measure| {
-            let own = of(*peer, *measure);
+            let own = of(**peer, *measure);
             let ratio =
                 own.zip(of(Peer::Haproxy3, *measure)).map(|(own, it)| own.median / it.median);
             [
@@ -84,10 +84,11 @@ fn table(records: &[Record], row: Row) -> Option<String> {
                 ratio.map_or_else(dash, |ratio| format!("{ratio:.2}")),
             ]
         });
-        std::iter::once(peer.title().to_owned()).chain(cells).collect()
+        let title = title_of(*peer).replace("pointsman", "**pointsman**");
+        std::iter::once(title).chain(cells).collect()
     });
-    let heading = row.measures().iter().flat_map(|it| [it.title(), "÷ haproxy 3"]);
-    let heading: Vec<&str> = std::iter::once("").chain(heading).collect();
+    let heading = row.measures().iter().flat_map(|it| [title_of(it), "÷ haproxy 3".to_owned()]);
+    let heading: Vec<String> = std::iter::once(String::new()).chain(heading).collect();
     Some(markdown::table(&heading, &rows.collect::<Vec<_>>()))
 }
 
