@@ -85,17 +85,9 @@ pub(super) fn said(command: &mut Command) -> Option<String> {
     text.lines().next().map(tidy)
 }
 
-/// A version without the home page that haproxy appends and the path that Envoy prepends.
+/// A version without the home page that haproxy appends.
 pub(super) fn tidy(line: &str) -> String {
-    let line = line.split(" - http").next().unwrap_or(line).trim();
-    match line.split_once("  version: ") {
-        Some((program, version)) => {
-            let name = program.rsplit('/').next().unwrap_or(program);
-            let number = version.split('/').nth(1).unwrap_or(version);
-            format!("{name} {number}")
-        }
-        None => line.to_owned(),
-    }
+    line.split(" - http").next().unwrap_or(line).trim().to_owned()
 }
 
 /// The `v=` field of redis-server's version.
@@ -127,7 +119,6 @@ mod tests {
             tidy("HAProxy version 3.0.11 2026/05/20 - https://x/"),
             "HAProxy version 3.0.11 2026/05/20"
         );
-        assert_eq!(tidy("/a/b/envoy  version: f2/1.40.0/Clean/RELEASE/BoringSSL"), "envoy 1.40.0");
         assert_eq!(tidy("nginx version: nginx/1.22.1"), "nginx version: nginx/1.22.1");
     }
 

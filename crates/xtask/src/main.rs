@@ -63,10 +63,10 @@ enum Command {
     },
     /// Compare CPU, throughput, latency, memory and connections with other proxies.
     ///
-    /// Measures pointsman, haproxy (2.6, 3.0, tuned), nginx, twemproxy and Envoy in one interleaved
-    /// run, one thread each. Fetches the other proxies into a folder below target/. Load and Redis
-    /// share one core, the proxy has another; as root, in its own network namespace. Leaves nothing
-    /// behind.
+    /// Measures pointsman, haproxy 3 (stock, tuned), nginx, twemproxy and the smallest possible
+    /// proxy in one interleaved run, one thread each. Fetches the other proxies into a folder below
+    /// target/. Load and Redis share one core, the proxy has another; as root, in its own network
+    /// namespace. Leaves nothing behind.
     Bench(bench::Bench),
     /// Check deploy/: chart, manifests, units, alerts; with tools from the package registries.
     DeployCheck(deploy::DeployCheckOptions),

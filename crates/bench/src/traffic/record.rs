@@ -141,15 +141,10 @@ impl Row {
             return self.needs_replicas();
         }
         if self.is_tls() {
-            let large = matches!(self, Self::TlsGet1m | Self::TlsSet1m);
-            return match peer {
-                Peer::Haproxy2 | Peer::Haproxy3Splice | Peer::PointsmanShared => false,
-                Peer::Haproxy3Buffers => large,
-                _ => peer.speaks_tls(),
-            };
+            return matches!(peer, Peer::Pointsman | Peer::Haproxy3)
+                || (peer == Peer::Haproxy3Buffers && self.measures().contains(&Measure::Bulk));
         }
-        let bulk =
-            matches!(self, Self::Get64 | Self::Set64 | Self::Get1m | Self::Set1m | Self::Fairness);
+        let bulk = self.measures().contains(&Measure::Bulk);
         match peer {
             // Without a proxy there is no proxy to be the bottleneck or to be idle.
             Peer::Direct => {

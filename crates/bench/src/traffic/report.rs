@@ -129,7 +129,7 @@ mod tests {
             Record { row: Row::Small, peer, round: 1, values, foreign: 0.0, disturbed: true }
         };
         let records = [record(Peer::Pointsman, 9.0), record(Peer::Haproxy3, 12.0)];
-        let missing = ["envoy: no\nnetwork".to_owned()];
+        let missing = ["nginx: no\nnetwork".to_owned()];
         let about = About {
             machine: "2 cores.",
             command: "cargo xtask bench",
@@ -145,7 +145,7 @@ mod tests {
             "| **pointsman** | – | – | 9.00 (9.00 to 9.00) | 0.75 |",
             "2 of 2 measurements were disturbed",
             "benches/runs/traffic-1.jsonl",
-            "- envoy: no network\n",
+            "- nginx: no network\n",
         ] {
             assert!(text.contains(part), "{part} in\n{text}");
         }
