@@ -17,6 +17,7 @@ mod deploy;
 mod dist;
 mod docs;
 mod libraries;
+mod limited;
 mod mutations;
 mod passed_on;
 mod pictures;

@@ -9,7 +9,8 @@ use super::tools::Tools;
 
 const CASES: &str = include_str!("cases.json");
 
-fn cases(list: &str) -> Result<Vec<Value>, String> {
+/// A list of the file.
+pub(super) fn cases(list: &str) -> Result<Vec<Value>, String> {
     let all: Value = serde_json::from_str(CASES).map_err(|error| format!("cases.json: {error}"))?;
     let list = all[list].as_array().cloned().unwrap_or_default();
     if list.is_empty() { Err("cases.json has an empty list".to_owned()) } else { Ok(list) }

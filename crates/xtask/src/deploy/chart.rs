@@ -7,6 +7,7 @@ use std::process::Command;
 use serde_json::Value;
 use setup::{files, root, run};
 
+use super::cases::cases;
 use super::cluster::Cluster;
 use super::tools::Tools;
 
@@ -21,14 +22,10 @@ fn chart() -> String {
 
 /// The examples by their names, in order.
 pub(super) fn examples() -> Result<Vec<(String, PathBuf)>, String> {
-    let folder = root().join("deploy/helm/pointsman/examples");
-    let entries =
-        std::fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
-    let mut all: Vec<(String, PathBuf)> = paths
-        .map(|path| (path.file_stem().unwrap_or_default().to_string_lossy().into_owned(), path))
-        .collect();
-    all.sort();
+    let named =
+        |path: PathBuf| (path.file_stem().unwrap_or_default().to_string_lossy().into_owned(), path);
+    let paths = files::list(root().join("deploy/helm/pointsman/examples"))?;
+    let all: Vec<(String, PathBuf)> = paths.into_iter().map(named).collect();
     if all.len() < 5 { Err(format!("only {} examples", all.len())) } else { Ok(all) }
 }
 
@@ -136,68 +133,26 @@ pub(super) fn notes(tools: &Tools) -> Result<String, String> {
     let values = example("default");
     // Helm 3 asks for the version of the cluster even in a dry run.
     let cluster = Cluster::start(tools)?;
-    let render = |set: &[&str]| {
-        let set: String = set.iter().map(|it| format!(" '{it}'")).collect();
-        let (chart, values) = (chart(), values.display());
-        let more = "--dry-run=client --set tests.enabled=false";
-        cluster.run(&format!("helm install proxy '{chart}' --values '{values}' {more}{set}"))
-    };
-    let cases: &[(&[&str], &str)] = &[
-        (&[], "up to 5376 connections"),
-        (&[], "256Mi carries 5376"),
-        (&[], "takes up to 37 s"),
-        (&["--set", "maxConnections=6000"], "WARNING: that is not enough"),
-        // Decimal fractions, decimal units, exponents and plain bytes.
-        (
-            &["--set", "resources.limits.memory=0.5Gi"],
-            "up to 10000 connections: the memory limit of 0.5Gi carries 11520",
-        ),
-        (&["--set", "resources.limits.memory=268.435456M"], "268.435456M carries 5376"),
-        (&["--set-string", "resources.limits.memory=268435456"], "268435456 carries 5376"),
-        (&["--set-string", "resources.limits.memory=268435456000m"], "268435456000m carries 5376"),
-        (&["--set", "resources.limits.memory=33Mi"], "33Mi carries 24"),
-        (
-            &["--set", "masters[0].tls.port=6380", "--set", "masters[0].tls.existingSecret=c"],
-            "256Mi carries 4300",
-        ),
-        (&["--set", "masters[0].redisTls.enabled=true"], "256Mi carries 4300"),
-        // Readers are counted separately, and a number of one's own replaces 10,000.
-        (
-            &["--set", "resources.limits.memory=4Gi,masters[0].replicaPort=6380"],
-            "up to 20000 connections",
-        ),
-        (
-            &["--set", "resources.limits.memory=4Gi,masters[0].settings.max_connections=3000"],
-            "up to 3000 connections",
-        ),
-        (&["--set", "autoscaling.enabled=true"], "WARNING: autoscaling closes"),
-        (&["--set", "podDisruptionBudget.minAvailable=3"], "WARNING: podDisruptionBudget"),
-        (&["--set", "podDisruptionBudget.minAvailable=100%"], "is 100% with 3 pods"),
-        (&["--set", "configUpdate=reload"], "applied by the running pods"),
-        (&[], "exec deployment/proxy-pointsman -- /pointsman status --config"),
-        (
-            &["--set", "compat.redisHa.enabled=true,compat.redisHa.values.haproxy.enabled=true"],
-            "set haproxy.replicas to 0",
-        ),
-    ];
-    for (set, wanted) in cases {
-        let said = render(set)?;
-        if !said.contains(wanted) {
-            return Err(format!("{wanted:?} with {set:?} is not in:\n{said}"));
+    let (chart, values) = (chart(), values.display());
+    let more = "--dry-run=client --set tests.enabled=false";
+    let all = cases("notes")?;
+    for case in &all {
+        let set = case["set"].as_str().unwrap_or_default();
+        let command = format!("helm install proxy '{chart}' --values '{values}' {more} {set}");
+        let said = cluster.run(&command)?;
+        if !case["says"].as_str().is_some_and(|wanted| said.contains(wanted)) {
+            return Err(format!("{case}: it says\n{said}"));
         }
     }
-    Ok(format!("{} cases", cases.len()))
+    Ok(format!("{} cases", all.len()))
 }
 
 /// Values and their schema know the same keys, so that a new value is not forgotten in one of them.
 pub(super) fn schema(tools: &Tools) -> Result<String, String> {
     let folder = root().join("deploy/helm/pointsman");
-    let read = |name: &str| {
-        std::fs::read_to_string(folder.join(name)).map_err(|error| format!("{name}: {error}"))
-    };
-    let schema: Value =
-        serde_json::from_str(&read("values.schema.json")?).map_err(|error| error.to_string())?;
-    let values = tools.documents(&read("values.yaml")?)?;
+    let schema = files::read(folder.join("values.schema.json"))?;
+    let schema: Value = serde_json::from_str(&schema).map_err(|error| error.to_string())?;
+    let values = tools.documents(&files::read(folder.join("values.yaml"))?)?;
     let mut faults = Vec::new();
     let count = known(values.first().unwrap_or(&Value::Null), &schema, "", &mut faults);
     if faults.is_empty() { Ok(format!("{count} keys")) } else { Err(faults.join("\n")) }

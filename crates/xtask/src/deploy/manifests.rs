@@ -4,7 +4,7 @@
 
 use std::path::PathBuf;
 
-use setup::root;
+use setup::{files, root};
 
 use super::redis_ha;
 use super::tools::Tools;
@@ -26,17 +26,8 @@ const SET: &str =
 /// Each file with its text.
 pub(super) fn rendered(tools: &Tools) -> Result<Vec<(PathBuf, String)>, String> {
     let chart = root().join("deploy/helm/pointsman");
-    let chart = chart.to_string_lossy();
-    let text = tools.helm([
-        "template",
-        "pointsman",
-        &chart,
-        "--namespace",
-        "default",
-        "--skip-tests",
-        "--set",
-        SET,
-    ])?;
+    let names = ["template", "pointsman", &chart.to_string_lossy(), "--namespace", "default"];
+    let text = tools.helm(names.into_iter().chain(["--skip-tests", "--set", SET]))?;
     let marks = ["# Source: ", "    helm.sh/chart: ", "    app.kubernetes.io/managed-by: "];
     let kept = text.lines().filter(|line| {
         !marks.iter().any(|mark| line.starts_with(mark)) && *line != "  namespace: default"
@@ -59,10 +50,8 @@ pub(super) fn rendered(tools: &Tools) -> Result<Vec<(PathBuf, String)>, String> 
 /// Writes them.
 pub(super) fn write(tools: &Tools) -> Result<(), String> {
     for (path, text) in rendered(tools)? {
-        let folder = path.parent().map_or(Ok(()), std::fs::create_dir_all);
-        folder
-            .and_then(|()| std::fs::write(&path, text))
-            .map_err(|error| format!("{}: {error}", path.display()))?;
+        path.parent().map_or(Ok(()), files::make)?;
+        files::write(&path, text)?;
         println!("{}", path.display());
     }
     Ok(())

@@ -220,10 +220,7 @@ fn selects(name: &str, objects: &[Value], labels: &Value) -> Result<(), String> 
         };
         kinds.push(kind);
         for selector in selectors {
-            let selector = selector.as_object().cloned().unwrap_or_default();
-            if selector.is_empty()
-                || selector.iter().any(|(key, value)| labels.get(key) != Some(value))
-            {
+            if !has_all(selector, labels) {
                 return Err(format!("{name}: the {kind} does not select the pods"));
             }
         }

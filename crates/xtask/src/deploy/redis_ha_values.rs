@@ -4,10 +4,11 @@
 //! With the real chart at hand the table is compared with its values.
 
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::chart::template_with;
 use super::redis_ha_chart::facts;
+use super::together::merged;
 use super::tools::Tools;
 
 /// A value below `haproxy`, and what becomes of it. A path stands for what is below it, too.
@@ -115,15 +116,7 @@ fn rendered<'a>(
 
 /// Sets what is at a path, and makes the way there.
 fn put(object: &mut Value, path: &str, value: Value) {
-    match path.split_once('.') {
-        Some((first, rest)) => {
-            if !object[first].is_object() {
-                object[first] = Value::Object(Map::new());
-            }
-            put(&mut object[first], rest, value);
-        }
-        None => object[path] = value,
-    }
+    merged(object, &path.rsplit('.').fold(value, |value, key| json!({ key: value })));
 }
 
 /// Holds the table against the values that the real chart has: neither may know one that the other

@@ -75,38 +75,27 @@ impl Drop for Folder {
     }
 }
 
-/// Lays out the common files: the program, its documentation, the user, and the systemd units if
-/// there are any.
-fn lay_out(dist: &Dist, program: &Path, name: &str) -> Result<Folder, String> {
+/// Lays out the common files: the program, its documentation, the user, and the systemd units.
+fn lay_out(dist: &Dist, name: &str) -> Result<Folder, String> {
     let stage = Folder(dist.out.join(name));
-    put(program, &stage, "usr/bin/pointsman")?;
+    put(&dist.linked, &stage, "usr/bin/pointsman")?;
     for (from, to) in ASSETS {
         put(&dist.assets.join(from), &stage, to)?;
     }
     put(&root().join("deploy/package/sysusers.conf"), &stage, "usr/lib/sysusers.d/pointsman.conf")?;
-    for unit in units()? {
+    let is_unit = |path: &PathBuf| {
+        path.extension().is_some_and(|ending| ending == "service" || ending == "socket")
+    };
+    for unit in files::list(root().join("deploy/systemd"))?.into_iter().filter(is_unit) {
         let file = unit.file_name().unwrap_or_default().to_string_lossy().into_owned();
         put(&unit, &stage, &format!("usr/lib/systemd/system/{file}"))?;
     }
     Ok(stage)
 }
 
-/// The systemd units, in order.
-fn units() -> Result<Vec<PathBuf>, String> {
-    let folder = root().join("deploy/systemd");
-    let Ok(entries) = fs::read_dir(&folder) else { return Ok(Vec::new()) };
-    let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
-    let is_unit = |path: &PathBuf| {
-        path.extension().is_some_and(|ending| ending == "service" || ending == "socket")
-    };
-    let mut units: Vec<PathBuf> = paths.filter(is_unit).collect();
-    units.sort();
-    Ok(units)
-}
-
 /// Builds the Debian package.
-pub(super) fn deb(dist: &Dist, program: &Path) -> Result<PathBuf, String> {
-    let stage = lay_out(dist, program, "deb")?;
+pub(super) fn deb(dist: &Dist) -> Result<PathBuf, String> {
+    let stage = lay_out(dist, "deb")?;
     put(&dist.assets.join("_pointsman"), &stage, "usr/share/zsh/vendor-completions/_pointsman")?;
     put(&dist.assets.join("changelog.gz"), &stage, "usr/share/doc/pointsman/changelog.gz")?;
     let write = |name: &str, text: &str| {
@@ -129,7 +118,7 @@ pub(super) fn deb(dist: &Dist, program: &Path) -> Result<PathBuf, String> {
             .split_whitespace()
             .next()
             .unwrap_or("0"),
-        depends(dist, program)?,
+        depends(dist)?,
     );
     write("DEBIAN/control", &control)?;
     write("DEBIAN/conffiles", "/etc/pointsman/pointsman.toml\n")?;
@@ -150,7 +139,7 @@ pub(super) fn deb(dist: &Dist, program: &Path) -> Result<PathBuf, String> {
 }
 
 /// The packages of the libraries that the program is linked to, as Debian's tool determines them.
-fn depends(dist: &Dist, program: &Path) -> Result<String, String> {
+fn depends(dist: &Dist) -> Result<String, String> {
     if !dist.is_native() {
         return Ok("libc6 (>= 2.35), libgcc-s1 (>= 4.2), ".to_owned());
     }
@@ -158,15 +147,16 @@ fn depends(dist: &Dist, program: &Path) -> Result<String, String> {
     let temp = files::temporary()?;
     files::make(temp.path().join("debian"))?;
     files::write(temp.path().join("debian/control"), "Source: x\n")?;
-    let said = run(Command::new("dpkg-shlibdeps").arg("-O").arg(program).current_dir(temp.path()))?;
+    let said =
+        run(Command::new("dpkg-shlibdeps").arg("-O").arg(&dist.linked).current_dir(temp.path()))?;
     // A static program has no dependencies.
     let found = said.lines().find_map(|line| line.strip_prefix("shlibs:Depends="));
     Ok(found.map(|found| format!("{found}, ")).unwrap_or_default())
 }
 
 /// Builds the rpm package.
-pub(super) fn rpm(dist: &Dist, program: &Path) -> Result<PathBuf, String> {
-    let stage = lay_out(dist, program, "rpm")?;
+pub(super) fn rpm(dist: &Dist) -> Result<PathBuf, String> {
+    let stage = lay_out(dist, "rpm")?;
     put(&dist.assets.join("_pointsman"), &stage, "usr/share/zsh/site-functions/_pointsman")?;
     put(&root().join("LICENSE"), &stage, "usr/share/licenses/pointsman/LICENSE")?;
     let arch = if dist.arch == "amd64" { "x86_64" } else { "aarch64" };
@@ -238,12 +228,12 @@ mod tests {
             target: "x86_64-unknown-linux-gnu".to_owned(),
             arch: "amd64",
             epoch: "1700000000".to_owned(),
-            linked: std::cell::OnceCell::new(),
-            standing_alone: std::cell::OnceCell::new(),
-            is_given: true,
+            linked: program.clone(),
+            standing_alone: program,
         };
-        let made = rpm(&dist, &program);
-        let missing = lay_out(&dist, &temp.path().join("missing"), "deb").err();
+        let made = rpm(&dist);
+        fs::remove_file(&dist.linked).unwrap();
+        let missing = lay_out(&dist, "deb").err();
         assert!(missing.is_some());
         let left = fs::read_dir(&dist.out).unwrap().map(|it| it.unwrap().path());
         let folders: Vec<PathBuf> = left.filter(|path| path.is_dir()).collect();

@@ -1,4 +1,4 @@
-//! The SBOM: a CycloneDX list of the crates that the program links, from cargo's metadata.
+//! The SBOM: a CycloneDX list of the crates that the program links, from `cargo tree`.
 //!
 //! It contains only linked crates, without dependencies of tests, builds and benchmarks. It has no
 //! time and no random number, so that two lists of one commit are equal.
@@ -7,77 +7,46 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-/// The list, and the number of crates in it.
+/// The list, and the number of crates in it, from lines of the form `DEPTH|NAME vVERSION ...|LICENSE`
+/// in which the dependencies of a package follow it.
 ///
 /// # Errors
-/// The metadata is not in cargo's format.
-pub(super) fn of(metadata: &str) -> Result<(String, usize), String> {
-    let metadata: Value = serde_json::from_str(metadata).map_err(|error| error.to_string())?;
-    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let packages: BTreeMap<String, Value> =
-        list(&metadata["packages"]).into_iter().map(|it| (text(&it["id"]), it)).collect();
-    let nodes: BTreeMap<String, Vec<String>> = list(&metadata["resolve"]["nodes"])
-        .iter()
-        .map(|node| (text(&node["id"]), linked(node)))
-        .collect();
-    let top = packages
-        .iter()
-        .find(|(_, it)| it["name"] == "pointsman")
-        .map(|(id, _)| id.clone())
-        .ok_or("no package pointsman")?;
-    let mut seen = BTreeSet::from([top.clone()]);
-    let mut ahead = vec![top.clone()];
-    while let Some(id) = ahead.pop() {
-        for next in nodes.get(&id).into_iter().flatten() {
-            if seen.insert(next.clone()) {
-                ahead.push(next.clone());
-            }
+/// The lines have another form.
+pub(super) fn of(tree: &str) -> Result<(String, usize), String> {
+    let mut components: BTreeMap<String, Value> = BTreeMap::new();
+    let mut dependencies: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    let mut above: Vec<String> = Vec::new();
+    for line in tree.lines() {
+        let parts: Vec<&str> = line.split(['|', ' ']).collect();
+        let [depth, name, version, ..] = parts[..] else { return Err(format!("no crate: {line}")) };
+        let version = version.trim_start_matches('v');
+        let purl = format!("pkg:cargo/{name}@{version}");
+        above.truncate(depth.parse().map_err(|_| format!("no depth: {line}"))?);
+        if let Some(parent) = above.last() {
+            dependencies.entry(parent.clone()).or_default().insert(purl.clone());
         }
-    }
-    let reference = |id: &String| packages.get(id).map(purl).unwrap_or_default();
-    let component = |id: &String| {
-        let it = packages.get(id)?;
-        let kind = if *id == top { "application" } else { "library" };
+        dependencies.entry(purl.clone()).or_default();
+        let kind = if above.is_empty() { "application" } else { "library" };
         let mut component = json!({
-            "type": kind, "bom-ref": purl(it), "name": it["name"], "version": it["version"], "purl": purl(it),
+            "type": kind, "bom-ref": purl, "name": name, "version": version, "purl": purl,
         });
-        if let Some(license) = it["license"].as_str() {
+        if let Some((_, license)) = line.rsplit_once('|').filter(|(_, license)| !license.is_empty())
+        {
             component["licenses"] = json!([{ "expression": license.replace('/', " OR ") }]);
         }
-        Some(component)
-    };
-    let components: Vec<Value> =
-        seen.iter().filter(|id| **id != top).filter_map(component).collect();
-    let dependencies: Vec<Value> = seen
-        .iter()
-        .map(|id| {
-            let on: BTreeSet<String> = nodes.get(id).into_iter().flatten().map(reference).collect();
-            json!({ "ref": reference(id), "dependsOn": on })
-        })
-        .collect();
+        components.insert(purl.clone(), component);
+        above.push(purl);
+    }
+    let top = above.first().and_then(|top| components.remove(top)).ok_or("no crates")?;
+    let depends = |(purl, on): (&String, _)| json!({ "ref": purl, "dependsOn": on });
     let bom = json!({
         "bomFormat": "CycloneDX", "specVersion": "1.5", "version": 1,
-        "metadata": { "component": component(&top) },
-        "components": components,
-        "dependencies": dependencies,
+        "metadata": { "component": top },
+        "components": components.values().collect::<Vec<_>>(),
+        "dependencies": dependencies.iter().map(depends).collect::<Vec<_>>(),
     });
     let text = serde_json::to_string_pretty(&bom).map_err(|error| error.to_string())?;
     Ok((text + "\n", components.len()))
-}
-
-/// The packages that a node links: its normal dependencies.
-fn linked(node: &Value) -> Vec<String> {
-    let ordinary = |dep: &&Value| {
-        dep["dep_kinds"].as_array().is_some_and(|kinds| kinds.iter().any(|it| it["kind"].is_null()))
-    };
-    let all = node["deps"].as_array().map(Vec::as_slice).unwrap_or_default();
-    all.iter().filter(ordinary).filter_map(|dep| dep["pkg"].as_str().map(str::to_owned)).collect()
-}
-
-fn purl(package: &Value) -> String {
-    let part = |key: &str| package[key].as_str().unwrap_or_default().to_owned();
-    format!("pkg:cargo/{}@{}", part("name"), part("version"))
 }
 
 #[cfg(test)]
@@ -85,30 +54,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_only_linked_packages() {
-        let package = |name: &str| json!({"id": name, "name": name, "version": "1.0.0", "license": "MIT/Apache-2.0"});
-        let dep = |name: &str, kind: Value| json!({"pkg": name, "dep_kinds": [{"kind": kind}]});
-        let metadata = json!({
-            "packages": [package("pointsman"), package("used"), package("deep"), package("tester"), package("stray")],
-            "resolve": {"nodes": [
-                {"id": "pointsman", "deps": [dep("used", Value::Null), dep("tester", json!("dev"))]},
-                {"id": "used", "deps": [dep("deep", Value::Null)]},
-                {"id": "tester", "deps": [dep("stray", Value::Null)]},
-                {"id": "deep", "deps": []},
-            ]},
-        });
-        let (text, count) = of(&metadata.to_string()).unwrap();
+    fn lists_packages_once_with_their_dependencies() {
+        let tree = "0|pointsman v1.0.0 (/tree)|Apache-2.0\n1|used v1.0.0|MIT/Apache-2.0\n\
+                    2|deep v0.1.0 (proc-macro)|MIT OR Zlib\n1|deep v0.1.0 (proc-macro)|MIT OR Zlib\n";
+        let (text, count) = of(tree).unwrap();
         assert_eq!(count, 2);
         let bom: Value = serde_json::from_str(&text).unwrap();
-        let names: Vec<_> = bom["components"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|it| it["name"].as_str().unwrap())
-            .collect();
+        let names: Vec<_> =
+            bom["components"].as_array().unwrap().iter().map(|it| it["name"].clone()).collect();
         assert_eq!(names, ["deep", "used"]);
-        assert_eq!(bom["components"][0]["licenses"][0]["expression"], "MIT OR Apache-2.0");
+        assert_eq!(bom["components"][1]["licenses"][0]["expression"], "MIT OR Apache-2.0");
+        assert_eq!(bom["components"][0]["licenses"][0]["expression"], "MIT OR Zlib");
         assert_eq!(bom["metadata"]["component"]["purl"], "pkg:cargo/pointsman@1.0.0");
-        assert!(of("{}").is_err());
+        let on: Vec<_> = bom["dependencies"].as_array().unwrap().iter().collect();
+        assert_eq!(on[1]["ref"], "pkg:cargo/pointsman@1.0.0");
+        assert_eq!(on[1]["dependsOn"].as_array().unwrap().len(), 2);
+        assert_eq!(on[2]["dependsOn"], json!(["pkg:cargo/deep@0.1.0"]));
+        assert!(of("").is_err() && of("nothing").is_err());
     }
 }

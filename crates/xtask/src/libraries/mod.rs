@@ -18,20 +18,21 @@ mod redis_units;
 mod stage;
 
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use bench::space;
 use clap::Parser;
-use harness::{in_private_namespace, loopback_up, pause};
+use harness::{in_private_namespace, loopback_up};
 use setup::{build, files, root, seconds};
 
 use catalogue::{Catalogue, Library};
 use outcomes::{Outcome, Outcomes, Way};
 use stage::{Sharing, Stage};
 
+use crate::limited::{ends_within, logged};
 use crate::passed_on;
 use crate::servers::{self, Programs};
 
@@ -193,10 +194,9 @@ fn run_tests(library: &Library, way: Way, redis: &Programs, program: &Path) -> R
         "redis" => redis_units::command(library, &home, &file)?,
         _ => redis_sentinel::command(&home, &file, way, redis)?,
     };
-    let output = File::create(&log).map_err(|error| format!("{}: {error}", log.display()))?;
-    let errors = output.try_clone().map_err(|error| error.to_string())?;
-    command.env("PAUSE_MS", PAUSE_MS).stdin(Stdio::null()).stdout(output).stderr(errors);
-    let within = finish(command)?;
+    let errors = logged(&mut command, &log)?;
+    command.env("PAUSE_MS", PAUSE_MS).stderr(errors);
+    let within = ends_within(LIMIT, &mut command)?;
     let sharing = stage.sharing()?;
     let read = || {
         if !within {
@@ -214,21 +214,6 @@ fn run_tests(library: &Library, way: Way, redis: &Programs, program: &Path) -> R
     read().map_err(|why| {
         format!("{} {}: {why}; the output is in {}", library.name, way.name(), log.display())
     })
-}
-
-/// Waits for a command. Whether it ended within the limit.
-fn finish(mut command: Command) -> Result<bool, String> {
-    let mut child = command.spawn().map_err(|error| format!("{command:?}: {error}"))?;
-    let start = Instant::now();
-    while child.try_wait().map_err(|error| error.to_string())?.is_none() {
-        if start.elapsed() > LIMIT {
-            child.kill().map_err(|error| error.to_string())?;
-            child.wait().map_err(|error| error.to_string())?;
-            return Ok(false);
-        }
-        pause(Duration::from_millis(100));
-    }
-    Ok(true)
 }
 
 fn folder(library: &Library) -> PathBuf {

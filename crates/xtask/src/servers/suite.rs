@@ -1,15 +1,14 @@
 //! Runs the parts of the end-to-end tests that depend on the server, with a given one.
 
-use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::mpsc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use harness::Binary;
-use setup::root;
+use setup::{files, root};
 
 use super::fetch::Programs;
+use crate::limited::{ends_within, logged};
 
 /// The modules of the end-to-end tests that depend on the server. The others test only the proxy
 /// itself.
@@ -85,12 +84,12 @@ pub(super) fn run(
         command.env(Binary::Server.newer_variable(), &newer.server);
         command.env(Binary::Sentinel.newer_variable(), &newer.sentinel);
     }
-    let text = output_of(command)?;
-    let folder = log.parent().unwrap_or(log);
-    std::fs::create_dir_all(folder)
-        .and_then(|()| std::fs::write(log, &text))
-        .map_err(|error| format!("{}: {error}", log.display()))?;
-    Ok(outcome_of(&text))
+    logged(command.current_dir(root()), log)?;
+    // The servers of its tests end with it.
+    ends_within(LIMIT, command.stderr(Stdio::null()))?;
+    let outcome = outcome_of(&files::read(log)?);
+    outcome.failed.iter().for_each(|name| println!("    FAILED {name}"));
+    Ok(outcome)
 }
 
 /// What the recorded runs of these parts gave together.
@@ -104,45 +103,6 @@ pub(super) fn recorded<'a>(logs: impl Iterator<Item = &'a PathBuf>) -> Outcome {
         });
     }
     all
-}
-
-/// The output of the tests, which are ended after the limit. Prints failed tests as they end.
-fn output_of(mut command: Command) -> Result<String, String> {
-    command.current_dir(root());
-    let mut child = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .map_err(|error| format!("the tests could not be started: {error}"))?;
-    let (lines, received) = mpsc::channel();
-    let stdout = child.stdout.take().into_iter();
-    let reader = std::thread::spawn(move || {
-        for line in stdout.flat_map(|it| BufReader::new(it).lines()).map_while(Result::ok) {
-            if lines.send(line).is_err() {
-                break;
-            }
-        }
-    });
-    let deadline = Instant::now() + LIMIT;
-    let mut text = String::new();
-    loop {
-        match received.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-            Ok(line) => {
-                if let Some((name, "FAILED")) = verdict(&line) {
-                    println!("    FAILED {name}");
-                }
-                text.push_str(&line);
-                text.push('\n');
-            }
-            Err(mpsc::RecvTimeoutError::Disconnected) => break,
-            // The servers of its tests end with it.
-            Err(mpsc::RecvTimeoutError::Timeout) => child.kill().map_err(|it| it.to_string())?,
-        }
-    }
-    child.wait().map_err(|error| format!("the tests: {error}"))?;
-    let _ = reader.join();
-    Ok(text)
 }
 
 /// The name of a test and its result.
