@@ -39,3 +39,23 @@ pub(crate) fn ends_within(limit: Duration, command: &mut Command) -> Result<bool
     }
     Ok(true)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ends_late_commands_and_keeps_their_output() {
+        let folder = files::temporary().unwrap();
+        let log = folder.path().join("inner/log");
+        let mut command = Command::new("sh");
+        let errors = logged(command.args(["-c", "echo said; exec sleep \"$0\""]), &log).unwrap();
+        command.stderr(errors);
+        let limit = Duration::from_secs(2);
+        assert_eq!(ends_within(limit, command.arg("0")), Ok(true));
+        assert_eq!(files::read(&log).unwrap(), "said\n");
+        let mut command = Command::new("sleep");
+        assert_eq!(ends_within(Duration::ZERO, command.arg("30")), Ok(false));
+        assert!(ends_within(limit, &mut Command::new("no-such-program")).is_err());
+    }
+}

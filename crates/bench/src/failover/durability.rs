@@ -15,6 +15,7 @@ use clap::ValueEnum;
 use harness::{Cluster, Cut, Node, PROXY, SlowLink, pause};
 use serde_json::json;
 
+use super::FailoverOptions;
 use super::contender::{Contender, Front};
 use super::scene::{FAILOVER, Stage, wait};
 use crate::raw::Raw;
@@ -42,7 +43,7 @@ pub(super) enum Fault {
     PowerLoss,
 }
 
-/// What the writers use, if nothing is chosen.
+/// What the writers use, if nothing is chosen. Those that are not confirmed have a fifth of the runs.
 const WAYS: [Contender; 5] = [
     Contender::PointsmanDurable,
     Contender::PointsmanSharedDurable,
@@ -50,34 +51,6 @@ const WAYS: [Contender; 5] = [
     Contender::Haproxy2,
     Contender::Asking,
 ];
-
-/// The settings of the measurement.
-#[derive(Debug, Clone)]
-pub(super) struct Plan {
-    /// How many replicas must have a write.
-    pub(super) replicas: u8,
-    /// Runs of each fault in each confirmed way. The others have a fifth of them.
-    pub(super) runs: u32,
-    pub(super) writers: usize,
-    /// By how much the network between a master and its replicas delays each direction.
-    pub(super) delay: Duration,
-    /// All connections use TLS.
-    pub(super) tls: bool,
-    /// The faults; all if empty.
-    pub(super) faults: Vec<Fault>,
-    /// What the writers use; all [`WAYS`] if empty.
-    pub(super) ways: Vec<Contender>,
-}
-
-impl Plan {
-    fn faults(&self) -> &[Fault] {
-        if self.faults.is_empty() { Fault::value_variants() } else { &self.faults }
-    }
-
-    fn ways(&self) -> &[Contender] {
-        if self.ways.is_empty() { &WAYS } else { &self.ways }
-    }
-}
 
 /// What happened in a run.
 #[derive(Debug, Clone, Copy)]
@@ -95,25 +68,31 @@ struct Outcome {
 /// # Errors
 /// A message for people, if a file cannot be written.
 pub(super) fn run(
-    plan: &Plan,
+    options: &FailoverOptions,
     stage: &Stage<'_>,
     mut raw: Option<Raw>,
 ) -> Result<ExitCode, String> {
+    let faults = if options.fault.is_empty() { Fault::value_variants() } else { &options.fault };
+    let ways = if options.contender.is_empty() { &WAYS[..] } else { &options.contender };
     let (mut outcomes, mut failed) = (Vec::new(), 0);
-    for run in 1..=plan.runs {
-        for fault in plan.faults() {
-            let ways = plan.ways().iter().filter(|way| !plan.tls || way.is_pointsman());
+    for run in 1..=options.runs {
+        for fault in faults {
+            let ways = ways.iter().filter(|way| !options.tls || way.is_pointsman());
             for way in ways.filter(|way| way.is_durable() || run % 5 == 1) {
                 if stage.stop.load(Ordering::Acquire) {
                     break;
                 }
-                let what =
-                    format!("{run:>3}/{}  {:<10} {:<24}", plan.runs, name_of(fault), name_of(way));
-                match caught(|| play(plan, stage, *way, *fault)) {
+                let what = format!(
+                    "{run:>3}/{}  {:<10} {:<24}",
+                    options.runs,
+                    name_of(fault),
+                    name_of(way)
+                );
+                match caught(|| play(options, stage, *way, *fault)) {
                     Ok(outcome) => {
                         println!("{what} {}", outcome.text());
                         if let Some(raw) = &mut raw {
-                            raw.line(&outcome.line(plan))?;
+                            raw.line(&outcome.line(options))?;
                         }
                         outcomes.push(outcome);
                     }
@@ -125,16 +104,16 @@ pub(super) fn run(
             }
         }
     }
-    summarize(plan, &outcomes);
+    summarize(faults, ways, &outcomes);
     let kept = outcomes.iter().all(|it| it.lost == 0 || !it.way.is_durable());
     let is_success = kept && failed == 0 && !outcomes.is_empty();
     Ok(if is_success { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn summarize(plan: &Plan, outcomes: &[Outcome]) {
+fn summarize(faults: &[Fault], ways: &[Contender], outcomes: &[Outcome]) {
     println!("\n{:<10} {:<24} {:>4}  {:>12}  lost", "", "", "runs", "acknowledged");
-    for fault in plan.faults() {
-        for way in plan.ways() {
+    for fault in faults {
+        for way in ways {
             let of = || outcomes.iter().filter(|it| it.fault == *fault && it.way == *way);
             let acknowledged: u64 = of().map(|it| it.acknowledged).sum();
             let lost: u64 = of().map(|it| it.lost).sum();
@@ -159,27 +138,32 @@ impl Outcome {
         )
     }
 
-    fn line(self, plan: &Plan) -> String {
+    fn line(self, options: &FailoverOptions) -> String {
         let line = json!({
             "way": name_of(&self.way), "fault": name_of(&self.fault),
             "acknowledged": self.acknowledged, "lost": self.lost, "errors": self.errors,
-            "gap_ms": self.gap.as_millis(), "replicas": plan.replicas, "writers": plan.writers,
-            "delay_ms": plan.delay.as_millis(), "tls": plan.tls,
+            "gap_ms": self.gap.as_millis(), "replicas": options.durability, "writers": options.writers,
+            "delay_ms": options.delay, "tls": options.tls,
         });
         line.to_string()
     }
 }
 
-fn play(plan: &Plan, stage: &Stage<'_>, way: Contender, fault: Fault) -> Result<Outcome, String> {
+fn play(
+    options: &FailoverOptions,
+    stage: &Stage<'_>,
+    way: Contender,
+    fault: Fault,
+) -> Result<Outcome, String> {
     let cluster = Cluster::builder().down_after(DOWN_AFTER);
-    let cluster = if plan.tls { cluster.tls() } else { cluster }.start_apart();
+    let cluster = if options.tls { cluster.tls() } else { cluster }.start_apart();
     let sentinels: Vec<&Node> = cluster.sentinels().iter().collect();
     let (beside, others) = sentinels.split_first().ok_or("no sentinel")?;
     let (old, replicas) = (cluster.master(), cluster.replicas());
     let ips = |nodes: &[&Node]| nodes.iter().map(|it| it.addr().ip()).collect::<Vec<IpAddr>>();
-    let _slow = slow_replication(&cluster, plan.delay, stage)?;
+    let _slow = slow_replication(&cluster, Duration::from_millis(options.delay), stage)?;
     let front = Front::start(way, stage.programs, &cluster)?;
-    let load = front.clients(&cluster).prefix("durable").writers(plan.writers);
+    let load = front.clients(&cluster).prefix("durable").writers(options.writers);
     let mut load = load.start();
     wait("the first writes", FAILOVER, stage, || load.counts().acknowledged > 0)?;
     pause(BEFORE);

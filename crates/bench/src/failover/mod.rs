@@ -19,7 +19,7 @@ mod targets;
 
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use clap::{Args, ValueEnum};
 use harness::{Partition, in_private_namespace, loopback_up};
@@ -30,7 +30,7 @@ use super::stats::short;
 use super::subject::Subject;
 use super::{caught, name_of, peers, stop_on_signals, title_of};
 use contender::{Contender, Programs};
-use durability::{Fault, Plan};
+use durability::Fault;
 use record::{Measure, Record};
 use scenario::Scenario;
 use scene::Stage;
@@ -127,13 +127,8 @@ pub(crate) fn run(options: &FailoverOptions) -> Result<ExitCode, String> {
     let kind = options.whole().then_some("failover");
     let (sentence, mut raw) = options.subject.describe(&program, &programs.versions(), kind)?;
     let stage = Stage { programs: &programs, stop: &stop };
-    if let Some(replicas) = options.durability {
-        let (runs, writers) = (options.runs(), options.writers);
-        let delay = Duration::from_millis(options.delay);
-        let (faults, ways) = (options.fault.clone(), options.contender.clone());
-        let tls = options.tls;
-        let plan = Plan { replicas, runs, writers, delay, tls, faults, ways };
-        return durability::run(&plan, &stage, raw);
+    if options.durability.is_some() {
+        return durability::run(options, &stage, raw);
     }
     let (admitted, mut failed) = admit(&options.contenders());
     let records = play_all(&stage, &options.playlist(), &admitted, raw.as_mut(), &mut failed)?;

@@ -36,6 +36,7 @@ use std::time::{Duration, Instant};
 use harness::{Absences, in_private_namespace, loopback_up, pause};
 
 use crate::load::private_memory;
+use crate::verify::VerifyOptions;
 use crate::{caught, space, stop_on_signals, words};
 use checker::{Verdict, check};
 use client::{CLIENTS, Worker};
@@ -63,30 +64,7 @@ const FINDINGS: usize = 3;
 /// How long operations continue after a step.
 const AFTERWARDS: Duration = Duration::from_millis(700);
 
-/// What a run is asked for. Modes that are not given are drawn from the seed.
-#[derive(Debug)]
-pub struct Request<'a> {
-    /// Its length.
-    pub minutes: u64,
-    /// The seed of its first leg.
-    pub seed: u64,
-    /// Whether clients share connections to Redis.
-    pub shared: Option<bool>,
-    /// Whether clients use TLS in any case.
-    pub tls: bool,
-    /// Whether replicas confirm writes in any case.
-    pub durable: bool,
-    /// Print the schedule and run nothing.
-    pub plan: bool,
-    /// A mistake to be found.
-    pub plant: Option<Plant>,
-    /// The pointsman to test.
-    pub program: &'a Path,
-    /// Already in its own network namespace.
-    pub namespaced: bool,
-}
-
-/// How the proxies are configured.
+/// How the proxies are configured: as the options say, or as the seed decides.
 #[derive(Debug, Clone, Copy)]
 struct Mode {
     proxies: u32,
@@ -98,7 +76,7 @@ struct Mode {
 }
 
 impl Mode {
-    fn of(request: &Request<'_>, seed: u64) -> Self {
+    fn of(options: &VerifyOptions, seed: u64) -> Self {
         let mut rng = Rng::new(!seed);
         let mut one_of = |count: u64| rng.below(count) == 0;
         let proxies = if one_of(2) { 2 } else { 3 };
@@ -106,10 +84,10 @@ impl Mode {
         let (tls, durable, servers_tls) = (one_of(4), one_of(4), one_of(4));
         Self {
             proxies,
-            shared: request.shared.unwrap_or(shared),
-            tls: (request.tls || tls) && request.plant.is_none(),
-            servers_tls: (request.tls || servers_tls) && request.plant.is_none(),
-            durable: request.durable || durable,
+            shared: options.mode.is_shared().unwrap_or(shared),
+            tls: (options.tls || tls) && options.plant.is_none(),
+            servers_tls: (options.tls || servers_tls) && options.plant.is_none(),
+            durable: options.durability || durable,
         }
     }
 }
@@ -124,22 +102,26 @@ impl fmt::Display for Mode {
     }
 }
 
-/// Runs the command; success if nothing was found.
+/// Checks histories of a program for this long; success if nothing was found.
 ///
 /// # Errors
 /// A message for people, if it cannot start.
-pub fn run(request: &Request<'_>) -> Result<ExitCode, String> {
-    if request.plan {
-        let mut plan = format!("{}\n", Mode::of(request, request.seed));
-        for (index, step) in schedule(request.seed, 40).iter().enumerate() {
+pub(crate) fn run(
+    options: &VerifyOptions,
+    minutes: u64,
+    program: &Path,
+) -> Result<ExitCode, String> {
+    if options.plan {
+        let mut plan = format!("{}\n", Mode::of(options, options.seed));
+        for (index, step) in schedule(options.seed, 40).iter().enumerate() {
             let _ = writeln!(plan, "{:>4}  {}", index + 1, step.line());
         }
         // A reader that has seen enough closes the pipe.
         let _ = std::io::stdout().write_all(plan.as_bytes());
         return Ok(ExitCode::SUCCESS);
     }
-    if !request.namespaced {
-        let why = space::enter(request.program);
+    if !options.namespaced {
+        let why = space::enter(program);
         return Err(format!("partitions need a network namespace: {why}"));
     }
     if !in_private_namespace() {
@@ -147,17 +129,17 @@ pub fn run(request: &Request<'_>) -> Result<ExitCode, String> {
     }
     loopback_up()?;
     let stop = stop_on_signals()?;
-    let end = Instant::now() + Duration::from_secs(60 * request.minutes);
+    let end = Instant::now() + Duration::from_secs(60 * minutes);
     let mut found = 0;
     for leg in 0.. {
         let left = end.saturating_duration_since(Instant::now());
         if left.is_zero() || stop.load(Ordering::Acquire) || found >= FINDINGS {
             break;
         }
-        let seed = request.seed + leg;
-        let mode = Mode::of(request, seed);
+        let seed = options.seed + leg;
+        let mode = Mode::of(options, seed);
         println!("── seed {seed}: {mode}");
-        found += run_leg(request, seed, mode, left.min(LEG), &stop)?;
+        found += run_leg(program, options.plant, seed, mode, left.min(LEG), &stop)?;
     }
     println!("{}", if found == 0 { "No finding." } else { "There are findings." });
     Ok(if found == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -165,16 +147,17 @@ pub fn run(request: &Request<'_>) -> Result<ExitCode, String> {
 
 /// One run with servers of its own. The number of findings.
 fn run_leg(
-    request: &Request<'_>,
+    program: &Path,
+    plant: Option<Plant>,
     seed: u64,
     mode: Mode,
     length: Duration,
     stop: &AtomicBool,
 ) -> Result<usize, String> {
-    let mut stage = Stage::start(request.program, mode)?;
+    let mut stage = Stage::start(program, mode)?;
     stage.recover();
     let mut addresses: Vec<SocketAddr> = stage.each_proxy().map(|it| it.addr).collect();
-    if let (Some(plant), Some(address)) = (request.plant, addresses.first_mut()) {
+    if let (Some(plant), Some(address)) = (plant, addresses.first_mut()) {
         let to = if plant == Plant::OldMaster { stage.cluster.master().addr() } else { *address };
         *address = relay::start(plant, to).map_err(|error| error.to_string())?;
     }

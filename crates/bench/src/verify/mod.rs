@@ -63,6 +63,13 @@ pub enum Mode {
     Both,
 }
 
+impl Mode {
+    /// Whether clients share connections; `None` for both modes.
+    pub(crate) fn is_shared(self) -> Option<bool> {
+        (self != Self::Both).then_some(self == Self::Shared)
+    }
+}
+
 /// Options of `verify`.
 #[derive(Debug, Args)]
 pub struct VerifyOptions {
@@ -71,10 +78,10 @@ pub struct VerifyOptions {
     conversations: u64,
     /// Seed of the first conversation; the next one has the next seed.
     #[arg(long, value_name = "S", default_value_t = 1)]
-    seed: u64,
+    pub(crate) seed: u64,
     /// Connections of Pointsman to Redis.
     #[arg(long, value_enum, default_value_t = Mode::Both)]
-    mode: Mode,
+    pub(crate) mode: Mode,
     /// With a planned failover in the middle of each conversation, which then pins no session.
     #[arg(long)]
     failovers: bool,
@@ -90,19 +97,19 @@ pub struct VerifyOptions {
     minutes: Option<u64>,
     /// With --minutes: clients and servers use TLS; otherwise the seed decides for each.
     #[arg(long, requires = "minutes")]
-    tls: bool,
+    pub(crate) tls: bool,
     /// With --minutes: two replicas confirm each write; otherwise the seed decides.
     #[arg(long, requires = "minutes")]
-    durability: bool,
+    pub(crate) durability: bool,
     /// With --minutes: print the modes and the first steps of the seed, and run nothing.
     #[arg(long, requires = "minutes")]
-    plan: bool,
+    pub(crate) plan: bool,
     /// With --minutes: make a mistake, which has to be found.
     #[arg(long, requires = "minutes", value_enum)]
-    plant: Option<histories::Plant>,
+    pub(crate) plant: Option<histories::Plant>,
     /// Already in its own network namespace.
     #[arg(long, hide = true)]
-    namespaced: bool,
+    pub(crate) namespaced: bool,
     /// Print the conversation of the seed, and run nothing.
     #[arg(long)]
     print: bool,
@@ -146,11 +153,7 @@ struct Outcome {
 /// # Errors
 /// A message for people, if it cannot start.
 pub fn run(options: &VerifyOptions) -> Result<ExitCode, String> {
-    let modes: &[bool] = match options.mode {
-        Mode::Dedicated => &[false],
-        Mode::Shared => &[true],
-        Mode::Both => &[false, true],
-    };
+    let modes = options.mode.is_shared().map_or(vec![false, true], |is_shared| vec![is_shared]);
     let profile = |is_shared| Profile { is_shared, has_failover: options.failovers };
     if options.exceptions || options.print {
         print!(
@@ -167,20 +170,7 @@ pub fn run(options: &VerifyOptions) -> Result<ExitCode, String> {
     install::for_failovers_of_ours()?;
     let program = build::pointsman_or(options.program.as_deref())?;
     if let Some(minutes) = options.minutes {
-        return histories::run(&histories::Request {
-            minutes,
-            seed: options.seed,
-            shared: match options.mode {
-                Mode::Both => None,
-                mode => Some(mode == Mode::Shared),
-            },
-            tls: options.tls,
-            durable: options.durability,
-            plan: options.plan,
-            plant: options.plant,
-            program: &program,
-            namespaced: options.namespaced,
-        });
+        return histories::run(options, minutes, &program);
     }
     let stop = stop_on_signals()?;
     let mut differ = 0;
@@ -189,7 +179,7 @@ pub fn run(options: &VerifyOptions) -> Result<ExitCode, String> {
         let seeds = options.seed..options.seed + options.conversations;
         let work = Work {
             program: &program,
-            profile: profile(*is_shared),
+            profile: profile(is_shared),
             next: AtomicU64::new(seeds.start),
             end: seeds.end,
             most: options.most,
@@ -197,7 +187,7 @@ pub fn run(options: &VerifyOptions) -> Result<ExitCode, String> {
             outcome: Mutex::default(),
         };
         let outcome = work.carry_out(options.jobs)?;
-        let mode = if *is_shared { "shared" } else { "dedicated" };
+        let mode = if is_shared { "shared" } else { "dedicated" };
         let (conversations, found) = (outcome.conversations, outcome.findings.len());
         let took = seconds(begin.elapsed());
         println!("{mode}: {conversations} conversations in {took}, {found} differ");

@@ -7,9 +7,9 @@ use setup::{files, root, run};
 
 use super::tools::Tools;
 
-/// The worst score of `systemd-analyze security` that passes, in tenths: 0 is locked up, 100 is
-/// wide open.
-pub(crate) const EXPOSURE: &str = "13";
+/// How `systemd-analyze` judges the service. The worst score that passes is in tenths: 0 is locked
+/// up, 100 is wide open.
+pub(crate) const SECURITY: &str = "security --offline=true --no-pager --threshold 13";
 /// What is verified.
 pub(crate) const UNITS: [&str; 3] =
     ["pointsman.service", "pointsman.socket", "pointsman-tls.socket"];
@@ -26,30 +26,19 @@ pub(super) fn check(_: &Tools) -> Result<String, String> {
         let text = text.replace("=/usr/bin/pointsman ", &format!("={} ", program.display()));
         files::write(temp.path().join(unit), text)?;
     }
-    let analyze = |args: &[&str]| {
+    let analyze = |args: &str| {
         let mut command = Command::new("sh");
-        command
-            .args(["-c", "exec systemd-analyze \"$@\" 2>&1", "sh"])
-            .args(args)
-            .env("SYSTEMD_COLORS", "0");
+        command.args(["-c", &format!("systemd-analyze {args} 2>&1")]).env("SYSTEMD_COLORS", "0");
         run(command.current_dir(temp.path()))
     };
     // It ends well whatever it finds in files around them; what it says of ours has their names.
     let own = UNITS.map(|unit| format!("./{unit}"));
-    let [service, plain, tls] = own.each_ref().map(String::as_str);
-    let said = analyze(&["verify", "--man=no", service, plain, tls])?;
+    let said = analyze(&format!("verify --man=no {}", own.join(" ")))?;
     let is_ours = |line: &&str| UNITS.iter().any(|unit| line.contains(unit));
     if let Some(line) = said.lines().find(is_ours) {
         return Err(format!("systemd-analyze verify: {line}"));
     }
-    score(&analyze(&[
-        "security",
-        "--offline=true",
-        "--no-pager",
-        "--threshold",
-        EXPOSURE,
-        "./pointsman.service",
-    ])?)
+    score(&analyze(&format!("{SECURITY} {}", own[0]))?)
 }
 
 /// The last line of `systemd-analyze security`, or all of it where that is missing.

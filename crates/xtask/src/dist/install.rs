@@ -9,7 +9,7 @@ use std::process::Command;
 
 use setup::{files, root, run};
 
-use crate::deploy::units::{EXPOSURE, UNITS, score};
+use crate::deploy::units::{SECURITY, UNITS, score};
 
 /// The oldest Debian that the package is for.
 const SUITE: &str = "bookworm";
@@ -26,10 +26,10 @@ pub(super) fn deb(file: &Path) -> Result<String, String> {
     let debian = Debian::ready()?;
     files::copy(file, debian.folder.join("tmp/pointsman.deb"))?;
     // A leftover of an earlier run.
-    debian.run(&["dpkg", "--purge", "pointsman"])?;
-    debian.run(&["dpkg", "--install", "/tmp/pointsman.deb"])?;
+    debian.run("dpkg --purge pointsman")?;
+    debian.run("dpkg --install /tmp/pointsman.deb")?;
     let seen = looked_at(&debian);
-    let purged = debian.run(&["dpkg", "--purge", "pointsman"]);
+    let purged = debian.run("dpkg --purge pointsman");
     let score = seen?;
     purged?;
     for path in ["usr/bin/pointsman", "etc/pointsman", "usr/lib/systemd/system/pointsman.service"] {
@@ -42,57 +42,35 @@ pub(super) fn deb(file: &Path) -> Result<String, String> {
 
 /// Checks the installed files; returns the security score of the service.
 fn looked_at(debian: &Debian) -> Result<String, String> {
-    let different = debian.run(&["dpkg", "--verify", "pointsman"])?;
+    let different = debian.run("dpkg --verify pointsman")?;
     if !different.is_empty() {
         return Err(format!("files differ from the package's own list: {different}"));
     }
-    let user = debian.run(&["getent", "passwd", "pointsman"])?;
+    let user = debian.run("getent passwd pointsman")?;
     if !user.trim_end().ends_with("nologin") {
         return Err(format!("the user is {user}"));
     }
-    let folder = debian.run(&["stat", "--format=%U:%G %a", "/etc/pointsman"])?;
+    let folder = debian.run("stat --format='%U:%G %a' /etc/pointsman")?;
     if folder.trim() != "root:pointsman 750" {
         return Err(format!("/etc/pointsman is {folder}"));
     }
     // As the service's user, which must be able to read it.
-    let config = format!("/{CONFIG}");
-    debian.run(&[
-        "runuser",
-        "-u",
-        "pointsman",
-        "--",
-        "/usr/bin/pointsman",
-        "check",
-        "--config",
-        &config,
-    ])?;
+    debian.run(&format!("runuser -u pointsman -- /usr/bin/pointsman check --config /{CONFIG}"))?;
     // A configuration file that was edited survives a reinstallation.
     let path = debian.folder.join(CONFIG);
     let text = files::read(&path)? + "# mine\n";
     files::write(&path, text)?;
-    debian.run(&["dpkg", "--force-confold", "--install", "/tmp/pointsman.deb"])?;
+    debian.run("dpkg --force-confold --install /tmp/pointsman.deb")?;
     if !std::fs::read_to_string(&path).is_ok_and(|text| text.ends_with("# mine\n")) {
         return Err("the configuration was overwritten".to_owned());
     }
     // It prints its findings on standard error and succeeds all the same.
-    let found = debian.run(&[
-        "sh",
-        "-c",
-        &format!("systemd-analyze verify --man=no {} 2>&1", UNITS.join(" ")),
-    ])?;
+    let units = UNITS.join(" ");
+    let found = debian.run(&format!("systemd-analyze verify --man=no {units} 2>&1"))?;
     if !found.trim().is_empty() {
         return Err(format!("systemd-analyze verify: {found}"));
     }
-    let security = [
-        "systemd-analyze",
-        "security",
-        "--offline=true",
-        "--no-pager",
-        "--threshold",
-        EXPOSURE,
-        UNITS[0],
-    ];
-    score(&debian.run(&security)?)
+    score(&debian.run(&format!("systemd-analyze {SECURITY} {}", UNITS[0]))?)
 }
 
 struct Debian {
@@ -112,9 +90,10 @@ impl Debian {
         Ok(Self { folder })
     }
 
-    fn run(&self, words: &[&str]) -> Result<String, String> {
+    /// Runs a command of a shell there.
+    fn run(&self, words: &str) -> Result<String, String> {
         let mut command = Command::new("/usr/sbin/chroot");
-        command.arg(&self.folder).args(words).env_clear();
+        command.arg(&self.folder).args(["sh", "-c", words]).env_clear();
         command.env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
         command
             .env("DEBIAN_FRONTEND", "noninteractive")
