@@ -7,7 +7,7 @@
 mod clients;
 mod cores;
 mod failover;
-pub mod histories;
+mod histories;
 mod instructions;
 mod junk;
 pub mod load;

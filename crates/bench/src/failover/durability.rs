@@ -43,7 +43,7 @@ pub(super) enum Fault {
     PowerLoss,
 }
 
-/// What the writers use, if nothing is chosen. Those that are not confirmed have a fifth of the runs.
+/// What the writers use, if nothing is chosen. What is not confirmed has a fifth of the runs.
 const WAYS: [Contender; 5] = [
     Contender::PointsmanDurable,
     Contender::PointsmanSharedDurable,

@@ -33,16 +33,16 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use clap::Args;
 use harness::{Absences, in_private_namespace, loopback_up, pause};
 
 use crate::load::private_memory;
-use crate::verify::VerifyOptions;
 use crate::{caught, space, stop_on_signals, words};
 use checker::{Verdict, check};
 use client::{CLIENTS, Worker};
 use eras::{Away, Evidence};
 use operation::{Action, Kind, Micros, Object, Operation, Outcome};
-pub use relay::Plant;
+pub(crate) use relay::Plant;
 use report::{Epoch, Tally};
 use schedule::{Fault, Rng, Step, schedule};
 use stage::Stage;
@@ -64,6 +64,30 @@ const FINDINGS: usize = 3;
 /// How long operations continue after a step.
 const AFTERWARDS: Duration = Duration::from_millis(700);
 
+/// Options of histories.
+#[derive(Debug, Args)]
+pub(crate) struct HistoriesOptions {
+    /// Instead of conversations, check histories of clients of several proxies for this long, under
+    /// random faults.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    pub(crate) minutes: Option<u64>,
+    /// With --minutes: clients and servers use TLS; otherwise the seed decides for each.
+    #[arg(long, requires = "minutes")]
+    tls: bool,
+    /// With --minutes: two replicas confirm each write; otherwise the seed decides.
+    #[arg(long, requires = "minutes")]
+    durability: bool,
+    /// With --minutes: print the modes and the first steps of the seed, and run nothing.
+    #[arg(long, requires = "minutes")]
+    plan: bool,
+    /// With --minutes: make a mistake, which has to be found.
+    #[arg(long, requires = "minutes", value_enum)]
+    plant: Option<Plant>,
+    /// Already in its own network namespace.
+    #[arg(long, hide = true)]
+    namespaced: bool,
+}
+
 /// How the proxies are configured: as the options say, or as the seed decides.
 #[derive(Debug, Clone, Copy)]
 struct Mode {
@@ -76,7 +100,7 @@ struct Mode {
 }
 
 impl Mode {
-    fn of(options: &VerifyOptions, seed: u64) -> Self {
+    fn of(options: &HistoriesOptions, seed: u64, asked: Option<bool>) -> Self {
         let mut rng = Rng::new(!seed);
         let mut one_of = |count: u64| rng.below(count) == 0;
         let proxies = if one_of(2) { 2 } else { 3 };
@@ -84,7 +108,7 @@ impl Mode {
         let (tls, durable, servers_tls) = (one_of(4), one_of(4), one_of(4));
         Self {
             proxies,
-            shared: options.mode.is_shared().unwrap_or(shared),
+            shared: asked.unwrap_or(shared),
             tls: (options.tls || tls) && options.plant.is_none(),
             servers_tls: (options.tls || servers_tls) && options.plant.is_none(),
             durable: options.durability || durable,
@@ -102,18 +126,21 @@ impl fmt::Display for Mode {
     }
 }
 
-/// Checks histories of a program for this long; success if nothing was found.
+/// Checks histories of a program from this seed on, with shared connections or dedicated ones, or
+/// as the seed decides; success if nothing was found.
 ///
 /// # Errors
 /// A message for people, if it cannot start.
 pub(crate) fn run(
-    options: &VerifyOptions,
+    options: &HistoriesOptions,
     minutes: u64,
+    first: u64,
+    shared: Option<bool>,
     program: &Path,
 ) -> Result<ExitCode, String> {
     if options.plan {
-        let mut plan = format!("{}\n", Mode::of(options, options.seed));
-        for (index, step) in schedule(options.seed, 40).iter().enumerate() {
+        let mut plan = format!("{}\n", Mode::of(options, first, shared));
+        for (index, step) in schedule(first, 40).iter().enumerate() {
             let _ = writeln!(plan, "{:>4}  {}", index + 1, step.line());
         }
         // A reader that has seen enough closes the pipe.
@@ -136,8 +163,8 @@ pub(crate) fn run(
         if left.is_zero() || stop.load(Ordering::Acquire) || found >= FINDINGS {
             break;
         }
-        let seed = options.seed + leg;
-        let mode = Mode::of(options, seed);
+        let seed = first + leg;
+        let mode = Mode::of(options, seed, shared);
         println!("── seed {seed}: {mode}");
         found += run_leg(program, options.plant, seed, mode, left.min(LEG), &stop)?;
     }

@@ -19,7 +19,7 @@ const EVERY: u64 = 300;
 
 /// What a relay does wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Plant {
+pub(crate) enum Plant {
     /// Sends a request twice.
     Replay,
     /// Gives a client the latest reply to another one.

@@ -1,9 +1,9 @@
 //! `cargo xtask verify`: the same random conversations directly and through Pointsman.
 //!
-//! Several clients of a conversation ([`generator`]) use a Redis directly and an identical one
-//! behind Pointsman ([`rig`]), with dedicated or with shared connections. The [`driver`] compares
-//! every reply byte by byte; what cannot be equal is listed in [`exceptions`] with a reason. A
-//! conversation that differs is made as short as possible ([`minimise`]) and printed with both
+//! Several clients of a conversation (`generator`) use a Redis directly and an identical one
+//! behind Pointsman (`rig`), with dedicated or with shared connections. The `driver` compares
+//! every reply byte by byte; what cannot be equal is listed in `exceptions` with a reason. A
+//! conversation that differs is made as short as possible (`minimise`) and printed with both
 //! replies.
 //!
 //! The direct side is right by definition, so there is no model of Redis here. Pointsman is the
@@ -65,7 +65,7 @@ pub enum Mode {
 
 impl Mode {
     /// Whether clients share connections; `None` for both modes.
-    pub(crate) fn is_shared(self) -> Option<bool> {
+    fn is_shared(self) -> Option<bool> {
         (self != Self::Both).then_some(self == Self::Shared)
     }
 }
@@ -78,10 +78,10 @@ pub struct VerifyOptions {
     conversations: u64,
     /// Seed of the first conversation; the next one has the next seed.
     #[arg(long, value_name = "S", default_value_t = 1)]
-    pub(crate) seed: u64,
+    seed: u64,
     /// Connections of Pointsman to Redis.
     #[arg(long, value_enum, default_value_t = Mode::Both)]
-    pub(crate) mode: Mode,
+    mode: Mode,
     /// With a planned failover in the middle of each conversation, which then pins no session.
     #[arg(long)]
     failovers: bool,
@@ -91,25 +91,8 @@ pub struct VerifyOptions {
     /// Stop after this many conversations that differ.
     #[arg(long, value_name = "N", default_value_t = 5)]
     most: usize,
-    /// Instead of conversations, check histories of clients of several proxies for this long, under
-    /// random faults.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000))]
-    minutes: Option<u64>,
-    /// With --minutes: clients and servers use TLS; otherwise the seed decides for each.
-    #[arg(long, requires = "minutes")]
-    pub(crate) tls: bool,
-    /// With --minutes: two replicas confirm each write; otherwise the seed decides.
-    #[arg(long, requires = "minutes")]
-    pub(crate) durability: bool,
-    /// With --minutes: print the modes and the first steps of the seed, and run nothing.
-    #[arg(long, requires = "minutes")]
-    pub(crate) plan: bool,
-    /// With --minutes: make a mistake, which has to be found.
-    #[arg(long, requires = "minutes", value_enum)]
-    pub(crate) plant: Option<histories::Plant>,
-    /// Already in its own network namespace.
-    #[arg(long, hide = true)]
-    pub(crate) namespaced: bool,
+    #[command(flatten)]
+    histories: histories::HistoriesOptions,
     /// Print the conversation of the seed, and run nothing.
     #[arg(long)]
     print: bool,
@@ -169,8 +152,9 @@ pub fn run(options: &VerifyOptions) -> Result<ExitCode, String> {
     }
     install::for_failovers_of_ours()?;
     let program = build::pointsman_or(options.program.as_deref())?;
-    if let Some(minutes) = options.minutes {
-        return histories::run(options, minutes, &program);
+    if let Some(minutes) = options.histories.minutes {
+        let shared = options.mode.is_shared();
+        return histories::run(&options.histories, minutes, options.seed, shared, &program);
     }
     let stop = stop_on_signals()?;
     let mut differ = 0;

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use setup::{build, install};
 
-use screen::Screen;
+use screen::{BAD, EVENT, GOOD, NOTE, Screen};
 use stage::Stage;
 use timeline::Timeline;
 
@@ -100,7 +100,7 @@ fn show(
         if settled.elapsed() > SETTLE && (options.keep || timeline.back.is_some()) {
             settled = Instant::now();
             if let Some((master, verdict)) = stage.settle() {
-                screen.note(&timeline.checked(&master, &verdict))?;
+                screen.painted(NOTE, &timeline.checked(&master, &verdict))?;
             }
         }
         harness::pause(LOOK);
@@ -119,7 +119,7 @@ fn tell_news(
     for event in stage.events().after(told.events) {
         told.events += 1;
         if let Some(text) = timeline.hear(&event) {
-            screen.event(&text)?;
+            screen.painted(EVENT, &text)?;
         }
     }
     for gap in stage.load().gaps().into_iter().skip(told.gaps) {
@@ -129,7 +129,7 @@ fn tell_news(
         };
         told.gaps += 1;
         if !text.is_empty() {
-            screen.good(&text)?;
+            screen.painted(GOOD, &text)?;
         }
     }
     Ok(())
@@ -140,8 +140,10 @@ fn tell_kill(screen: &mut Screen, stage: &Stage, timeline: &mut Timeline) -> io:
     let (name, pid) = (timeline.name(node.addr()), node.pid().unwrap_or_default());
     timeline.killed = Some(Instant::now());
     node.kill();
-    screen
-        .bad(&timeline.line(Instant::now(), &format!("kill -9 {pid}: {name}, the master, is dead")))
+    screen.painted(
+        BAD,
+        &timeline.line(Instant::now(), &format!("kill -9 {pid}: {name}, the master, is dead")),
+    )
 }
 
 #[cfg(test)]

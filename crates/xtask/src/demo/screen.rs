@@ -3,6 +3,17 @@
 use std::env;
 use std::io::{self, IsTerminal as _, Write as _};
 
+/// A heading.
+pub(super) const HEADING: &str = "1";
+/// An event of a sentinel.
+pub(super) const EVENT: &str = "36";
+/// A remark.
+pub(super) const NOTE: &str = "2";
+/// A success.
+pub(super) const GOOD: &str = "1;32";
+/// A failure.
+pub(super) const BAD: &str = "1;31";
+
 /// Standard output.
 #[derive(Debug)]
 pub(super) struct Screen {
@@ -24,32 +35,12 @@ impl Screen {
         out.flush()
     }
 
-    /// Prints a heading.
-    pub(super) fn heading(&mut self, text: &str) -> io::Result<()> {
-        self.painted("1", text)
-    }
-
-    /// Prints an event of a sentinel.
-    pub(super) fn event(&mut self, text: &str) -> io::Result<()> {
-        self.painted("36", text)
-    }
-
-    /// Prints a remark.
-    pub(super) fn note(&mut self, text: &str) -> io::Result<()> {
-        self.painted("2", text)
-    }
-
-    /// Prints a success.
-    pub(super) fn good(&mut self, text: &str) -> io::Result<()> {
-        self.painted("1;32", text)
-    }
-
-    /// Prints a failure.
-    pub(super) fn bad(&mut self, text: &str) -> io::Result<()> {
-        self.painted("1;31", text)
-    }
-
-    fn painted(&mut self, code: &str, text: &str) -> io::Result<()> {
-        if self.colour { self.line(&format!("\x1b[{code}m{text}\x1b[0m")) } else { self.line(text) }
+    /// Prints a line in a style.
+    pub(super) fn painted(&mut self, style: &str, text: &str) -> io::Result<()> {
+        if self.colour {
+            self.line(&format!("\x1b[{style}m{text}\x1b[0m"))
+        } else {
+            self.line(text)
+        }
     }
 }

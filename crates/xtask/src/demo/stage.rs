@@ -9,7 +9,7 @@ use bench::stats::grouped;
 use harness::{Cluster, Events, Load, Node, Pointsman, Verdict};
 
 use super::explain::Names;
-use super::screen::Screen;
+use super::screen::{HEADING, Screen};
 use super::timeline::{Now, short};
 
 const CLIENTS: usize = 8;
@@ -126,7 +126,7 @@ impl Stage {
         kill_after: Option<Duration>,
     ) -> io::Result<()> {
         let pid = self.pointsman.process().pid();
-        screen.heading("\nPointsman in front of a Redis Sentinel cluster\n")?;
+        screen.painted(HEADING, "\nPointsman in front of a Redis Sentinel cluster\n")?;
         screen.line(&format!(
             "  {CLIENTS} clients ────▶ pointsman ────▶ redis-1   master\n\
              \x20 {:>5} writes/s       │            redis-2   replica\n\
@@ -149,6 +149,6 @@ impl Stage {
             None => format!("\n  The master is process {master}: kill -9 {master} and see what happens."),
         })?;
         screen.line("  Ctrl-C ends the demo and removes everything.\n")?;
-        screen.heading(&format!("{:>9}   {:<15} {:>8}", "time", "master", "writes/s"))
+        screen.painted(HEADING, &format!("{:>9}   {:<15} {:>8}", "time", "master", "writes/s"))
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bench::stats::grouped;
 use harness::{Counts, Verdict};
 
-use super::screen::Screen;
+use super::screen::{BAD, GOOD, HEADING, NOTE, Screen};
 use super::stage::Stage;
 use super::timeline::{Timeline, after, short};
 
@@ -29,17 +29,17 @@ pub(super) fn close(
         examples: rest.examples,
         ..Verdict::default()
     };
-    screen.heading("\nSummary\n")?;
+    screen.painted(HEADING, "\nSummary\n")?;
     screen.line(&numbers(&counts, &looked, &master, timeline))?;
     let verdict = verdict(timeline, &counts, &looked, running);
     match &verdict {
-        Ok(text) => screen.good(&format!("  {text}\n"))?,
+        Ok(text) => screen.painted(GOOD, &format!("  {text}\n"))?,
         Err(text) => {
-            screen.bad(&format!("  {text}\n"))?;
+            screen.painted(BAD, &format!("  {text}\n"))?;
             for error in stage.load().errors() {
-                screen.note(&format!("  a client saw: {error}"))?;
+                screen.painted(NOTE, &format!("  a client saw: {error}"))?;
             }
-            screen.note(&stage.pointsman().process().tail())?;
+            screen.painted(NOTE, &stage.pointsman().process().tail())?;
         }
     }
     Ok(verdict.is_ok())

@@ -185,7 +185,7 @@ fn cut_off(tools: &Tools, plain: &Value) -> Result<(), String> {
 mod tests {
     use super::*;
 
-    fn object(kind: &str, name: &str, spec: Value) -> Value {
+    fn object(kind: &str, name: &str, spec: &Value) -> Value {
         json!({"kind": kind, "metadata": {"name": name}, "spec": spec})
     }
 
@@ -196,8 +196,8 @@ mod tests {
             "spec": {"containers": [{"ports": [{"name": "redis", "containerPort": 6379}]}]},
         });
         let budget = json!({"selector": {"matchLabels": labels}});
-        let deployment = object("Deployment", "proxy", json!({"template": template}));
-        vec![deployment, object("PodDisruptionBudget", "first", budget)]
+        let deployment = object("Deployment", "proxy", &json!({"template": template}));
+        vec![deployment, object("PodDisruptionBudget", "first", &budget)]
     }
 
     fn theirs() -> Vec<Value> {
@@ -208,7 +208,7 @@ mod tests {
             "policyTypes": ["Ingress"],
             "ingress": [{}],
         });
-        vec![object("Service", SERVICE, service), object("NetworkPolicy", "policy", policy)]
+        vec![object("Service", SERVICE, &service), object("NetworkPolicy", "policy", &policy)]
     }
 
     /// What is said after a change of both.

@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-/// The list, and the number of crates in it, from lines of the form `DEPTH|NAME vVERSION ...|LICENSE`
-/// in which the dependencies of a package follow it.
+/// The list, and the number of crates in it. The tree has lines of the form `DEPTH|NAME
+/// vVERSION|LICENSE`, in which the dependencies of a package follow it.
 ///
 /// # Errors
 /// The lines have another form.
