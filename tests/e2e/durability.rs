@@ -662,7 +662,7 @@ fn unblocks_clients_that_leave() {
             let mut client = pointsman.client();
             client.send(b"BLPOP list 0\r\n").expect("sent");
             wait_blocked(&cluster);
-            std::thread::sleep(Duration::from_millis(150));
+            pause(Duration::from_millis(150));
             let left = Instant::now();
             drop(client);
             wait_until("no blocked client", PATIENCE / 8, || {
