@@ -30,7 +30,7 @@ const CRATES: &[(&str, usize, usize)] = &[
     ("pointsman", 15_080, 14_300),
     ("proxy", 12_990, 12_900),
     ("resp", 6_600, 5_100),
-    ("sentinel", 13_280, 10_900),
+    ("sentinel", 13_290, 10_900),
     ("setup", 540, 300),
     ("simulator", 6_070, 3_700),
     ("target", 1_100, 1_100),

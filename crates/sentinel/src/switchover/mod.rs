@@ -185,8 +185,8 @@ impl Drop for Run<'_> {
     }
 }
 
-/// The hold of a switchover. However that ends, dropping it opens the gate; the pause of an operator
-/// stays if the switchover is refused before.
+/// The hold of a switchover: dropping it opens the gate, however the switchover ends. If that is
+/// refused before, the pause of an operator stays.
 struct Held<'a>(&'a DiscoveryHandle);
 
 impl Drop for Held<'_> {
