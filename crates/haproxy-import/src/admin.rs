@@ -45,7 +45,7 @@ impl<'a> Planner<'a> {
             }
         }
         // The spelling of haproxy 1.4: `listen NAME ADDRESS`.
-        let head = self.head(section).filter(|head| all.is_empty() && head.begins(&["listen"]));
+        let head = self.head(section).filter(|head| all.is_empty() && head.begins("listen"));
         if let Some(head) = head
             && let Ok(addrs) = values::bind_addresses(&head.word(2), false)
         {
@@ -80,7 +80,7 @@ impl<'a> Planner<'a> {
     }
 
     fn note_admin(&mut self, directive: &Directive) {
-        if directive.begins(&["monitor-uri"]) {
+        if directive.begins("monitor-uri") {
             let (outcome, what) = match PROBES.contains(&directive.word(1).as_str()) {
                 true => (LineOutcome::Mapped, "answered as before"),
                 false => (LineOutcome::Unmatched, "this path is not answered"),
@@ -90,7 +90,7 @@ impl<'a> Planner<'a> {
         } else if directive.has("prometheus-exporter") {
             let note = "/metrics of the admin server; metrics.haproxy_names adds the old names";
             self.notes.add(directive, LineOutcome::Mapped, note);
-        } else if directive.begins(&["default_backend"]) || directive.begins(&["use_backend"]) {
+        } else if directive.begins("default_backend") || directive.begins("use_backend") {
             let note = "the admin server answers all of its paths itself";
             self.notes.add(directive, LineOutcome::Unneeded, note);
         }

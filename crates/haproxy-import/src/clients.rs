@@ -138,9 +138,9 @@ impl<'a> Planner<'a> {
             rules.balancers = Some((value.to_owned(), first));
             rules.lines.extend(&with_proxy);
         }
-        let before = ["tcp-request", "connection", "expect-proxy", "layer4"];
+        let before = "tcp-request connection expect-proxy layer4";
         let mut is_proxied = rules.balancers.is_some();
-        for rule in own.iter().copied().filter(|it| it.begins(&before)) {
+        for rule in own.iter().copied().filter(|it| it.begins(before)) {
             is_proxied = true;
             if let Some(Condition::Inside(networks)) = condition(own, rule, 4) {
                 rules.balancers = Some((toml_list(&networks), rule));
@@ -196,7 +196,7 @@ fn restrict<'a>(
 ) -> Result<(), &'a Directive> {
     let (mut accepted, mut lines) = (Vec::new(), Vec::new());
     let (mut is_understood, mut by_source) = (is_of_client, false);
-    for rule in own.iter().copied().filter(|it| it.begins(&["tcp-request", stage])) {
+    for rule in own.iter().copied().filter(|it| it.begins("tcp-request") && it.has_at(1, stage)) {
         let accepts = rule.has_at(2, "accept");
         if !accepts && !rule.has_at(2, "reject") && !rule.has_at(2, "silent-drop") {
             continue;
@@ -232,7 +232,7 @@ fn names_source(own: &[&Directive], rule: &Directive) -> bool {
 }
 
 fn is_about_proxies(line: &Directive) -> bool {
-    line.begins(&["bind"]) || line.has("expect-proxy")
+    line.begins("bind") || line.has("expect-proxy")
 }
 
 /// The value that all listeners have; `None` if none has one.

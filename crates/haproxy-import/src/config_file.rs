@@ -77,13 +77,8 @@ impl Directive {
         self.words.iter().skip(at).map(ToString::to_string).collect()
     }
 
-    /// Whether it begins with these words.
-    pub(super) fn begins(&self, with: &[&str]) -> bool {
-        with.iter().zip(0..).all(|(text, at)| self.has_at(at, text))
-    }
-
     /// Whether it begins with the words of a text.
-    pub(super) fn begins_with(&self, text: &str) -> bool {
+    pub(super) fn begins(&self, text: &str) -> bool {
         text.split(' ').zip(0..).all(|(word, at)| self.has_at(at, word))
     }
 
@@ -281,7 +276,7 @@ impl ConfigFile {
 
     /// The directive with these first words that applies to a section: the last of its own, else of
     /// its defaults.
-    pub(super) fn setting(&self, section: usize, words: &[&str]) -> Option<&Directive> {
+    pub(super) fn setting(&self, section: usize, words: &str) -> Option<&Directive> {
         self.chain(section).find_map(|section| {
             section.directives.iter().rev().find(|directive| directive.begins(words))
         })

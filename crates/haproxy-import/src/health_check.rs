@@ -122,9 +122,9 @@ pub(super) fn read<'a>(
     let mut check = HealthCheck::default();
     let mut exchanges = vec![Exchange::default()];
     for directive in directives {
-        if directive.begins(&["option", "redis-check"]) {
+        if directive.begins("option redis-check") {
             check.is_redis = true;
-        } else if directive.begins(&["tcp-check", "connect"]) {
+        } else if directive.begins("tcp-check connect") {
             let [port, addr] = ["port", "addr"].map(|key| directive.value(key));
             let tls = match (directive.has("ssl"), directive.has("default")) {
                 (true, _) => CheckTls::On,
@@ -136,13 +136,13 @@ pub(super) fn read<'a>(
             }
             let opened_at = Some(directive.position.clone());
             exchanges.push(Exchange { port, addr, tls, opened_at, sent: Vec::new() });
-        } else if directive.begins(&["tcp-check", "expect"]) {
+        } else if directive.begins("tcp-check expect") {
             let (pattern, negated) = expected(&directive.words);
             check.role = check.role.or_else(|| role(&pattern, negated));
             check.is_active_replica |= pattern.contains(ACTIVE_REPLICA);
             check.is_cluster |= CLUSTER_STATE.iter().any(|it| pattern.contains(it));
         } else if let Some(exchange) = exchanges.last_mut()
-            && directive.begins(&["tcp-check"])
+            && directive.begins("tcp-check")
         {
             exchange.sent.extend(sent(directive));
         }

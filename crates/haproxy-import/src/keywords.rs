@@ -163,7 +163,7 @@ pub(super) fn directive(directive: &Directive) -> (LineOutcome, &'static str) {
     let first = directive.word(0);
     let begins = |text: &str| match text.strip_suffix('*') {
         Some(start) => first.starts_with(start),
-        None => directive.begins_with(text),
+        None => directive.begins(text),
     };
     let found = known().filter(|(words, ..)| begins(words)).max_by_key(|(words, ..)| words.len());
     found.map_or((Unmatched, "unknown keyword"), |(_, outcome, note)| (outcome, note))

@@ -114,7 +114,7 @@ fn listens(config: &ConfigFile, section: usize) -> bool {
 pub(super) fn sort(config: &ConfigFile, variables: &Variables<'_>) -> Proxies {
     let count = config.sections.len();
     let check = |at| {
-        let option = config.setting(at, &["option", "redis-check"]);
+        let option = config.setting(at, "option redis-check");
         health_check::read(config.tcp_checks(at).chain(option), variables)
     };
     let checks: Vec<HealthCheck> = (0..count).map(check).collect();
@@ -126,7 +126,7 @@ pub(super) fn sort(config: &ConfigFile, variables: &Variables<'_>) -> Proxies {
         let backends = backends(config, at);
         let mode = effective_mode(config, at, &backends);
         let is_served = backends.iter().any(|at| servers(config, *at).next().is_some());
-        if config.setting(at, &["disabled"]).is_some() {
+        if config.setting(at, "disabled").is_some() {
             proxies.disabled.push(at);
         } else if !listens(config, at) && section.kind == SectionKind::Listen {
             // haproxy reads it as a backend.
@@ -159,7 +159,7 @@ fn backends(config: &ConfigFile, section: usize) -> Vec<usize> {
     let mut backends: Vec<usize> = if is_listen { vec![section] } else { Vec::new() };
     // A section's own `default_backend` replaces that of its defaults.
     let rules = lines(config, section, "use_backend");
-    for directive in rules.chain(config.setting(section, &["default_backend"])) {
+    for directive in rules.chain(config.setting(section, "default_backend")) {
         backends.extend(config.backend(&directive.word(1)));
     }
     dedup(&mut backends);
@@ -169,8 +169,7 @@ fn backends(config: &ConfigFile, section: usize) -> Vec<usize> {
 /// The mode of a section, as far as its clients notice: haproxy speaks HTTP to the clients of a
 /// frontend in mode tcp if its backend is in mode http.
 fn effective_mode(config: &ConfigFile, section: usize, backends: &[usize]) -> String {
-    let mode =
-        |at: usize| config.setting(at, &["mode"]).map(|mode| mode.word(1)).unwrap_or_default();
+    let mode = |at: usize| config.setting(at, "mode").map(|mode| mode.word(1)).unwrap_or_default();
     let own = mode(section);
     let is_upgraded = !backends.is_empty() && backends.iter().all(|at| mode(*at) == "http");
     if is_upgraded && own != "health" { "http".to_owned() } else { own }
@@ -187,8 +186,8 @@ fn is_admin(config: &ConfigFile, section: usize, backends: &[usize]) -> bool {
     let all = std::iter::once(section).chain(backends.iter().copied());
     !dynamic
         && all.flat_map(|at| directives(config, at)).any(|it| {
-            it.begins(&["monitor-uri"])
-                || it.begins(&["stats"])
+            it.begins("monitor-uri")
+                || it.begins("stats")
                 || (it.has_at(0, "http-request")
                     && (it.has("prometheus-exporter") || it.has("return")))
         })
@@ -263,7 +262,7 @@ fn listener(
     let check = |at: &usize| checks.get(*at);
     let own = directives(config, section);
     let rule = |is_it: &dyn Fn(&[Directive], &Directive) -> bool| {
-        own.iter().position(|it| it.begins(&["use_backend"]) && is_it(own, it))
+        own.iter().position(|it| it.begins("use_backend") && is_it(own, it))
     };
     let queries: Vec<SentinelQuery> = voters
         .iter()
@@ -313,7 +312,7 @@ fn role_of(
     backends: &[usize],
 ) -> Option<Role> {
     let rule = lines(config, section, "use_backend").find(|it| it.words.len() == 2);
-    let rule = rule.or_else(|| config.setting(section, &["default_backend"]));
+    let rule = rule.or_else(|| config.setting(section, "default_backend"));
     let default = rule.and_then(|it| config.backend(&it.word(1)));
     let role = |at: usize| checks.get(at).and_then(|check| check.role);
     let mut roles = backends.iter().filter_map(|at| role(*at));
@@ -373,9 +372,7 @@ pub(super) fn is_about_health(own: &[Directive], directive: &Directive) -> bool 
 }
 
 fn is_condition(directive: &Directive) -> bool {
-    ["acl", "use_backend", "use-server", "tcp-request"]
-        .iter()
-        .any(|keyword| directive.begins(&[keyword]))
+    ["acl", "use_backend", "use-server", "tcp-request"].iter().any(|it| directive.begins(it))
 }
 
 /// Whether a condition is about the health of backends.

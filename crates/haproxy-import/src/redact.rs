@@ -27,13 +27,12 @@ pub(super) fn line(directive: &Directive) -> String {
     if !keywords::is_known(&first) || first == "rspadd" {
         return keyword_only(directive);
     }
-    let sends = directive.begins(&["tcp-check"]) && directive.word(1).starts_with("send");
+    let sends = directive.begins("tcp-check") && directive.word(1).starts_with("send");
     let command = directive.words.get(2).and_then(single_command);
     let is_harmless = command.is_some_and(|it| HARMLESS.contains(&it.as_str()));
-    let is_hidden =
-        HIDDEN.split(", ").any(|it| directive.begins_with(it)) || (sends && !is_harmless);
+    let is_hidden = HIDDEN.split(", ").any(|it| directive.begins(it)) || (sends && !is_harmless);
     let words: Vec<String> = directive.words.iter().map(ToString::to_string).collect();
-    let is_acl = directive.begins(&["acl"]);
+    let is_acl = directive.begins("acl");
     let is_fetch = |at: usize| {
         at == 2 && is_acl || at > 0 && words.get(at - 1).is_some_and(|it| it.ends_with('{'))
     };

@@ -49,34 +49,27 @@ fn service_keys(
     keys: &mut Vec<PlannedKey>,
     notes: &mut Notes,
 ) {
-    let mut add = |key, directive: &Directive, value: String| {
+    let timeout = |section, words: &str, max: Duration| {
+        let directive = config.setting(section, words)?;
+        let time = values::duration(&directive.word(words.split(' ').count()))?;
+        let is_valid = !time.is_zero() && time <= MAX_DURATION;
+        is_valid.then(|| (directive, quoted(time.min(max))))
+    };
+    let connect = timeout(back, "timeout connect", MAX_DURATION);
+    let limit = config.setting(front, "maxconn");
+    for (key, found) in [
+        ("connect_timeout", connect.or_else(|| timeout(back, "contimeout", MAX_DURATION))),
+        ("half_close_timeout", timeout(front, "timeout client-fin", MAX_HALF_CLOSE)),
+        ("tcp_keepalive", timeout(front, "clitcpka-idle", MAX_DURATION)),
+        ("max_connections", limit.and_then(|it| Some((it, count(it, MAX_CONNECTIONS)?)))),
+    ] {
+        let Some((directive, value)) = found else { continue };
         notes.add(directive, LineOutcome::Mapped, &format!("service.{key} = {value}"));
         if !keys.iter().any(|known| known.key == key) {
             keys.push(PlannedKey { key, value, position: directive.position.clone() });
         }
-    };
-    let timeout = |section, words: &[&str]| {
-        let directive = config.setting(section, words)?;
-        let time = values::duration(&directive.word(words.len()));
-        Some((directive, time.filter(|time| !time.is_zero() && *time <= MAX_DURATION)?))
-    };
-    if let Some((directive, time)) =
-        timeout(back, &["timeout", "connect"]).or_else(|| timeout(back, &["contimeout"]))
-    {
-        add("connect_timeout", directive, quoted(time));
     }
-    if let Some((directive, time)) = timeout(front, &["timeout", "client-fin"]) {
-        add("half_close_timeout", directive, quoted(time.min(MAX_HALF_CLOSE)));
-    }
-    if let Some((directive, time)) = timeout(front, &["clitcpka-idle"]) {
-        add("tcp_keepalive", directive, quoted(time));
-    }
-    if let Some(directive) = config.setting(front, &["maxconn"])
-        && let Some(count) = count(directive, MAX_CONNECTIONS)
-    {
-        add("max_connections", directive, count.to_string());
-    }
-    if let Some(directive) = config.setting(back, &["timeout", "connect"])
+    if let Some(directive) = config.setting(back, "timeout connect")
         && values::duration(&directive.word(2)).is_none_or(|time| time.is_zero())
     {
         let note = "0 or unreadable: service.connect_timeout keeps its default";
@@ -85,34 +78,22 @@ fn service_keys(
 }
 
 fn process_key(directive: &Directive, plan: &mut Plan, notes: &mut Notes) {
-    let time = || values::duration(&directive.word(1)).filter(|time| *time <= MAX_DURATION);
-    let mut add = |list: &mut Vec<PlannedKey>, section: &str, key, value: String| {
-        notes.add(directive, LineOutcome::Mapped, &format!("{section}.{key} = {value}"));
+    let time = values::duration(&directive.word(1)).filter(|time| *time <= MAX_DURATION);
+    let spread = time.filter(|time| *time < DEFAULT_SPREAD);
+    let accept_max = time.filter(|time| *time > DEFAULT_ACCEPT_MAX);
+    for (keyword, table, key, value) in [
+        ("maxconn", "process", "max_connections", count(directive, MAX_CONNECTIONS)),
+        ("nbthread", "process", "workers", count(directive, MAX_WORKERS)),
+        ("hard-stop-after", "shutdown", "drain_timeout", time.map(quoted)),
+        ("hard-stop-after", "shutdown", "drain_spread", spread.map(quoted)),
+        ("grace", "shutdown", "accept_min", time.map(quoted)),
+        ("grace", "shutdown", "accept_max", accept_max.map(quoted)),
+    ] {
+        let Some(value) = value.filter(|_| directive.begins(keyword)) else { continue };
+        notes.add(directive, LineOutcome::Mapped, &format!("{table}.{key} = {value}"));
+        let list = if table == "process" { &mut plan.process } else { &mut plan.shutdown };
         list.retain(|known| known.key != key);
         list.push(PlannedKey { key, value, position: directive.position.clone() });
-    };
-    if directive.begins(&["maxconn"])
-        && let Some(count) = count(directive, MAX_CONNECTIONS)
-    {
-        add(&mut plan.process, "process", "max_connections", count.to_string());
-    } else if directive.begins(&["nbthread"])
-        && let Some(count) = count(directive, MAX_WORKERS)
-    {
-        add(&mut plan.process, "process", "workers", count.to_string());
-    } else if directive.begins(&["hard-stop-after"])
-        && let Some(time) = time()
-    {
-        add(&mut plan.shutdown, "shutdown", "drain_timeout", quoted(time));
-        if time < DEFAULT_SPREAD {
-            add(&mut plan.shutdown, "shutdown", "drain_spread", quoted(time));
-        }
-    } else if directive.begins(&["grace"])
-        && let Some(time) = time()
-    {
-        add(&mut plan.shutdown, "shutdown", "accept_min", quoted(time));
-        if time > DEFAULT_ACCEPT_MAX {
-            add(&mut plan.shutdown, "shutdown", "accept_max", quoted(time));
-        }
     }
 }
 
@@ -146,8 +127,9 @@ fn fit_connections(config: &ConfigFile, plan: &mut Plan, notes: &mut Notes) {
     }
 }
 
-fn count(directive: &Directive, max: u64) -> Option<u64> {
-    directive.word(1).parse().ok().filter(|count| (1..=max).contains(count))
+fn count(directive: &Directive, max: u64) -> Option<String> {
+    let count: u64 = directive.word(1).parse().ok()?;
+    (1..=max).contains(&count).then(|| count.to_string())
 }
 
 fn quoted(time: Duration) -> String {

@@ -108,7 +108,7 @@ impl TlsDefaults {
     ) -> TlsWords {
         let chain: Vec<&Section> = config.chain(section).collect();
         let lines = chain.iter().rev().flat_map(|it| &it.directives);
-        let defaults = lines.filter(|it| it.begins(&["default-server"])).flat_map(|it| it.rest(1));
+        let defaults = lines.filter(|it| it.begins("default-server")).flat_map(|it| it.rest(1));
         self.of(defaults.chain(server.rest(3)).collect())
     }
 

@@ -26,7 +26,7 @@ impl<'a> Variables<'a> {
         let mut variables = Self { env, set: BTreeMap::new(), preset: BTreeMap::new() };
         let global = sections.iter().filter(|section| section.kind == SectionKind::Global);
         for directive in global.flat_map(|section| &section.directives) {
-            let (preset, set) = (directive.begins(&["presetenv"]), directive.begins(&["setenv"]));
+            let (preset, set) = (directive.begins("presetenv"), directive.begins("setenv"));
             let Some(word) = directive.words.get(2).filter(|_| preset || set) else { continue };
             let Ok(value) = variables.expand(word) else { continue };
             if set {
@@ -63,8 +63,7 @@ impl<'a> Variables<'a> {
             let listen = section.kind == SectionKind::Listen;
             let head = listen.then_some(&mut section.head);
             let directives = section.directives.iter_mut();
-            let expanded =
-                directives.filter(|it| EXPANDED.split(", ").any(|text| it.begins_with(text)));
+            let expanded = directives.filter(|it| EXPANDED.split(", ").any(|text| it.begins(text)));
             for word in expanded.chain(head).flat_map(|it| &mut it.words) {
                 if let Ok(text) = self.expand(word) {
                     word.fragments = vec![Fragment::Text(text)];
