@@ -9,7 +9,7 @@
 
 use std::fmt;
 use std::iter::Peekable;
-use std::str::CharIndices;
+use std::str::Chars;
 
 /// A part of a word.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,9 +89,9 @@ pub(super) fn split(line: &str) -> Result<Vec<Word>, Unclosed> {
     let mut words = Vec::new();
     let mut open: Option<Word> = None;
     let mut double: Option<usize> = None;
-    let mut chars = line.char_indices().peekable();
+    let mut chars = line.chars().peekable();
     let mut column = 0;
-    while let Some((_, c)) = chars.next() {
+    while let Some(c) = chars.next() {
         // Counts characters; after an escape or a variable the column is a lower bound.
         column += 1;
         let word = || Word { fragments: Vec::new(), column };
@@ -108,8 +108,8 @@ pub(super) fn split(line: &str) -> Result<Vec<Word>, Unclosed> {
                 loop {
                     column += 1;
                     match chars.next() {
-                        Some((_, '\'')) => break,
-                        Some((_, c)) => word.push(c),
+                        Some('\'') => break,
+                        Some(c) => word.push(c),
                         None => return Err(Unclosed { quote: '\'', column: start }),
                     }
                 }
@@ -127,8 +127,8 @@ pub(super) fn split(line: &str) -> Result<Vec<Word>, Unclosed> {
 }
 
 /// The character after a backslash. An unknown escape keeps its backslash, as in haproxy.
-fn escape(chars: &mut Peekable<CharIndices<'_>>, word: &mut Word, quoted: bool) {
-    let Some(&(_, next)) = chars.peek() else { return word.push('\\') };
+fn escape(chars: &mut Peekable<Chars<'_>>, word: &mut Word, quoted: bool) {
+    let Some(&next) = chars.peek() else { return word.push('\\') };
     let plain = match next {
         'n' => '\n',
         'r' => '\r',
@@ -143,14 +143,14 @@ fn escape(chars: &mut Peekable<CharIndices<'_>>, word: &mut Word, quoted: bool) 
 }
 
 /// A run of `\xHH`, each of which is one byte. Bytes that are not UTF-8 become U+FFFD.
-fn hexadecimal(chars: &mut Peekable<CharIndices<'_>>, word: &mut Word) {
+fn hexadecimal(chars: &mut Peekable<Chars<'_>>, word: &mut Word) {
     let (mut bytes, mut ahead) = (Vec::new(), chars.clone());
-    while ahead.next().is_some_and(|(_, c)| c == 'x') {
-        let digits: Option<Vec<u32>> = (0..2).map(|_| ahead.next()?.1.to_digit(16)).collect();
+    while ahead.next() == Some('x') {
+        let digits: Option<Vec<u32>> = (0..2).map(|_| ahead.next()?.to_digit(16)).collect();
         let Some([high, low]) = digits.as_deref() else { break };
         bytes.extend(u8::try_from(high * 16 + low));
         *chars = ahead.clone();
-        if ahead.next().is_none_or(|(_, c)| c != '\\') {
+        if ahead.next() != Some('\\') {
             break;
         }
     }
@@ -161,17 +161,15 @@ fn hexadecimal(chars: &mut Peekable<CharIndices<'_>>, word: &mut Word) {
 }
 
 /// `$NAME`, `${NAME}`, `${NAME-default}` or `${NAME[*]}`, after the dollar sign.
-fn variable(chars: &mut Peekable<CharIndices<'_>>, word: &mut Word) {
-    let braces = chars.next_if(|(_, c)| *c == '{').is_some();
+fn variable(chars: &mut Peekable<Chars<'_>>, word: &mut Word) {
+    let braces = chars.next_if_eq(&'{').is_some();
     let mut name = String::new();
-    while let Some((_, c)) = chars.next_if(|(_, c)| c.is_ascii_alphanumeric() || *c == '_') {
+    while let Some(c) = chars.next_if(|c| c.is_ascii_alphanumeric() || *c == '_') {
         name.push(c);
     }
     let mut default = None;
     if braces {
-        let rest: String =
-            std::iter::from_fn(|| chars.next_if(|(_, c)| *c != '}').map(|(_, c)| c)).collect();
-        chars.next();
+        let rest: String = chars.by_ref().take_while(|c| *c != '}').collect();
         default = rest.strip_prefix('-').map(str::to_owned);
     }
     if name.is_empty() {
