@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use crate::config_file::Directive;
-use crate::keywords;
 use crate::plan::{Plan, PlannedListen, Planner};
 use crate::proxies;
 use crate::report::LineOutcome;
+use crate::sections::Directive;
 use crate::values::{self, BindAddress, BindError};
+use crate::{Position, keywords};
 
 /// Paths of haproxy's probes that the admin server answers.
 const PROBES: &[&str] = &["/healthz", "/livez", "/readyz", "/alive", "/ready", "/startup"];
@@ -21,10 +21,10 @@ impl<'a> Planner<'a> {
     /// The addresses of a section, with a note on each line that `key` takes.
     pub(super) fn listen_of(&mut self, section: usize, key: &str) -> Vec<PlannedListen> {
         let mut all: Vec<PlannedListen> = Vec::new();
-        for bind in proxies::lines(self.config, section, "bind") {
+        for bind in self.config.lines(section, "bind") {
             match values::bind_addresses(&bind.word(1), bind.has("v6only")) {
                 Ok(addrs) => {
-                    add(&mut all, addrs, bind);
+                    add(&mut all, addrs, &bind.position);
                     let key = match key {
                         _ if !bind.has("ssl") || self.options.allow_plaintext => key,
                         "service.listen" => "service.tls_listen",
@@ -45,34 +45,30 @@ impl<'a> Planner<'a> {
             }
         }
         // The spelling of haproxy 1.4: `listen NAME ADDRESS`.
-        let head = self.head(section).filter(|head| all.is_empty() && head.begins("listen"));
+        let head = self.config.head(section).filter(|head| all.is_empty() && head.begins("listen"));
         if let Some(head) = head
             && let Ok(addrs) = values::bind_addresses(&head.word(2), false)
         {
-            add(&mut all, addrs, head);
+            add(&mut all, addrs, &head.position);
         }
         all
     }
 
-    pub(super) fn add_admin(&mut self, plan: &mut Plan) {
+    pub(super) fn add_admin(&mut self, plan: &mut Plan<'_>) {
         let admin = &self.proxies.admin;
         for (section, backends) in admin {
             for (addr, position) in self.listen_of(*section, "admin.listen") {
                 if let BindAddress::Unix(_) = addr {
-                    if let Some(bind) = self.config.at(&position) {
-                        let note = "the admin server listens on TCP; admin.control_socket accepts \
-                                    orders on a Unix socket";
-                        self.notes.replace(bind, LineOutcome::Unmatched, note);
-                    }
+                    let note = "the admin server listens on TCP; admin.control_socket accepts \
+                                orders on a Unix socket";
+                    self.notes.replace(&position, LineOutcome::Unmatched, note);
                     continue;
                 }
-                if !plan.admin.iter().any(|(known, _)| *known == addr) {
-                    plan.admin.push((addr, position));
-                }
+                add(&mut plan.admin, vec![addr], &position);
             }
             for at in std::iter::once(section).chain(backends.iter().filter(|at| *at != section)) {
                 self.note_head(*at, LineOutcome::Mapped, "[admin]: probes, metrics, status");
-                for directive in proxies::directives(self.config, *at) {
+                for directive in self.config.directives(*at) {
                     self.note_admin(directive);
                 }
             }
@@ -104,7 +100,7 @@ impl<'a> Planner<'a> {
             let note = "part of haproxy's choice of a server, which the sentinels make now";
             self.note_head(at, LineOutcome::Unneeded, note);
         }
-        let conditions = listeners.iter().flat_map(|at| proxies::lines(self.config, *at, "acl"));
+        let conditions = listeners.iter().flat_map(|at| self.config.lines(*at, "acl"));
         for acl in conditions.filter(|it| proxies::names_backends(it)) {
             let note = "the sentinels decide in place of this condition";
             self.notes.add(acl, LineOutcome::Unneeded, note);
@@ -125,19 +121,25 @@ impl<'a> Planner<'a> {
         }
     }
 
+    fn note_head(&mut self, section: usize, outcome: LineOutcome, note: &str) {
+        if let Some(head) = self.config.head(section) {
+            self.notes.add(head, outcome, note);
+        }
+    }
+
     fn note_section(&mut self, section: usize, outcome: LineOutcome, note: &str) {
         self.note_head(section, outcome, note);
-        for directive in proxies::directives(self.config, section) {
+        for directive in self.config.directives(section) {
             self.notes.add(directive, outcome, note);
         }
     }
 }
 
 /// `*:6379` and `[::]:6379` in one section contain the same address; it is listened on once.
-fn add(all: &mut Vec<PlannedListen>, addrs: Vec<BindAddress>, line: &Directive) {
+fn add(all: &mut Vec<PlannedListen>, addrs: Vec<BindAddress>, at: &Position) {
     for addr in addrs {
         if !all.iter().any(|(known, _)| *known == addr) {
-            all.push((addr, line.position.clone()));
+            all.push((addr, at.clone()));
         }
     }
 }

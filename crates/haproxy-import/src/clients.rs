@@ -15,11 +15,10 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::Refusal;
-use crate::config_file::{ConfigFile, Directive, Section};
-use crate::plan::{self, Plan, PlannedService, Planner};
-use crate::proxies::{self, RedisListener};
+use crate::plan::{Plan, PlannedService, Planner};
+use crate::proxies::RedisListener;
 use crate::report::LineOutcome;
+use crate::sections::Directive;
 use crate::tls;
 
 /// Everyone, in both families.
@@ -37,7 +36,7 @@ const REMEDY: &str = "write `reject unless { src NETWORK … }`, or remove the r
                       NetworkPolicy or a firewall";
 
 /// What a listener demands of its clients.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct ClientRules<'a> {
     /// The networks that may connect.
     allow: Option<Value<'a>>,
@@ -49,23 +48,17 @@ struct ClientRules<'a> {
 
 impl<'a> Planner<'a> {
     /// Adds the rules on clients to the services.
-    pub(super) fn add_client_rules(&mut self, plan: &mut Plan) {
+    pub(super) fn add_client_rules(&mut self, plan: &mut Plan<'_>) {
         for service in &mut plan.services {
-            let (mut masters, mut readers) = (Vec::new(), Vec::new());
-            for listener in &self.proxies.listeners {
-                if plan::is_of(self.config, listener.section, &service.listen) {
-                    masters.push(self.rules_of(listener));
-                } else if plan::is_of(self.config, listener.section, &service.replica_listen) {
-                    readers.push(self.rules_of(listener));
-                }
-            }
+            let [masters, readers] = [&service.masters, &service.readers]
+                .map(|all| all.iter().map(|it| self.rules_of(it)).collect::<Vec<_>>());
             self.add_rules(service, &masters, &readers);
         }
     }
 
     fn add_rules(
         &mut self,
-        service: &mut PlannedService,
+        service: &mut PlannedService<'_>,
         masters: &[ClientRules<'a>],
         readers: &[ClientRules<'a>],
     ) {
@@ -75,7 +68,7 @@ impl<'a> Planner<'a> {
         let all = || masters.iter().chain(readers);
         let mut note_balancers = |outcome, note: &str| {
             for line in all().flat_map(|it| &it.lines).filter(|it| is_about_proxies(it)) {
-                self.notes.replace(line, outcome, note);
+                self.notes.replace(&line.position, outcome, note);
             }
         };
         match common(all().map(|it| &it.balancers)) {
@@ -103,7 +96,7 @@ impl<'a> Planner<'a> {
         let replica_allow = common(readers.iter().map(|it| &it.allow));
         let (Ok(allow), Ok(replica_allow)) = (allow, replica_allow) else {
             for line in all().filter_map(|it| Some(it.allow.as_ref()?.1)) {
-                self.refuse_rule(line, "listeners of one service accept different networks");
+                self.refuse(line, "listeners of one service accept different networks", REMEDY);
             }
             return;
         };
@@ -112,8 +105,9 @@ impl<'a> Planner<'a> {
         {
             let Some((value, line)) = value else { continue };
             set(key, value, line);
+            let note = format!("service.{key} = {value}");
             for line in rules.iter().flat_map(|it| &it.lines).filter(|it| !is_about_proxies(it)) {
-                self.notes.replace(line, LineOutcome::Mapped, &format!("service.{key} = {value}"));
+                self.notes.replace(&line.position, LineOutcome::Mapped, &note);
             }
         }
         // The list of the service applies to readers as well, unless they have one.
@@ -122,16 +116,12 @@ impl<'a> Planner<'a> {
         }
     }
 
-    fn refuse_rule(&mut self, rule: &Directive, message: &str) {
-        self.refusals.push(Refusal::new(rule.position.clone(), message, REMEDY));
-    }
-
     fn rules_of(&mut self, listener: &RedisListener) -> ClientRules<'a> {
         let config = self.config;
-        let own = &own_and_inherited(config, listener.section);
+        let own: &Vec<&Directive> = &config.defaults_first(listener.section).collect();
         let mut rules = ClientRules::default();
         let (with_proxy, without): (Vec<&Directive>, Vec<_>) =
-            proxies::lines(config, listener.section, "bind").partition(|it| it.has("accept-proxy"));
+            config.lines(listener.section, "bind").partition(|it| it.has("accept-proxy"));
         if let Some(first) = with_proxy.first() {
             // With a part of the addresses only, a value that no other listener has.
             let value = if without.is_empty() { EVERYONE } else { "" };
@@ -149,11 +139,11 @@ impl<'a> Planner<'a> {
         }
         let mut found: Vec<Restriction<'a>> = Vec::new();
         for section in [listener.section].iter().chain(&listener.backends) {
-            let own = &own_and_inherited(config, *section);
+            let own: Vec<&Directive> = config.defaults_first(*section).collect();
             for stage in ["connection", "session", "content"] {
                 let is_of_client = stage != "connection" || !is_proxied;
-                if let Err(rule) = restrict(own, stage, is_of_client, &mut found) {
-                    self.refuse_rule(rule, "this rule by `src` cannot be converted");
+                if let Err(rule) = restrict(&own, stage, is_of_client, &mut found) {
+                    self.refuse(rule, "this rule by `src` cannot be converted", REMEDY);
                 }
             }
         }
@@ -169,17 +159,13 @@ impl<'a> Planner<'a> {
                 rules.lines.extend(own.iter().filter(is_used));
                 rules.lines.extend(&lines);
             }
-            (None, Some(last)) => self.refuse_rule(last, "no network list is part of all others"),
+            (None, Some(last)) => {
+                self.refuse(last, "no network list is part of all others", REMEDY);
+            }
             (None, None) => {}
         }
         rules
     }
-}
-
-/// The lines of a section, after those of its defaults, which are evaluated first.
-fn own_and_inherited(config: &ConfigFile, section: usize) -> Vec<&Directive> {
-    let chain: Vec<&Section> = config.chain(section).collect();
-    chain.into_iter().rev().flat_map(|it| &it.directives).collect()
 }
 
 /// Adds the networks whose clients pass the rules of a stage, for each rule that turns all others

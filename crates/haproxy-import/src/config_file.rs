@@ -1,257 +1,106 @@
-//! The sections of a haproxy.cfg, each with its directives and the defaults that apply to it.
-//!
-//! A proxy inherits from the `defaults` that its `from` names, else from the last `defaults` above
-//! it; a `defaults` inherits only if it has a `from` (haproxy: configuration.txt, 4 "Proxies").
-//! Unknown keywords are not refused here; the report lists them.
+//! A haproxy.cfg as a whole: lookups of sections, their lines, and the defaults that apply.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use crate::tokenizer::{self, Word};
-use crate::{Position, Refusal};
+use crate::health_check::{self, HealthCheck, SentinelQuery};
+use crate::sections::{Directive, Section, SectionKind};
+use crate::values;
+use crate::variables::Variables;
 
-/// One line of a section.
-#[derive(Debug, Clone)]
-pub(super) struct Directive {
-    pub(super) position: Position,
-    /// Never empty.
-    pub(super) words: Vec<Word>,
+/// A Redis process as a server line names it: host in lower case, and port. Two listeners with one
+/// server in common lead to the same dataset.
+pub(super) type ServerId = (String, Option<u16>);
+
+/// A server of a backend.
+pub(super) struct ServerLine<'a> {
+    pub(super) directive: &'a Directive,
+    pub(super) address: String,
 }
 
-/// The kind of a section, as far as it matters here.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum SectionKind {
-    Global,
-    Defaults,
-    Listen,
-    Frontend,
-    Backend,
-    /// resolvers, peers, userlist and everything else without traffic of its own.
-    Other,
-}
-
-impl SectionKind {
-    /// Whether it carries traffic.
-    fn is_proxy(self) -> bool {
-        matches!(self, Self::Listen | Self::Frontend | Self::Backend)
-    }
-
-    /// Whether two proxies of these kinds must not have one name.
-    fn excludes(self, other: Self) -> bool {
-        !matches!((self, other), (Self::Frontend, Self::Backend) | (Self::Backend, Self::Frontend))
-    }
-}
-
-/// A section.
-#[derive(Debug, Clone)]
-pub(super) struct Section {
-    pub(super) kind: SectionKind,
-    pub(super) name: String,
-    pub(super) head: Directive,
-    pub(super) directives: Vec<Directive>,
-    /// The defaults that apply to it, as an index into the list of all sections.
-    pub(super) defaults: Option<usize>,
-}
-
-const HEADS: &[(SectionKind, &str)] = &[
-    (SectionKind::Global, "global"),
-    (SectionKind::Defaults, "defaults"),
-    (SectionKind::Listen, "listen"),
-    (SectionKind::Frontend, "frontend"),
-    (SectionKind::Backend, "backend"),
-    (
-        SectionKind::Other,
-        "acme cache crt-store fcgi-app http-errors log-forward log-profile mailers peers program \
-         resolvers ring ruleset traces userlist",
-    ),
-];
-
-impl Directive {
-    /// The word at `at`, or an empty one.
-    pub(super) fn word(&self, at: usize) -> String {
-        self.words.get(at).map(ToString::to_string).unwrap_or_default()
-    }
-
-    /// The words from `at` on.
-    pub(super) fn rest(&self, at: usize) -> Vec<String> {
-        self.words.iter().skip(at).map(ToString::to_string).collect()
-    }
-
-    /// Whether it begins with the words of a text.
-    pub(super) fn begins(&self, text: &str) -> bool {
-        text.split(' ').zip(0..).all(|(word, at)| self.has_at(at, word))
-    }
-
-    /// Whether it defines the ACL of this name, which is case-sensitive.
-    pub(super) fn is_acl(&self, name: &str) -> bool {
-        self.has_at(0, "acl") && self.word(1) == name
-    }
-
-    /// Whether a word after the first is this one.
-    pub(super) fn has(&self, text: &str) -> bool {
-        self.words.iter().skip(1).any(|word| word.is(text))
-    }
-
-    /// The word after `key`.
-    pub(super) fn value(&self, key: &str) -> Option<String> {
-        let at = self.words.iter().position(|word| word.is(key))?;
-        self.words.get(at + 1).map(ToString::to_string)
-    }
-
-    /// Whether the word at `at` is this one.
-    pub(super) fn has_at(&self, at: usize, text: &str) -> bool {
-        self.words.get(at).is_some_and(|word| word.is(text))
-    }
-}
-
-/// Every section of the files, in order.
-pub(super) fn read(files: &[(String, String)], refusals: &mut Vec<Refusal>) -> Vec<Section> {
-    let mut sections: Vec<Section> = Vec::new();
-    for (file, text) in files {
-        let file: Arc<str> = Arc::from(file.as_str());
-        for (index, line) in text.lines().enumerate() {
-            let position = |column| Position { file: file.clone(), line: index + 1, column };
-            if line.contains('\0') {
-                let (what, remedy) =
-                    ("the line contains a zero byte", "pass the text of a haproxy.cfg");
-                refusals.push(Refusal::new(position(1), what, remedy));
-                continue;
-            }
-            match tokenizer::split(line) {
-                Err(open) => {
-                    let what = format!("the quote {} is not closed", open.quote);
-                    let remedy = "close it, or escape it with a backslash";
-                    refusals.push(Refusal::new(position(open.column), what, remedy));
-                }
-                Ok(words) => {
-                    if let Some(first) = words.first() {
-                        let position = position(first.column);
-                        add(&mut sections, Directive { position, words }, refusals);
-                    }
-                }
-            }
+impl ServerLine<'_> {
+    /// Its identity, where clients connect to `listen_port`.
+    pub(super) fn id(&self, listen_port: Option<u16>) -> ServerId {
+        match values::server(&self.address) {
+            Some((host, port)) => (host.to_ascii_lowercase(), port.or(listen_port)),
+            None => (self.address.to_ascii_lowercase(), None),
         }
     }
-    refuse_equal_names(&sections, refusals);
-    inherit(&mut sections, refusals);
-    sections
-}
 
-/// Refuses two proxies of one name as haproxy does: only a frontend and a backend may share one.
-/// Otherwise a `default_backend` would silently lead to the first of them, and clients with it.
-fn refuse_equal_names(sections: &[Section], refusals: &mut Vec<Refusal>) {
-    let mut known: BTreeMap<&str, Vec<&Section>> = BTreeMap::new();
-    for section in sections.iter().filter(|it| it.kind.is_proxy() && !it.name.is_empty()) {
-        let namesakes = known.entry(&section.name).or_default();
-        if let Some(first) = namesakes.iter().find(|it| it.kind.excludes(section.kind)) {
-            let (kind, name) = (section.head.word(0), tokenizer::safe_word(&section.name));
-            let (other, at) = (first.head.word(0), &first.head.position);
-            let what = format!("{kind} {name} has the same name as {other} {name} at {at}");
-            let remedy = "give each section its own name, as haproxy demands";
-            refusals.push(Refusal::new(section.head.position.clone(), what, remedy));
-        }
-        namesakes.push(section);
-    }
-}
-
-fn add(sections: &mut Vec<Section>, directive: Directive, refusals: &mut Vec<Refusal>) {
-    let first = directive.word(0);
-    let is_first = |head: &str| head == first;
-    if let Some((kind, _)) = HEADS.iter().find(|(_, heads)| heads.split(' ').any(is_first)) {
-        let name = match kind {
-            SectionKind::Defaults if directive.word(1) == "from" => String::new(),
-            _ => directive.word(1),
-        };
-        if kind.is_proxy() && name.is_empty() {
-            let what = format!("the section \"{first}\" has no name");
-            refusals.push(Refusal::new(directive.position.clone(), what, "give it a name"));
-        }
-        let (kind, directives) = (*kind, Vec::new());
-        sections.push(Section { kind, name, head: directive, directives, defaults: None });
-    } else if let Some(section) = sections.last_mut() {
-        section.directives.push(directive);
-    } else if !first.starts_with('.') {
-        let what = format!("{:?} precedes the first section", tokenizer::safe_word(&first));
-        let remedy = "pass a haproxy.cfg: it begins with a section";
-        refusals.push(Refusal::new(directive.position, what, remedy));
-    }
-}
-
-fn inherit(sections: &mut [Section], refusals: &mut Vec<Refusal>) {
-    // Of a name that several `defaults` have, there is no section.
-    let mut named: BTreeMap<String, Option<usize>> = BTreeMap::new();
-    let mut last = None;
-    for (index, section) in sections.iter_mut().enumerate() {
-        let from = section.head.value("from");
-        section.defaults = match (&from, section.kind) {
-            (Some(name), _) => {
-                let found = named.get(name).copied();
-                let shown = tokenizer::safe_word(name);
-                let mut refuse = |what: String, remedy| {
-                    refusals.push(Refusal::new(section.head.position.clone(), what, remedy));
-                };
-                match found {
-                    None => refuse(
-                        format!("there is no section \"defaults {shown}\" above this line"),
-                        "name one that is defined above",
-                    ),
-                    Some(None) => refuse(
-                        format!("several sections above are \"defaults {shown}\""),
-                        "give each its own name, as haproxy demands",
-                    ),
-                    Some(Some(_)) => {}
-                }
-                found.flatten()
-            }
-            (None, kind) => last.filter(|_| kind.is_proxy()),
-        };
-        if section.kind == SectionKind::Defaults {
-            last = Some(index);
-            if !section.name.is_empty() {
-                let name = section.name.clone();
-                named.entry(name).and_modify(|it| *it = None).or_insert(Some(index));
-            }
-        }
+    /// Its host, if it is reached over TCP.
+    pub(super) fn host(&self) -> Option<String> {
+        values::server(&self.address).map(|(host, _)| host)
     }
 }
 
 /// All sections, with lookups by name, by position and of inherited settings.
-#[derive(Debug)]
 pub(super) struct ConfigFile {
     pub(super) sections: Vec<Section>,
-    by_name: BTreeMap<String, Vec<usize>>,
-    /// The section, and the directive in it.
-    by_position: BTreeMap<Position, (usize, usize)>,
+    /// The backends and listens.
+    by_name: BTreeMap<String, usize>,
+    /// The checks of each section.
+    pub(super) checks: Vec<HealthCheck>,
 }
 
 /// The longest chain of defaults that is followed: a bound on the work.
 const MAX_DEFAULTS: usize = 64;
 
 impl ConfigFile {
-    pub(super) fn new(sections: Vec<Section>) -> Self {
-        let mut by_name: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+    pub(super) fn new(sections: Vec<Section>, variables: &Variables<'_>) -> Self {
+        let mut by_name = BTreeMap::new();
         for (index, section) in sections.iter().enumerate() {
             if matches!(section.kind, SectionKind::Listen | SectionKind::Backend) {
-                by_name.entry(section.name.clone()).or_default().push(index);
+                by_name.entry(section.name.clone()).or_insert(index);
             }
         }
-        let positions = sections.iter().enumerate().flat_map(|(at, section)| {
-            let own = section.directives.iter().enumerate();
-            own.map(move |(number, directive)| (directive.position.clone(), (at, number)))
-        });
-        let by_position = positions.collect();
-        Self { sections, by_name, by_position }
+        let mut config = Self { sections, by_name, checks: Vec::new() };
+        let check = |at| {
+            let option = config.setting(at, "option redis-check");
+            health_check::read(config.tcp_checks(at).chain(option), variables)
+        };
+        config.checks = (0..config.sections.len()).map(check).collect();
+        config
     }
 
-    /// The directive at a position.
-    pub(super) fn at(&self, position: &Position) -> Option<&Directive> {
-        let (section, number) = *self.by_position.get(position)?;
-        self.sections.get(section)?.directives.get(number)
+    /// The first line of a section.
+    pub(super) fn head(&self, section: usize) -> Option<&Directive> {
+        self.sections.get(section).map(|section| &section.head)
+    }
+
+    /// The lines of a section below its head.
+    pub(super) fn directives(&self, section: usize) -> &[Directive] {
+        self.sections.get(section).map_or(&[], |section| &section.directives)
+    }
+
+    /// The lines of a section that begin with a keyword.
+    pub(super) fn lines(
+        &self,
+        section: usize,
+        keyword: &'static str,
+    ) -> impl Iterator<Item = &Directive> {
+        self.directives(section).iter().filter(move |it| it.has_at(0, keyword))
+    }
+
+    /// The servers of a section; a template counts once.
+    pub(super) fn servers(&self, section: usize) -> impl Iterator<Item = ServerLine<'_>> {
+        self.directives(section).iter().filter_map(|directive| {
+            let at = ["server", "server-template"].iter().position(|it| directive.has_at(0, it))?;
+            Some(ServerLine { directive, address: directive.word(at + 2) })
+        })
+    }
+
+    /// The checks of a section.
+    pub(super) fn check(&self, section: usize) -> Option<&HealthCheck> {
+        self.checks.get(section)
+    }
+
+    /// What the checks of a section ask the sentinels.
+    pub(super) fn query(&self, section: usize) -> Option<&SentinelQuery> {
+        self.check(section)?.sentinel.as_ref()
     }
 
     /// The backend or listen of this name.
     pub(super) fn backend(&self, name: &str) -> Option<usize> {
-        self.by_name.get(name)?.first().copied()
+        self.by_name.get(name).copied()
     }
 
     /// A section and its defaults.
@@ -259,6 +108,12 @@ impl ConfigFile {
         let section = self.sections.get(section);
         let defaults = |it: &&Section| it.defaults.and_then(|at| self.sections.get(at));
         std::iter::successors(section, defaults).take(MAX_DEFAULTS)
+    }
+
+    /// The lines of a section after those of its defaults, which haproxy evaluates first.
+    pub(super) fn defaults_first(&self, section: usize) -> impl Iterator<Item = &Directive> {
+        let chain: Vec<&Section> = self.chain(section).collect();
+        chain.into_iter().rev().flat_map(|it| &it.directives)
     }
 
     /// The `tcp-check` rules of a section. Its own replace all those of its defaults.

@@ -6,19 +6,19 @@
 //! AUTH`); the expected replies give the role.
 
 use crate::Position;
-use crate::config_file::Directive;
+use crate::sections::Directive;
 use crate::tokenizer::{Fragment, Word};
 use crate::variables::Variables;
 
 /// How a check authenticates.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub(super) struct CheckLogin {
     pub(super) position: Position,
     pub(super) user: Option<String>,
     pub(super) password: Password,
 }
 
-/// A password as the check gives it.
+/// A password as the check gives it. It cannot be printed.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) enum Password {
     /// In the file itself.
@@ -27,17 +27,6 @@ pub(super) enum Password {
     Variable(String),
     /// Computed by haproxy, or not read here; has to be configured by hand.
     Computed,
-}
-
-// Without the password.
-impl std::fmt::Debug for Password {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Literal(_) => "Literal",
-            Self::Variable(_) => "Variable",
-            Self::Computed => "Computed",
-        })
-    }
 }
 
 /// The role that a check accepts.
@@ -58,7 +47,7 @@ pub(super) enum CheckTls {
 }
 
 /// A query to a sentinel for a master.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub(super) struct SentinelQuery {
     pub(super) position: Position,
     /// The master's name; contains `${` if a variable in it is unset.
@@ -73,7 +62,7 @@ pub(super) struct SentinelQuery {
 }
 
 /// What a backend's checks send and expect.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub(super) struct HealthCheck {
     /// It sends commands of Redis or Sentinel.
     pub(super) is_redis: bool,
@@ -96,7 +85,7 @@ pub(super) struct HealthCheck {
 }
 
 /// One connection of a check.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Exchange {
     port: Option<String>,
     addr: Option<String>,

@@ -1,7 +1,7 @@
 //! What Pointsman does in place of each haproxy keyword, for lines that nothing was made of.
 
 use crate::LineOutcome::{self, Unmatched, Unneeded};
-use crate::config_file::{Directive, SectionKind};
+use crate::sections::{Directive, SectionKind};
 
 /// The outcome of a section as a whole.
 pub(super) fn section(kind: SectionKind, keyword: &str) -> (LineOutcome, &'static str) {

@@ -2,10 +2,10 @@
 //!
 //! `import` is pure: file contents, options and a lookup of environment variables go in; TOML, a
 //! report on every line, and refusals come out. The stages are `tokenizer` (words and quoting),
-//! `config_file` (sections and inherited defaults), `health_check` (which Redis commands the
-//! checks send), `proxies` (which sections carry Redis traffic), `plan` with `services`,
-//! `names`, `sentinels`, `clients`, `admin`, `tls` and `settings` (the new configuration as data),
-//! and `render` (TOML). Contents of certificates are not read.
+//! `sections` (lines and inherited defaults), `health_check` (which Redis commands the checks
+//! send), `config_file` (lookups in all of it), `proxies` (which sections carry Redis traffic),
+//! `plan` with `services`, `names`, `sentinels`, `clients`, `admin`, `tls` and `settings` (the new
+//! configuration as data), and `render` (TOML). Contents of certificates are not read.
 //!
 //! Two rules decide what is refused. A configuration that could lead clients to another dataset,
 //! drops encryption, or admits clients that haproxy turns away by their address is never written by
@@ -23,11 +23,11 @@ mod keywords;
 mod line_options;
 mod names;
 mod plan;
-mod planner;
 mod proxies;
 mod redact;
 mod render;
 mod report;
+mod sections;
 mod sentinel_group;
 mod sentinels;
 mod services;
@@ -35,8 +35,6 @@ mod settings;
 #[cfg(test)]
 mod tests;
 mod tls;
-mod tls_admin;
-mod tls_lines;
 mod tls_servers;
 mod tls_words;
 mod tokenizer;
@@ -62,6 +60,12 @@ pub struct Position {
     pub column: usize,
 }
 
+impl AsRef<Self> for Position {
+    fn as_ref(&self) -> &Self {
+        self
+    }
+}
+
 impl fmt::Display for Position {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.file, self.line)
@@ -80,8 +84,12 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    fn new(position: Position, message: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { position: Some(position), ..Self::general(message, remedy) }
+    fn new(
+        at: &impl AsRef<Position>,
+        message: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Self {
+        Self { position: Some(at.as_ref().clone()), ..Self::general(message, remedy) }
     }
 
     fn general(message: impl Into<String>, remedy: impl Into<String>) -> Self {
@@ -147,14 +155,17 @@ pub fn import(
     env: &Environment<'_>,
 ) -> Import {
     let mut refusals = Vec::new();
-    let mut sections = config_file::read(files, &mut refusals);
+    let mut sections = sections::read(files, &mut refusals);
     let variables = variables::Variables::new(&sections, env.variable);
     variables.expand_all(&mut sections);
-    let config = config_file::ConfigFile::new(sections);
-    let mut notes = report::Notes::default();
-    let context = planner::Context { config: &config, options, env, variables: &variables };
-    let plan = planner::plan(&context, &mut notes, &mut refusals);
-    let report = notes.complete(&config, &plan.secrets);
+    let config = &config_file::ConfigFile::new(sections, &variables);
+    let proxies = &proxies::sort(config);
+    let notes = report::Notes::default();
+    let mut planner =
+        plan::Planner { config, options, env, proxies, notes, refusals, sentinel_groups: None };
+    let plan = planner.plan();
+    let report = planner.notes.complete(config, &plan.secrets);
+    let mut refusals = planner.refusals;
     if options.strict {
         refusals.extend(report.strict_refusal());
     }

@@ -6,9 +6,8 @@
 use std::collections::BTreeMap;
 
 use crate::Position;
-use crate::config_file::Directive;
 use crate::plan::Planner;
-use crate::proxies;
+use crate::sections::Directive;
 use crate::tokenizer::safe_word;
 use crate::values::{self, BindAddress};
 
@@ -56,12 +55,12 @@ impl<'a> Planner<'a> {
         let listeners = proxies.listeners.iter().map(|it| (it.section, Side::Clients));
         let admin = proxies.admin.iter().map(|(section, _)| (*section, Side::Admin));
         for (section, side) in listeners.chain(admin) {
-            let binds = proxies::lines(config, section, "bind");
+            let binds = config.lines(section, "bind");
             lines.extend(binds.map(|it| (&it.position, (it, side))));
         }
         for section in proxies.serving() {
             let defaults = config.default_servers(section);
-            let servers = proxies::servers(config, section).map(|it| it.directive);
+            let servers = config.servers(section).map(|it| it.directive);
             lines.extend(servers.chain(defaults).map(|it| (&it.position, (it, Side::Servers))));
         }
         for (line, side) in lines.into_values() {
@@ -69,14 +68,14 @@ impl<'a> Planner<'a> {
             for word in unknown(line, side) {
                 self.refuse_network(line, &word, side);
                 match note(&word, side) {
-                    Some(note) => self.notes.lose(line, note),
+                    Some(note) => self.notes.lose(&line.position, note),
                     None if word == "accept-proxy" => {}
                     None => others.push(format!("`{}`", safe_word(&word))),
                 }
             }
             if !others.is_empty() {
                 let note = format!("options that Pointsman lacks: {}", others.join(", "));
-                self.notes.lose(line, &note);
+                self.notes.lose(&line.position, &note);
             }
         }
     }
@@ -90,7 +89,7 @@ impl<'a> Planner<'a> {
         if is_network && addrs.iter().any(is_any) {
             let message =
                 format!("it accepts connections through `{word}` only, which Pointsman lacks");
-            self.refuse_line(line, message, "write an address of it in place of the wildcard");
+            self.refuse(line, message, "write an address of it in place of the wildcard");
         }
     }
 }

@@ -4,17 +4,10 @@
 use std::collections::BTreeSet;
 
 use crate::Refusal;
-use crate::plan::{NameSource, Planner};
+use crate::plan::{NameSource, NamedListener, Planner};
 use crate::proxies::RedisListener;
 use crate::report::LineOutcome;
 use crate::tokenizer::safe_word;
-
-/// A listener for a master, with the master's name.
-pub(super) struct NamedListener<'a> {
-    pub(super) listener: &'a RedisListener,
-    pub(super) master: String,
-    pub(super) source: NameSource,
-}
 
 impl Planner<'_> {
     /// The name that an option gives.
@@ -29,17 +22,15 @@ impl Planner<'_> {
             return (name, NameSource::Option);
         }
         if let Some(query) = listener.queries.first() {
-            if let Some(directive) = self.config.at(&query.position) {
-                let note = format!("service.name = {:?}", query.master);
-                self.notes.add(directive, LineOutcome::Mapped, &note);
-            }
+            let note = format!("service.name = {:?}", query.master);
+            self.notes.add(&query.position, LineOutcome::Mapped, &note);
             return (query.master.clone(), NameSource::Query(query.position.clone()));
         }
         if let Some(name) = self.option_name(None) {
             return (name, NameSource::General);
         }
         // If all queries of the file have one name, it is the name of this master, too.
-        let queries = self.proxies.checks.iter().filter_map(|check| check.sentinel.as_ref());
+        let queries = self.config.checks.iter().filter_map(|check| check.sentinel.as_ref());
         let names: BTreeSet<&str> = queries.map(|query| query.master.as_str()).collect();
         match names.first() {
             Some(name) if names.len() == 1 => ((*name).to_owned(), NameSource::Elsewhere),
@@ -113,8 +104,8 @@ impl Planner<'_> {
         let first = if name.contains("${") { "set the variable, or " } else { "" };
         let remedy = format!("{first}give the name: --name {}=NAME", safe_word(&listener.name));
         match source {
-            NameSource::Query(at) => self.refusals.push(Refusal::new(at.clone(), message, remedy)),
-            _ => self.refuse(listener.section, message, remedy),
+            NameSource::Query(at) => self.refuse(at, message, remedy),
+            _ => self.refuse(listener, message, remedy),
         }
         true
     }

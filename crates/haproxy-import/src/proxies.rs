@@ -2,21 +2,18 @@
 
 use std::collections::BTreeSet;
 
-use crate::SENTINEL_PORT;
-use crate::config_file::{ConfigFile, Directive, SectionKind};
-use crate::health_check::{self, CheckLogin, HealthCheck, Role, SentinelQuery};
+use crate::config_file::{ConfigFile, ServerId};
+use crate::health_check::{CheckLogin, Role, SentinelQuery};
+use crate::sections::{Directive, SectionKind};
 use crate::values::{self, BindAddress};
-use crate::variables::Variables;
-
-/// A Redis process as a server line names it: host in lower case, and port. Two listeners with one
-/// server in common lead to the same dataset.
-pub(super) type ServerId = (String, Option<u16>);
+use crate::{Position, SENTINEL_PORT};
 
 /// A listener whose TCP traffic ends at Redis.
-#[derive(Debug)]
 pub(super) struct RedisListener {
     /// Its section.
     pub(super) section: usize,
+    /// The head of the section.
+    pub(super) position: Position,
     pub(super) name: String,
     /// Sections with the servers that clients reach; a `listen` is its own.
     pub(super) backends: Vec<usize>,
@@ -37,13 +34,19 @@ pub(super) struct RedisListener {
     /// another dataset.
     pub(super) has_strangers: bool,
     /// The first `use_backend` that depends on the client or its traffic.
-    pub(super) routed_by: Option<usize>,
+    pub(super) routed_by: Option<Directive>,
     /// The first `use_backend` whose backend is computed or missing.
-    pub(super) unknown_rule: Option<usize>,
+    pub(super) unknown_rule: Option<Directive>,
+}
+
+impl AsRef<Position> for RedisListener {
+    fn as_ref(&self) -> &Position {
+        &self.position
+    }
 }
 
 /// The sections by purpose, each as an index into the list of all sections.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Proxies {
     pub(super) listeners: Vec<RedisListener>,
     /// Listeners whose servers are sentinels, with their backends.
@@ -58,74 +61,25 @@ pub(super) struct Proxies {
     pub(super) disabled: Vec<usize>,
     /// Every other section with traffic.
     pub(super) foreign: Vec<usize>,
-    /// The checks of each section.
-    pub(super) checks: Vec<HealthCheck>,
-}
-
-/// A server of a backend.
-#[derive(Debug)]
-pub(super) struct ServerLine<'a> {
-    pub(super) directive: &'a Directive,
-    pub(super) address: String,
-}
-
-impl ServerLine<'_> {
-    /// Its identity, where clients connect to `listen_port`.
-    fn id(&self, listen_port: Option<u16>) -> ServerId {
-        match values::server(&self.address) {
-            Some((host, port)) => (host.to_ascii_lowercase(), port.or(listen_port)),
-            None => (self.address.to_ascii_lowercase(), None),
-        }
-    }
-}
-
-/// The servers of a section; a template counts once.
-pub(super) fn servers(config: &ConfigFile, section: usize) -> impl Iterator<Item = ServerLine<'_>> {
-    directives(config, section).iter().filter_map(|directive| {
-        let at = ["server", "server-template"].iter().position(|it| directive.has_at(0, it))?;
-        Some(ServerLine { directive, address: directive.word(at + 2) })
-    })
-}
-
-pub(super) fn directives(config: &ConfigFile, section: usize) -> &[Directive] {
-    config.sections.get(section).map(|section| section.directives.as_slice()).unwrap_or_default()
-}
-
-/// The lines of a section that begin with a keyword.
-pub(super) fn lines<'a>(
-    config: &'a ConfigFile,
-    section: usize,
-    keyword: &'static str,
-) -> impl Iterator<Item = &'a Directive> {
-    directives(config, section).iter().filter(move |it| it.has_at(0, keyword))
 }
 
 /// Whether the section has an address to listen on. haproxy 1.4 wrote `listen NAME ADDRESS`.
 fn listens(config: &ConfigFile, section: usize) -> bool {
-    let head = config
-        .sections
-        .get(section)
-        .filter(|it| it.kind == SectionKind::Listen)
-        .map(|it| it.head.word(2));
-    lines(config, section, "bind").next().is_some() || head.is_some_and(|it| it.contains(':'))
+    let head = config.head(section).filter(|it| it.begins("listen"));
+    let has_address = head.is_some_and(|it| it.word(2).contains(':'));
+    has_address || config.lines(section, "bind").next().is_some()
 }
 
 /// Sorts the sections.
-pub(super) fn sort(config: &ConfigFile, variables: &Variables<'_>) -> Proxies {
-    let count = config.sections.len();
-    let check = |at| {
-        let option = config.setting(at, "option redis-check");
-        health_check::read(config.tcp_checks(at).chain(option), variables)
-    };
-    let checks: Vec<HealthCheck> = (0..count).map(check).collect();
-    let mut proxies = Proxies { checks, ..Proxies::default() };
+pub(super) fn sort(config: &ConfigFile) -> Proxies {
+    let mut proxies = Proxies::default();
     for (at, section) in config.sections.iter().enumerate() {
         if !matches!(section.kind, SectionKind::Listen | SectionKind::Frontend) {
             continue;
         }
         let backends = backends(config, at);
         let mode = effective_mode(config, at, &backends);
-        let is_served = backends.iter().any(|at| servers(config, *at).next().is_some());
+        let is_served = backends.iter().any(|at| config.servers(*at).next().is_some());
         if config.setting(at, "disabled").is_some() {
             proxies.disabled.push(at);
         } else if !listens(config, at) && section.kind == SectionKind::Listen {
@@ -139,11 +93,11 @@ pub(super) fn sort(config: &ConfigFile, variables: &Variables<'_>) -> Proxies {
             proxies.admin.push((at, backends));
         } else if mode == "http" {
             proxies.foreign.push(at);
-        } else if leads_to_sentinels(config, &proxies.checks, at, &backends) {
+        } else if leads_to_sentinels(config, at, &backends) {
             proxies.sentinel_frontends.push((at, backends));
-        } else if leads_to_cluster(&proxies.checks, &backends) {
+        } else if leads_to_cluster(config, &backends) {
             proxies.clusters.push((at, backends));
-        } else if let Some(listener) = listener(config, &proxies.checks, at, backends) {
+        } else if let Some(listener) = listener(config, at, backends) {
             proxies.listeners.push(listener);
         } else {
             proxies.foreign.push(at);
@@ -156,14 +110,11 @@ pub(super) fn sort(config: &ConfigFile, variables: &Variables<'_>) -> Proxies {
 /// The sections whose servers clients of this one can reach, itself included if it is a `listen`.
 fn backends(config: &ConfigFile, section: usize) -> Vec<usize> {
     let is_listen = config.sections.get(section).is_some_and(|it| it.kind == SectionKind::Listen);
-    let mut backends: Vec<usize> = if is_listen { vec![section] } else { Vec::new() };
     // A section's own `default_backend` replaces that of its defaults.
-    let rules = lines(config, section, "use_backend");
-    for directive in rules.chain(config.setting(section, "default_backend")) {
-        backends.extend(config.backend(&directive.word(1)));
-    }
-    dedup(&mut backends);
-    backends
+    let default = config.setting(section, "default_backend");
+    let rules = config.lines(section, "use_backend").chain(default);
+    let named = rules.filter_map(|it| config.backend(&it.word(1)));
+    distinct(is_listen.then_some(section).into_iter().chain(named))
 }
 
 /// The mode of a section, as far as its clients notice: haproxy speaks HTTP to the clients of a
@@ -176,16 +127,16 @@ fn effective_mode(config: &ConfigFile, section: usize, backends: &[usize]) -> St
 }
 
 /// Whether a check asks for the state of Redis Cluster and none asks a sentinel.
-fn leads_to_cluster(checks: &[HealthCheck], backends: &[usize]) -> bool {
-    let mut all = backends.iter().filter_map(|at| checks.get(*at));
+fn leads_to_cluster(config: &ConfigFile, backends: &[usize]) -> bool {
+    let mut all = backends.iter().filter_map(|at| config.check(*at));
     all.clone().any(|it| it.is_cluster) && all.all(|it| it.sentinel.is_none())
 }
 
 fn is_admin(config: &ConfigFile, section: usize, backends: &[usize]) -> bool {
-    let dynamic = lines(config, section, "use_backend").any(|it| is_dynamic(config, it));
+    let dynamic = config.lines(section, "use_backend").any(|it| is_dynamic(config, it));
     let all = std::iter::once(section).chain(backends.iter().copied());
     !dynamic
-        && all.flat_map(|at| directives(config, at)).any(|it| {
+        && all.flat_map(|at| config.directives(at)).any(|it| {
             it.begins("monitor-uri")
                 || it.begins("stats")
                 || (it.has_at(0, "http-request")
@@ -195,8 +146,8 @@ fn is_admin(config: &ConfigFile, section: usize, backends: &[usize]) -> bool {
 
 /// The ports that clients of a section connect to.
 pub(super) fn listen_ports(config: &ConfigFile, section: usize) -> BTreeSet<u16> {
-    let binds = lines(config, section, "bind");
-    let head = config.sections.get(section).map(|it| it.head.word(2));
+    let binds = config.lines(section, "bind");
+    let head = config.head(section).map(|it| it.word(2));
     binds
         .map(|it| it.word(1))
         .chain(head)
@@ -218,19 +169,14 @@ fn listen_port(config: &ConfigFile, section: usize) -> Option<u16> {
 /// Whether clients of this section reach sentinels: all servers are at Sentinel's port, or their
 /// checks send `SENTINEL` to the very port that clients reach. A check for a
 /// role shows that it is Redis.
-fn leads_to_sentinels(
-    config: &ConfigFile,
-    checks: &[HealthCheck],
-    section: usize,
-    backends: &[usize],
-) -> bool {
+fn leads_to_sentinels(config: &ConfigFile, section: usize, backends: &[usize]) -> bool {
     let port = listen_port(config, section);
     let has_port = |it: &Directive| it.value("port").is_some();
     let mut any = false;
     for at in backends {
-        let Some(check) = checks.get(*at) else { continue };
+        let Some(check) = config.check(*at) else { continue };
         let default = config.default_servers(*at).any(has_port);
-        for server in servers(config, *at) {
+        for server in config.servers(*at) {
             any = true;
             let own = server.id(port).1;
             let elsewhere = default || has_port(server.directive);
@@ -244,25 +190,16 @@ fn leads_to_sentinels(
     any
 }
 
-fn listener(
-    config: &ConfigFile,
-    checks: &[HealthCheck],
-    section: usize,
-    backends: Vec<usize>,
-) -> Option<RedisListener> {
+fn listener(config: &ConfigFile, section: usize, backends: Vec<usize>) -> Option<RedisListener> {
     let head = config.sections.get(section)?;
-    let mut voters: Vec<usize> = Vec::new();
-    for at in std::iter::once(section).chain(backends.iter().copied()) {
-        for directive in directives(config, at).iter().filter(|it| is_condition(it)) {
-            let named = named_backends(directive).into_iter();
-            voters.extend(named.filter_map(|name| config.backend(&name)));
-        }
-    }
-    dedup(&mut voters);
-    let check = |at: &usize| checks.get(*at);
-    let own = directives(config, section);
+    let sections = std::iter::once(section).chain(backends.iter().copied());
+    let conditions = sections.flat_map(|at| config.directives(at)).filter(|it| is_condition(it));
+    let named = conditions.flat_map(named_backends);
+    let voters = distinct(named.filter_map(|name| config.backend(&name)));
+    let check = |at: &usize| config.check(*at);
+    let own = config.directives(section);
     let rule = |is_it: &dyn Fn(&[Directive], &Directive) -> bool| {
-        own.iter().position(|it| it.begins("use_backend") && is_it(own, it))
+        own.iter().find(|it| it.begins("use_backend") && is_it(own, it)).cloned()
     };
     let queries: Vec<SentinelQuery> = voters
         .iter()
@@ -270,15 +207,15 @@ fn listener(
         .filter_map(check)
         .filter_map(|check| check.sentinel.clone())
         .collect();
-    let role = role_of(config, checks, section, &backends);
+    let role = role_of(config, section, &backends);
     let port = listen_port(config, section);
     let servers_of = |at: &usize| -> BTreeSet<ServerId> {
-        servers(config, *at).map(|server| server.id(port)).collect()
+        config.servers(*at).map(|server| server.id(port)).collect()
     };
     let mut sets: Vec<BTreeSet<ServerId>> = backends.iter().map(servers_of).collect();
     sets.retain(|set| !set.is_empty());
     let (selected, others): (Vec<usize>, Vec<usize>) =
-        backends.iter().partition(|at| is_selected(config, checks, section, **at));
+        backends.iter().partition(|at| is_selected(config, section, **at));
     let known: BTreeSet<ServerId> = selected.iter().flat_map(servers_of).collect();
     let differs = sets.iter().any(|set| sets.first() != Some(set));
     let is_strange = |set: BTreeSet<ServerId>| !set.is_empty() && set.is_disjoint(&known);
@@ -288,6 +225,7 @@ fn listener(
         || servers.iter().any(|(_, port)| *port == Some(6379));
     (is_redis && !servers.is_empty()).then(|| RedisListener {
         section,
+        position: head.head.position.clone(),
         name: head.name.clone(),
         role: role.or(queries.iter().any(|it| it.finds_master).then_some(Role::Master)),
         login: backends.iter().filter_map(check).find_map(|check| check.login.clone()),
@@ -305,16 +243,11 @@ fn listener(
 
 /// The role of a section's default, which `use_backend` without a condition is as well; else of
 /// its first backend with a role.
-fn role_of(
-    config: &ConfigFile,
-    checks: &[HealthCheck],
-    section: usize,
-    backends: &[usize],
-) -> Option<Role> {
-    let rule = lines(config, section, "use_backend").find(|it| it.words.len() == 2);
+fn role_of(config: &ConfigFile, section: usize, backends: &[usize]) -> Option<Role> {
+    let rule = config.lines(section, "use_backend").find(|it| it.words.len() == 2);
     let rule = rule.or_else(|| config.setting(section, "default_backend"));
     let default = rule.and_then(|it| config.backend(&it.word(1)));
-    let role = |at: usize| checks.get(at).and_then(|check| check.role);
+    let role = |at: usize| config.check(at)?.role;
     let mut roles = backends.iter().filter_map(|at| role(*at));
     match default {
         Some(at) => role(at).or_else(|| roles.find(|it| *it == Role::Master)),
@@ -325,8 +258,8 @@ fn role_of(
 /// Whether an answer of sentinels leads the clients of a section to a backend: its own check asks
 /// them, or a condition demands enough votes. One that demands few, as for a standby site, leads
 /// away from the master that they name.
-fn is_selected(config: &ConfigFile, checks: &[HealthCheck], section: usize, at: usize) -> bool {
-    let queries = |at: usize| checks.get(at).is_some_and(|check| check.sentinel.is_some());
+fn is_selected(config: &ConfigFile, section: usize, at: usize) -> bool {
+    let queries = |at: usize| config.query(at).is_some();
     let is_less = |directive: &Directive| {
         ["unless", "lt", "le", "eq"].iter().any(|it| directive.has(it))
             || directive.words.iter().any(|it| it.to_string().starts_with('!'))
@@ -337,12 +270,12 @@ fn is_selected(config: &ConfigFile, checks: &[HealthCheck], section: usize, at: 
     };
     let by_rule = |rule: &Directive| {
         let terms = rule.rest(2);
-        let mut named = lines(config, section, "acl").filter(|acl| terms.contains(&acl.word(1)));
+        let mut named = config.lines(section, "acl").filter(|acl| terms.contains(&acl.word(1)));
         !is_less(rule) && (votes(rule) || named.any(votes))
     };
     let is_rule = |it: &&Directive| config.backend(&it.word(1)) == Some(at);
-    let mut rules = lines(config, section, "use_backend").filter(is_rule);
-    let within = directives(config, at).iter().filter(|it| is_condition(it));
+    let mut rules = config.lines(section, "use_backend").filter(is_rule);
+    let within = config.directives(at).iter().filter(|it| is_condition(it));
     queries(at) || within.into_iter().any(votes) || rules.any(by_rule)
 }
 
@@ -396,17 +329,12 @@ fn backends_in(word: &str) -> Vec<String> {
     pieces.windows(2).filter_map(name).collect()
 }
 
-fn dedup(list: &mut Vec<usize>) {
+fn distinct(sections: impl Iterator<Item = usize>) -> Vec<usize> {
     let mut seen = BTreeSet::new();
-    list.retain(|at| seen.insert(*at));
+    sections.filter(|at| seen.insert(*at)).collect()
 }
 
 impl Proxies {
-    /// What the checks of a section ask the sentinels.
-    pub(super) fn query(&self, section: usize) -> Option<&SentinelQuery> {
-        self.checks.get(section)?.sentinel.as_ref()
-    }
-
     /// Sections that serve the Redis listeners.
     pub(super) fn serving(&self) -> impl Iterator<Item = usize> {
         self.listeners.iter().flat_map(|it| it.backends.iter().chain(&it.voters)).copied()
@@ -415,23 +343,17 @@ impl Proxies {
     /// Adds to the foreign sections the backends that no Redis listener and no admin page uses. A
     /// backend that queries sentinels counts as used: it may be a voter in a way not understood.
     fn add_unused_backends(&mut self, config: &ConfigFile) {
-        let others = self
-            .sentinel_frontends
-            .iter()
-            .chain(&self.clusters)
-            .chain(&self.admin)
-            .flat_map(|(_, backends)| backends.iter());
+        let with_backends = [&self.sentinel_frontends, &self.clusters, &self.admin];
+        let others = with_backends.into_iter().flatten().flat_map(|(_, backends)| backends);
+        let others = others.chain(&self.empty).chain(&self.disabled);
         let used: BTreeSet<usize> = self.serving().chain(others.copied()).collect();
         for (at, section) in config.sections.iter().enumerate() {
-            let queries = self.query(at).is_some();
-            let kept =
-                self.empty.contains(&at) || self.disabled.contains(&at) || used.contains(&at);
             let is_backend = match section.kind {
                 SectionKind::Backend => true,
                 SectionKind::Listen => !listens(config, at),
                 _ => false,
             };
-            if is_backend && !kept && !queries {
+            if is_backend && !used.contains(&at) && config.query(at).is_none() {
                 self.foreign.push(at);
             }
         }

@@ -4,8 +4,8 @@
 //! rules about HTTP, conditions on what clients send, the arguments of unknown keywords, and words
 //! with credentials.
 
-use crate::config_file::Directive;
 use crate::keywords;
+use crate::sections::Directive;
 use crate::tokenizer::{Word, safe_word, shorten, without_credentials};
 
 /// The longest line that is shown, in characters.

@@ -7,7 +7,7 @@ use crate::health_check::{CheckLogin, Password};
 use crate::plan::{Plan, PlannedKey, PlannedListen, PlannedService};
 
 /// The configuration file.
-pub(super) fn render(plan: &Plan, files: &[&str]) -> String {
+pub(super) fn render(plan: &Plan<'_>, files: &[&str]) -> String {
     let mut out = String::new();
     let _ =
         writeln!(out, "# Made by `pointsman import haproxy` from {}.", clean(&files.join(", ")));
@@ -52,18 +52,19 @@ pub(super) fn render(plan: &Plan, files: &[&str]) -> String {
     out
 }
 
-fn render_service(out: &mut String, service: &PlannedService) {
+fn render_service(out: &mut String, service: &PlannedService<'_>) {
     out.push('\n');
     for comment in &service.comments {
         let _ = writeln!(out, "# {comment}");
     }
     out.push_str("[[service]]\n");
-    if service.name != service.master {
+    let master = &service.first.master;
+    if service.name != *master {
         let _ = writeln!(out, "name = {}", quote(&service.name));
     }
-    let key = if service.name == service.master { "name" } else { "master" };
-    let named_at = service.name_source.position();
-    let _ = writeln!(out, "{key} = {}{}", quote(&service.master), from(named_at));
+    let key = if service.name == *master { "name" } else { "master" };
+    let named_at = service.first.source.position();
+    let _ = writeln!(out, "{key} = {}{}", quote(master), from(named_at));
     // The key has a default, so it is written even if every address has TLS.
     listen(out, "listen", service, &service.listen, false);
     if service.listen.iter().any(|(_, at)| service.tls_lines.contains(at)) {
@@ -97,7 +98,7 @@ fn render_service(out: &mut String, service: &PlannedService) {
 fn listen(
     out: &mut String,
     key: &str,
-    service: &PlannedService,
+    service: &PlannedService<'_>,
     addrs: &[PlannedListen],
     with_tls: bool,
 ) {

@@ -6,7 +6,8 @@
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 
-use crate::config_file::{ConfigFile, Directive, SectionKind};
+use crate::config_file::ConfigFile;
+use crate::sections::SectionKind;
 use crate::{Position, Refusal, keywords, redact};
 
 /// What became of a line.
@@ -163,79 +164,69 @@ fn positions(lines: &[&LineReport]) -> String {
 /// What planning found out about lines; at most one entry per line.
 #[derive(Debug, Default)]
 pub(super) struct Notes {
-    entries: BTreeMap<Position, LineReport>,
+    entries: BTreeMap<Position, (LineOutcome, String)>,
 }
 
 impl Notes {
     /// Adds a note. A stronger outcome (assumed, mapped, unneeded, unmatched, in this order)
     /// replaces a weaker one; the notes of mapped lines are kept.
-    pub(super) fn add(&mut self, directive: &Directive, outcome: LineOutcome, note: &str) {
-        let entry = self.entries.entry(directive.position.clone()).or_insert_with(|| LineReport {
-            position: directive.position.clone(),
-            line: redact::line(directive),
-            outcome,
-            note: String::new(),
-        });
-        if outcome < entry.outcome {
-            if entry.outcome != LineOutcome::Mapped {
-                entry.note.clear();
+    pub(super) fn add(&mut self, line: &impl AsRef<Position>, outcome: LineOutcome, note: &str) {
+        let entry = self.entries.entry(line.as_ref().clone());
+        let (known, text) = entry.or_insert_with(|| (outcome, String::new()));
+        if outcome < *known {
+            if *known != LineOutcome::Mapped {
+                text.clear();
             }
-            entry.outcome = outcome;
+            *known = outcome;
         }
-        let counts = outcome == entry.outcome || outcome == LineOutcome::Mapped;
-        if counts && !entry.note.split("; ").any(|known| known == note) {
-            let separator = if entry.note.is_empty() { "" } else { "; " };
-            let _ = write!(entry.note, "{separator}{note}");
+        let counts = outcome == *known || outcome == LineOutcome::Mapped;
+        if counts && !text.split("; ").any(|known| known == note) {
+            let separator = if text.is_empty() { "" } else { "; " };
+            let _ = write!(text, "{separator}{note}");
         }
     }
 
     /// Adds a note in place of all earlier ones.
-    pub(super) fn replace(&mut self, directive: &Directive, outcome: LineOutcome, note: &str) {
-        self.entries.remove(&directive.position);
-        self.add(directive, outcome, note);
+    pub(super) fn replace(&mut self, line: &Position, outcome: LineOutcome, note: &str) {
+        self.entries.remove(line);
+        self.add(line, outcome, note);
     }
 
     /// Adds a loss, in place of what the line was mapped to; what is assumed stays.
-    pub(super) fn lose(&mut self, directive: &Directive, note: &str) {
-        let earlier = self.entries.remove(&directive.position);
-        self.add(directive, LineOutcome::Unmatched, note);
+    pub(super) fn lose(&mut self, line: &Position, note: &str) {
+        let earlier = self.entries.remove(line);
+        self.add(line, LineOutcome::Unmatched, note);
         let kept = [LineOutcome::Assumed, LineOutcome::Unmatched];
-        if let Some(earlier) = earlier.filter(|it| kept.contains(&it.outcome)) {
-            self.add(directive, LineOutcome::Unmatched, &earlier.note);
+        if let Some((_, earlier)) = earlier.filter(|(outcome, _)| kept.contains(outcome)) {
+            self.add(line, LineOutcome::Unmatched, &earlier);
         }
     }
 
     /// The full report: lines without a note get that of their keyword.
-    pub(super) fn complete(mut self, config: &ConfigFile, secrets: &[String]) -> ImportReport {
+    pub(super) fn complete(&self, config: &ConfigFile, secrets: &[String]) -> ImportReport {
+        let hide = |text: &str| {
+            let secrets = secrets.iter().filter(|secret| !secret.is_empty());
+            secrets.fold(text.to_owned(), |text, secret| text.replace(secret.as_str(), "…"))
+        };
+        let mut lines = BTreeMap::new();
         for section in &config.sections {
-            let keyword = section.head.word(0);
-            let (outcome, note) = keywords::section(section.kind, &keyword);
-            self.fill(&section.head, outcome, note);
-            for directive in &section.directives {
-                if section.kind != SectionKind::Other {
-                    let (outcome, note) = keywords::directive(directive);
-                    self.fill(directive, outcome, note);
-                } else if !self.entries.contains_key(&directive.position) {
-                    self.fill(directive, outcome, note);
-                    if let Some(entry) = self.entries.get_mut(&directive.position) {
-                        entry.line = redact::keyword_only(directive);
-                    }
-                }
+            let of_section = keywords::section(section.kind, &section.head.word(0));
+            let is_other = section.kind == SectionKind::Other;
+            for directive in std::iter::once(&section.head).chain(&section.directives) {
+                let is_head = directive.position == section.head.position;
+                let found = self.entries.get(&directive.position);
+                let (outcome, note) = match found {
+                    Some((outcome, note)) => (*outcome, note.as_str()),
+                    None if is_head || is_other => of_section,
+                    None => keywords::directive(directive),
+                };
+                let is_hidden = is_other && !is_head && found.is_none();
+                let show = if is_hidden { redact::keyword_only } else { redact::line };
+                let (line, note) = (hide(&show(directive)), hide(note));
+                let position = directive.position.clone();
+                lines.insert(position.clone(), LineReport { position, line, outcome, note });
             }
         }
-        let mut lines: Vec<LineReport> = self.entries.into_values().collect();
-        for line in &mut lines {
-            for secret in secrets.iter().filter(|secret| !secret.is_empty()) {
-                line.line = line.line.replace(secret.as_str(), "…");
-                line.note = line.note.replace(secret.as_str(), "…");
-            }
-        }
-        ImportReport { lines }
-    }
-
-    fn fill(&mut self, directive: &Directive, outcome: LineOutcome, note: &str) {
-        if !self.entries.contains_key(&directive.position) {
-            self.add(directive, outcome, note);
-        }
+        ImportReport { lines: lines.into_values().collect() }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::config_file::Directive;
+use crate::sections::Directive;
 
 /// Sentinels that are named together.
 #[derive(Debug, Clone, Default)]

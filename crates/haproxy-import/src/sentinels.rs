@@ -3,10 +3,10 @@
 
 use std::collections::BTreeSet;
 
-use crate::config_file::Directive;
 use crate::plan::Planner;
-use crate::proxies::{self, RedisListener};
+use crate::proxies::RedisListener;
 use crate::report::LineOutcome;
+use crate::sections::Directive;
 use crate::sentinel_group::{self, SentinelGroup};
 use crate::tokenizer::safe_word;
 use crate::{Position, SENTINEL_PORT, values};
@@ -30,7 +30,7 @@ impl<'a> Planner<'a> {
             let group = self.elsewhere(listener)?;
             let note =
                 "its checks ask no sentinel: the sentinels of the rest of the file are taken";
-            self.note_head(listener.section, LineOutcome::Assumed, note);
+            self.notes.add(listener, LineOutcome::Assumed, note);
             Some(group)
         });
         let Some(group) = found else {
@@ -61,7 +61,7 @@ impl<'a> Planner<'a> {
             "give each installation a frontend of its own in the file, or name the sentinels of \
              this one: --sentinel {name}=HOST:PORT"
         );
-        self.refuse(listener.section, message, remedy);
+        self.refuse(listener, message, remedy);
         None
     }
 
@@ -78,10 +78,10 @@ impl<'a> Planner<'a> {
     /// The sentinels that a backend's checks query.
     fn queried(&mut self, section: usize) -> SentinelGroup<'a> {
         let mut group = SentinelGroup::default();
-        let Some(query) = self.proxies.query(section) else { return group };
+        let Some(query) = self.config.query(section) else { return group };
         let config = self.config;
         let defaults = || config.default_servers(section);
-        for server in proxies::servers(config, section) {
+        for server in config.servers(section) {
             let option = |of_check: &Option<String>, key: &str| {
                 let mut lines = std::iter::once(server.directive).chain(defaults());
                 let of_lines = || lines.find_map(|it| it.value(key));
@@ -129,11 +129,11 @@ impl<'a> Planner<'a> {
     /// are one.
     fn all_groups(&mut self) -> Vec<SentinelGroup<'a>> {
         let mut found: Vec<SentinelGroup<'a>> =
-            (0..self.proxies.checks.len()).map(|section| self.queried(section)).collect();
+            (0..self.config.checks.len()).map(|section| self.queried(section)).collect();
         let frontends = self.proxies.sentinel_frontends.iter();
         for section in frontends.flat_map(|(_, backends)| backends).copied() {
             let mut group = SentinelGroup::default();
-            for server in proxies::servers(self.config, section) {
+            for server in self.config.servers(section) {
                 let Some((host, port)) = values::server(&server.address) else { continue };
                 let endpoint = values::join(&host, port.unwrap_or(SENTINEL_PORT));
                 if let Some(endpoint) = (self.env.endpoint)(&endpoint) {
@@ -149,11 +149,10 @@ impl<'a> Planner<'a> {
     fn on_server_hosts(&mut self, listener: &RedisListener) -> Vec<String> {
         let (mut found, mut known) = (Vec::new(), BTreeSet::new());
         for section in &listener.backends {
-            for server in proxies::servers(self.config, *section) {
-                let host = values::server(&server.address).map(|(host, _)| host);
+            for server in self.config.servers(*section) {
                 let endpoint =
-                    host.and_then(|host| (self.env.endpoint)(&values::join(&host, SENTINEL_PORT)));
-                match endpoint {
+                    |host: String| (self.env.endpoint)(&values::join(&host, SENTINEL_PORT));
+                match server.host().and_then(endpoint) {
                     Some(endpoint) => {
                         let note = "a sentinel is assumed at port 26379 of this host";
                         self.notes.add(server.directive, LineOutcome::Assumed, note);
@@ -175,6 +174,6 @@ impl<'a> Planner<'a> {
         let message = format!("{:?} is not {what}", safe_word(word));
         let is_unset = word.contains("${");
         let remedy = if is_unset { "set the variable and run again" } else { remedy };
-        self.refuse_line(line, message, remedy);
+        self.refuse(line, message, remedy);
     }
 }

@@ -6,13 +6,11 @@
 
 use std::collections::BTreeSet;
 
-use crate::config_file::Directive;
 use crate::health_check::{CheckLogin, Password, Role};
-use crate::names::NamedListener;
-use crate::plan::{NameSource, Plan, PlannedService, Planner};
-use crate::proxies;
-use crate::proxies::RedisListener;
+use crate::plan::{NameSource, NamedListener, Plan, PlannedService, Planner};
+use crate::proxies::{self, RedisListener};
 use crate::report::LineOutcome;
+use crate::sections::Directive;
 use crate::tls::planned_keys;
 use crate::tokenizer::safe_word;
 
@@ -25,14 +23,15 @@ const EMPTY: &str = "service.replicas.empty = \"master\": all readers of the ser
 const READER_ENDINGS: &[&str] = &["readonly", "slave", "slaves", "replica", "replicas"];
 
 impl<'a> Planner<'a> {
-    pub(super) fn add_services(&mut self, plan: &mut Plan) {
+    pub(super) fn add_services(&mut self, plan: &mut Plan<'a>) {
         let (masters, replicas) = self.by_role();
         let mut named = Vec::with_capacity(masters.len());
         for listener in masters {
             let (master, source) = self.name_of(listener);
             named.push(NamedListener { listener, master, source });
         }
-        for (named, name) in named.iter().zip(Self::service_names(&named)) {
+        let names = Self::service_names(&named);
+        for (named, name) in named.into_iter().zip(names) {
             self.add_master(named, name, plan);
         }
         for listener in replicas {
@@ -41,13 +40,13 @@ impl<'a> Planner<'a> {
     }
 
     fn role_of(&self, backend: &str) -> Option<Role> {
-        self.proxies.checks.get(self.config.backend(backend)?)?.role
+        self.config.check(self.config.backend(backend)?)?.role
     }
 
     /// The rules that lead clients of this role to servers of the other one.
     fn exceptions(&self, listener: &RedisListener, role: Role) -> Vec<&'a Directive> {
         let is_other = |it: &&Directive| self.role_of(&it.word(1)).is_some_and(|it| it != role);
-        let rules = proxies::lines(self.config, listener.section, "use_backend");
+        let rules = self.config.lines(listener.section, "use_backend");
         rules.filter(is_other).collect()
     }
 
@@ -56,12 +55,12 @@ impl<'a> Planner<'a> {
     fn refuse_roles(&mut self, listener: &RedisListener, role: Role) -> bool {
         let all = self.proxies.listeners.iter();
         let is_only = all.filter(|it| it.role == listener.role).count() == 1;
-        let own = proxies::directives(self.config, listener.section);
+        let own = self.config.directives(listener.section);
         for rule in self.exceptions(listener, role) {
             if !proxies::is_about_health(own, rule) {
                 let name = safe_word(&listener.name);
                 let message = format!("{name} selects the master or replicas by client or traffic");
-                self.refuse_line(rule, message, "give writers and readers a frontend each");
+                self.refuse(rule, message, "give writers and readers a frontend each");
                 return true;
             }
             let (outcome, note) = match role {
@@ -107,8 +106,9 @@ impl<'a> Planner<'a> {
         })
     }
 
-    fn add_master(&mut self, named: &NamedListener<'_>, name: String, plan: &mut Plan) {
-        let NamedListener { listener, master, source } = named;
+    fn add_master(&mut self, first: NamedListener<'a>, name: String, plan: &mut Plan<'a>) {
+        let NamedListener { listener, master, source } = &first;
+        let listener: &'a RedisListener = listener;
         if self.refuse_roles(listener, Role::Master)
             | self.refuse_routing(listener, *source == NameSource::Option)
             | self.refuse_name(listener, master, source)
@@ -122,22 +122,25 @@ impl<'a> Planner<'a> {
             return self.refuse_without_address(listener);
         }
         self.note_assumptions(listener, master, source);
-        let same = |it: &PlannedService| it.master == *master && it.servers == listener.servers;
-        if let Some(service) = plan.services.iter_mut().find(|it| same(it)) {
+        let same = |it: &&mut PlannedService<'_>| {
+            it.first.master == *master && it.first.listener.servers == listener.servers
+        };
+        if let Some(service) = plan.services.iter_mut().find(same) {
             if !self.may_merge(listener, service, &sentinels, sentinels_at.is_some()) {
                 return;
             }
             let note = format!("one more address of [[service]] {}", service.name);
-            self.note_head(listener.section, LineOutcome::Mapped, &note);
+            self.notes.add(listener, LineOutcome::Mapped, &note);
             self.adopt_login(listener, service);
             service.listen.extend(listen);
+            service.masters.push(listener);
             return;
         }
-        if self.refuse_one_master_of_two(named, &sentinels, plan) {
+        if self.refuse_one_master_of_two(&first, &sentinels, plan) {
             return;
         }
-        self.note_head(listener.section, LineOutcome::Mapped, &format!("[[service]] {name}"));
-        let comments = self.comments(named, sentinels_at.is_none());
+        self.notes.add(listener, LineOutcome::Mapped, &format!("[[service]] {name}"));
+        let comments = self.comments(&first, sentinels_at.is_none());
         let sentinel_login = listener.queries.iter().find_map(|query| query.login.clone());
         let login = listener.login.clone();
         for (login, table) in [(&login, "auth"), (&sentinel_login, "sentinel_auth")] {
@@ -148,9 +151,8 @@ impl<'a> Planner<'a> {
         self.note_computed(listener);
         plan.services.push(PlannedService {
             name,
-            master: master.clone(),
-            name_source: source.clone(),
-            listener: listener.name.clone(),
+            masters: vec![listener],
+            readers: Vec::new(),
             listen,
             replica_listen: Vec::new(),
             sentinels,
@@ -161,7 +163,7 @@ impl<'a> Planner<'a> {
             comments,
             login,
             sentinel_login,
-            servers: listener.servers.clone(),
+            first,
         });
     }
 
@@ -170,8 +172,7 @@ impl<'a> Planner<'a> {
         let message = format!("{name} has no address that Pointsman can listen on");
         // An address that cannot be read was refused already.
         if self.refusals.is_empty() {
-            let remedy = "add a `bind` with an IP address and a port".to_owned();
-            self.refuse(listener.section, message, remedy);
+            self.refuse(listener, message, "add a `bind` with an IP address and a port");
         }
     }
 
@@ -181,17 +182,17 @@ impl<'a> Planner<'a> {
         &mut self,
         named: &NamedListener<'_>,
         sentinels: &[String],
-        plan: &Plan,
+        plan: &Plan<'_>,
     ) -> bool {
         let NamedListener { listener, master, source } = named;
         let Some(other) = plan.services.iter().find(|it| {
-            it.master == *master
-                && it.servers.is_disjoint(&listener.servers)
+            it.first.master == *master
+                && it.first.listener.servers.is_disjoint(&listener.servers)
                 && it.sentinels.iter().any(|sentinel| sentinels.contains(sentinel))
         }) else {
             return false;
         };
-        let (first, second) = (safe_word(&other.listener), safe_word(&listener.name));
+        let (first, second) = (safe_word(&other.first.listener.name), safe_word(&listener.name));
         let message = format!(
             "{first} and {second} have different servers, and both would ask the same sentinels \
              for {master:?}"
@@ -201,7 +202,7 @@ impl<'a> Planner<'a> {
             _ => format!("{what} {name}=") + if what == "--name" { "NAME " } else { "HOST:PORT " },
         };
         let both = |what: &str| {
-            let (one, two) = (flag(&first, &other.name_source, what), flag(&second, source, what));
+            let (one, two) = (flag(&first, &other.first.source, what), flag(&second, source, what));
             format!("{one}{two}").trim_end().to_owned()
         };
         let (names, addrs) = (both("--name"), both("--sentinel"));
@@ -210,7 +211,7 @@ impl<'a> Planner<'a> {
         } else {
             format!("name the master of each: {names}; or the sentinels of each: {addrs}")
         };
-        self.refuse(listener.section, message, remedy);
+        self.refuse(listener, message, remedy);
         true
     }
 
@@ -218,11 +219,11 @@ impl<'a> Planner<'a> {
         if listener.role.is_none() {
             let note =
                 "no check asks for the role: haproxy used any server, Pointsman uses the master";
-            self.note_head(listener.section, LineOutcome::Assumed, note);
+            self.notes.add(listener, LineOutcome::Assumed, note);
         }
         if let Some(assumption) = source.assumption() {
             let note = format!("the name {name} {assumption}");
-            self.note_head(listener.section, LineOutcome::Assumed, &note);
+            self.notes.add(listener, LineOutcome::Assumed, &note);
         }
     }
 
@@ -234,7 +235,7 @@ impl<'a> Planner<'a> {
         if *source == NameSource::Option {
             let note = "role:active-replica: haproxy used any node, Pointsman uses the one that \
                         the sentinels name, and ROLE has to say that it is the master";
-            self.note_head(listener.section, LineOutcome::Assumed, note);
+            self.notes.add(listener, LineOutcome::Assumed, note);
             return false;
         }
         let name = safe_word(&listener.name);
@@ -246,28 +247,26 @@ impl<'a> Planner<'a> {
             "keep this section in haproxy, or, if sentinels monitor these nodes, name their \
              master: --name {name}=NAME"
         );
-        self.refuse(listener.section, message, remedy);
+        self.refuse(listener, message, remedy);
         true
     }
 
     /// Refuses a listener that spreads its clients over servers that need not share a dataset.
     fn refuse_routing(&mut self, listener: &RedisListener, is_named: bool) -> bool {
         let name = safe_word(&listener.name);
-        let own = proxies::directives(self.config, listener.section);
-        let [unknown, routed] = [listener.unknown_rule, listener.routed_by].map(|at| own.get(at?));
-        if let Some(rule) = unknown {
+        if let Some(rule) = &listener.unknown_rule {
             let backend = safe_word(&rule.word(1));
             let message =
                 format!("the backend {backend} of {name} is computed, or not in the file");
-            self.refuse_line(rule, message, "give each group of servers a frontend of its own");
+            self.refuse(rule, message, "give each group of servers a frontend of its own");
             return true;
         }
-        if let Some(rule) = routed {
+        if let Some(rule) = &listener.routed_by {
             if listener.differs {
                 let message =
                     format!("{name} selects between different servers by client or traffic");
                 let remedy = "give each group of servers a frontend of its own in the file";
-                self.refuse_line(rule, message, remedy);
+                self.refuse(rule, message, remedy);
                 return true;
             }
             let note =
@@ -299,7 +298,7 @@ impl<'a> Planner<'a> {
                 format!("the checks of {name} ask for several masters: {}", all.join(", "))
             }
         };
-        self.refuse(listener.section, message, remedy);
+        self.refuse(listener, message, remedy);
         true
     }
 
@@ -308,17 +307,19 @@ impl<'a> Planner<'a> {
     fn may_merge(
         &mut self,
         listener: &RedisListener,
-        service: &mut PlannedService,
+        service: &mut PlannedService<'_>,
         sentinels: &[String],
         are_found: bool,
     ) -> bool {
         if service.sentinels != sentinels && are_found {
             if service.sentinels_at.is_some() {
-                let (one, other) = (safe_word(&service.listener), safe_word(&listener.name));
-                let message =
-                    format!("{one} and {other} ask different sentinels for {:?}", service.master);
-                let remedy = "name the sentinels: --sentinel HOST:PORT".to_owned();
-                self.refuse(listener.section, message, remedy);
+                let (one, other) =
+                    (safe_word(&service.first.listener.name), safe_word(&listener.name));
+                let message = format!(
+                    "{one} and {other} ask different sentinels for {:?}",
+                    service.first.master
+                );
+                self.refuse(listener, message, "name the sentinels: --sentinel HOST:PORT");
                 return false;
             }
             // The first listener only assumed its sentinels.
@@ -342,34 +343,30 @@ impl<'a> Planner<'a> {
     }
 
     fn note_login(&mut self, login: &CheckLogin, table: &str) {
-        let Some(directive) = self.config.at(&login.position) else { return };
         let note = match &login.password {
             Password::Literal(_) => format!("service.{table}.password"),
             Password::Variable(name) => format!("service.{table}.password_env = {name:?}"),
             Password::Computed => {
                 let note =
                     format!("the password is computed or escaped: add service.{table} by hand");
-                return self.notes.add(directive, LineOutcome::Unmatched, &note);
+                return self.notes.add(&login.position, LineOutcome::Unmatched, &note);
             }
         };
-        self.notes.add(directive, LineOutcome::Mapped, &note);
+        self.notes.add(&login.position, LineOutcome::Mapped, &note);
     }
 
     /// Reports parts of the checks that may contain a password and cannot be read.
     fn note_computed(&mut self, listener: &RedisListener) {
         for at in listener.backends.iter().chain(&listener.voters) {
-            let positions = self.proxies.checks.get(*at).map(|check| check.computed.as_slice());
-            for directive in
-                positions.unwrap_or_default().iter().filter_map(|it| self.config.at(it))
-            {
+            for position in self.config.check(*at).into_iter().flat_map(|it| &it.computed) {
                 let note =
                     "haproxy computes what is sent: if it authenticates, add service.auth by hand";
-                self.notes.add(directive, LineOutcome::Unmatched, note);
+                self.notes.add(position, LineOutcome::Unmatched, note);
             }
         }
     }
 
-    fn add_replicas(&mut self, listener: &RedisListener, plan: &mut Plan) {
+    fn add_replicas(&mut self, listener: &'a RedisListener, plan: &mut Plan<'a>) {
         let name = safe_word(&listener.name);
         let option = self.option_name(Some(&listener.name));
         let queried: BTreeSet<&str> =
@@ -389,7 +386,7 @@ impl<'a> Planner<'a> {
                 } else {
                     format!("say whose replicas they are: {}", known.join(" or "))
                 };
-                self.refuse(listener.section, message, remedy);
+                self.refuse(listener, message, remedy);
             }
             return;
         };
@@ -408,20 +405,23 @@ impl<'a> Planner<'a> {
         }
         let listen = self.listen_of(listener.section, "service.replica_listen");
         let note = format!("readers of [[service]] {}", service.name);
-        self.note_head(listener.section, LineOutcome::Mapped, &note);
+        self.notes.add(listener, LineOutcome::Mapped, &note);
         if listener.role.is_none() {
             let note = "no check asks for the role: it is for readers only by its name";
-            self.note_head(listener.section, LineOutcome::Assumed, note);
-        } else if service.servers != listener.servers {
+            self.notes.add(listener, LineOutcome::Assumed, note);
+        } else if service.first.listener.servers != listener.servers {
             let note = "its servers are not the master's; Pointsman uses all replicas";
-            self.note_head(listener.section, LineOutcome::Assumed, note);
+            self.notes.add(listener, LineOutcome::Assumed, note);
         }
         self.adopt_login(listener, service);
+        if !listen.is_empty() {
+            service.readers.push(listener);
+        }
         service.replica_listen.extend(listen);
     }
 
     /// Takes the login of a further listener if the service has none; reports one that differs.
-    fn adopt_login(&mut self, listener: &RedisListener, service: &mut PlannedService) {
+    fn adopt_login(&mut self, listener: &RedisListener, service: &mut PlannedService<'_>) {
         let Some(login) = &listener.login else { return };
         match &service.login {
             None => {
@@ -431,11 +431,9 @@ impl<'a> Planner<'a> {
             Some(known) if (&known.user, &known.password) != (&login.user, &login.password) => {
                 let note = format!(
                     "another login than that of {}, which the service uses",
-                    safe_word(&service.listener)
+                    safe_word(&service.first.listener.name)
                 );
-                if let Some(directive) = self.config.at(&login.position) {
-                    self.notes.add(directive, LineOutcome::Assumed, &note);
-                }
+                self.notes.add(&login.position, LineOutcome::Assumed, &note);
             }
             Some(_) => {}
         }
@@ -444,28 +442,26 @@ impl<'a> Planner<'a> {
 
 /// The service whose replicas a listener for readers leads to: that of an option, by its own name
 /// or its master's, or the only one with a common server. None if there are several.
-fn service_of<'p>(
+fn service_of<'p, 'a>(
     listener: &RedisListener,
     option: Option<&str>,
     queried: &BTreeSet<&str>,
-    plan: &'p mut Plan,
-) -> Option<&'p mut PlannedService> {
-    let shares = |it: &PlannedService| !it.servers.is_disjoint(&listener.servers);
-    let is_asked = |it: &PlannedService| queried.iter().all(|queried| it.master == *queried);
-    let all = || plan.services.iter().enumerate();
-    let mut found: Vec<usize> = match option {
-        Some(option) => all().filter(|(_, it)| it.name == option).map(|(at, _)| at).collect(),
-        None => all().filter(|(_, it)| shares(it) && is_asked(it)).map(|(at, _)| at).collect(),
-    };
-    if let Some(option) = option.filter(|_| found.is_empty()) {
-        let named = || all().filter(|(_, it)| it.master == option);
-        found = named().map(|(at, _)| at).collect();
-        if found.len() > 1 {
-            found = named().filter(|(_, it)| shares(it)).map(|(at, _)| at).collect();
+    plan: &'p mut Plan<'a>,
+) -> Option<&'p mut PlannedService<'a>> {
+    let shares =
+        |it: &PlannedService<'_>| !it.first.listener.servers.is_disjoint(&listener.servers);
+    let is_asked = |it: &PlannedService<'_>| queried.iter().all(|name| it.first.master == *name);
+    let mut found: Vec<&'p mut PlannedService<'a>> = plan.services.iter_mut().collect();
+    match option {
+        Some(option) => {
+            let is_name = found.iter().any(|it| it.name == option);
+            found.retain(|it| if is_name { it.name == option } else { it.first.master == option });
+            if found.len() > 1 {
+                found.retain(|it| shares(it));
+            }
         }
+        None => found.retain(|it| shares(it) && is_asked(it)),
     }
-    match found.as_slice() {
-        [only] => plan.services.get_mut(*only),
-        _ => None,
-    }
+    let only = found.pop();
+    only.filter(|_| found.is_empty())
 }

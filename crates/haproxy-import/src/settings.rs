@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use crate::config_file::{ConfigFile, Directive, SectionKind};
-use crate::plan::{self, Plan, PlannedKey, PlannedService};
+use crate::config_file::ConfigFile;
+use crate::plan::{Plan, PlannedKey, PlannedService, Planner};
 use crate::proxies::RedisListener;
 use crate::report::{LineOutcome, Notes};
+use crate::sections::{Directive, SectionKind};
 use crate::values;
 
 /// Linux forgets half-closed connections after 60 s, so the key accepts less than that.
@@ -21,34 +22,31 @@ const MAX_CONNECTIONS: u64 = 1_000_000;
 /// The most worker threads that a key accepts.
 const MAX_WORKERS: u64 = 256;
 
-/// Adds limits and timeouts of the sections to the plan.
-pub(super) fn apply(
-    config: &ConfigFile,
-    listeners: &[RedisListener],
-    plan: &mut Plan,
-    notes: &mut Notes,
-) {
-    let global = config.sections.iter().filter(|section| section.kind == SectionKind::Global);
-    for directive in global.flat_map(|section| &section.directives) {
-        process_key(directive, plan, notes);
-    }
-    for listener in listeners {
-        let is_of = |it: &&mut PlannedService| plan::is_of(config, listener.section, &it.listen);
-        if let Some(service) = plan.services.iter_mut().find(is_of) {
-            let backend = listener.backends.first().copied().unwrap_or(listener.section);
-            service_keys(config, listener.section, backend, &mut service.keys, notes);
+impl Planner<'_> {
+    /// Adds limits and timeouts of the sections.
+    pub(super) fn add_settings(&mut self, plan: &mut Plan<'_>) {
+        let (config, notes) = (self.config, &mut self.notes);
+        let global = config.sections.iter().filter(|section| section.kind == SectionKind::Global);
+        for directive in global.flat_map(|section| &section.directives) {
+            process_key(directive, plan, notes);
         }
+        for service in &mut plan.services {
+            for listener in &service.masters {
+                service_keys(config, listener, &mut service.keys, notes);
+            }
+        }
+        fit_connections(plan, notes);
     }
-    fit_connections(config, plan, notes);
 }
 
 fn service_keys(
     config: &ConfigFile,
-    front: usize,
-    back: usize,
+    listener: &RedisListener,
     keys: &mut Vec<PlannedKey>,
     notes: &mut Notes,
 ) {
+    let front = listener.section;
+    let back = listener.backends.first().copied().unwrap_or(front);
     let timeout = |section, words: &str, max: Duration| {
         let directive = config.setting(section, words)?;
         let time = values::duration(&directive.word(words.split(' ').count()))?;
@@ -77,7 +75,7 @@ fn service_keys(
     }
 }
 
-fn process_key(directive: &Directive, plan: &mut Plan, notes: &mut Notes) {
+fn process_key(directive: &Directive, plan: &mut Plan<'_>, notes: &mut Notes) {
     let time = values::duration(&directive.word(1)).filter(|time| *time <= MAX_DURATION);
     let spread = time.filter(|time| *time < DEFAULT_SPREAD);
     let accept_max = time.filter(|time| *time > DEFAULT_ACCEPT_MAX);
@@ -99,7 +97,7 @@ fn process_key(directive: &Directive, plan: &mut Plan, notes: &mut Notes) {
 
 /// haproxy accepts limits of listeners that add up to more than the limit of the process. Pointsman
 /// does not, so the limit of the process wins.
-fn fit_connections(config: &ConfigFile, plan: &mut Plan, notes: &mut Notes) {
+fn fit_connections(plan: &mut Plan<'_>, notes: &mut Notes) {
     let limit = |list: &[PlannedKey]| {
         let found = list.iter().find(|it| it.key == "max_connections");
         found.and_then(|it| it.value.parse::<u64>().ok())
@@ -107,7 +105,7 @@ fn fit_connections(config: &ConfigFile, plan: &mut Plan, notes: &mut Notes) {
     let Some(total) = limit(&plan.process) else { return };
     // Readers have the same limit as the master's clients, and count separately.
     let listeners =
-        |service: &PlannedService| if service.replica_listen.is_empty() { 1 } else { 2 };
+        |service: &PlannedService<'_>| if service.replica_listen.is_empty() { 1 } else { 2 };
     let sum: u64 =
         plan.services.iter().map(|it| limit(&it.keys).unwrap_or(1) * listeners(it)).sum();
     // A single listener has the limit of the process in haproxy as well.
@@ -118,9 +116,7 @@ fn fit_connections(config: &ConfigFile, plan: &mut Plan, notes: &mut Notes) {
             let note =
                 "the limits of the listeners exceed process.max_connections, which alone is kept";
             for line in service.keys.extract_if(.., |it| it.key == "max_connections") {
-                if let Some(line) = config.at(&line.position) {
-                    notes.replace(line, outcome, note);
-                }
+                notes.replace(&line.position, outcome, note);
             }
             service.comments.push(format!("max_connections: {note}."));
         }

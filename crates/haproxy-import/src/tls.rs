@@ -3,15 +3,20 @@
 //! A service has one set of certificates for all of its addresses with TLS, and one way to verify
 //! its Redis servers and its sentinels each. Lines that differ are refused, and so is every option
 //! that Pointsman lacks and that decides who is admitted. Options without such consequences are
-//! reported. `--allow-plaintext` gives up all of it, see `tls_lines`. Servers are in `tls_servers`,
-//! and the admin server is in `tls_admin`.
+//! reported. `--allow-plaintext` gives up all of it, line by line. Servers are in `tls_servers`.
+//!
+//! The admin server has one certificate, and all of its addresses have TLS or none has. Lines that
+//! differ are refused: an address that lost its TLS would send tokens in plain text, and one that
+//! gained it would refuse its clients.
 
-use crate::Refusal;
-use crate::config_file::Directive;
-use crate::plan::{self, Plan, PlannedKey, PlannedListen, PlannedService, Planner};
-use crate::proxies::{self, RedisListener};
+use std::collections::BTreeSet;
+
+use crate::Position;
+use crate::plan::{Plan, PlannedKey, PlannedListen, PlannedService, Planner};
+use crate::proxies::RedisListener;
 use crate::render::quote;
 use crate::report::LineOutcome;
+use crate::sections::Directive;
 use crate::tls_words::{CipherProblem, TlsDefaults, TlsWords};
 use crate::tokenizer::safe_word;
 use crate::values::BindAddress;
@@ -20,23 +25,22 @@ use crate::values::BindAddress;
 pub(super) type Key = (&'static str, String);
 
 const PLAIN: &str = "or give up TLS with --allow-plaintext";
+const CLIENTS: &str = "clients have to connect without TLS";
+const SERVERS: &str =
+    "Redis and Sentinel are reached without TLS, so they need a plaintext port (not `port 0`)";
 /// Files that haproxy does not take for certificates if it loads a folder.
 const RESERVED: [&str; 4] = [".key", ".issuer", ".ocsp", ".sctl"];
 
 impl<'a> Planner<'a> {
-    /// Adds TLS to the services.
-    pub(super) fn add_tls(&mut self, plan: &mut Plan) {
+    /// Adds TLS to the services and to the admin server.
+    pub(super) fn add_tls(&mut self, plan: &mut Plan<'a>) {
         if self.options.allow_plaintext {
             return self.drop_tls(plan);
         }
         for service in &mut plan.services {
-            let proxies = self.proxies;
-            let is_of = |it: &&RedisListener| {
-                let of = |listen: &[PlannedListen]| plan::is_of(self.config, it.section, listen);
-                of(&service.listen) || of(&service.replica_listen)
-            };
-            let listeners: Vec<&'a RedisListener> =
-                proxies.listeners.iter().filter(is_of).collect();
+            let mut listeners: Vec<&'a RedisListener> =
+                service.masters.iter().chain(&service.readers).copied().collect();
+            listeners.sort_by_key(|it| it.section);
             self.add_tls_of_clients(&listeners, service);
             self.add_tls_of_redis(&listeners, service);
             self.add_tls_of_sentinels(&listeners, service);
@@ -47,22 +51,21 @@ impl<'a> Planner<'a> {
     fn add_tls_of_clients(
         &mut self,
         listeners: &[&'a RedisListener],
-        service: &mut PlannedService,
+        service: &mut PlannedService<'_>,
     ) {
         let defaults = TlsDefaults::read(self.config, "bind");
         let mut planned: Option<(Vec<Key>, &'a Directive)> = None;
         for listener in listeners {
-            let binds = proxies::lines(self.config, listener.section, "bind");
+            let binds = self.config.lines(listener.section, "bind");
             for bind in binds.filter(|it| it.has("ssl")) {
-                let Some(keys) = self.keys_of_bind(bind, &defaults.of_bind(bind)) else { continue };
+                let Some(keys) = self.keys_of_bind(bind, &defaults, false) else { continue };
                 let is_unix = |it: &PlannedListen| {
                     it.1 == bind.position && matches!(it.0, BindAddress::Unix(_))
                 };
                 let mut all = service.listen.iter().chain(&service.replica_listen);
                 if all.any(is_unix) {
-                    let message = "Pointsman has no TLS on Unix sockets".to_owned();
                     let remedy = "remove `ssl` from this line, or give it a TCP address";
-                    self.refuse_line(bind, message, remedy);
+                    self.refuse(bind, "Pointsman has no TLS on Unix sockets", remedy);
                 }
                 service.tls_lines.insert(bind.position.clone());
                 self.agrees(&mut planned, &keys, bind, "a service has one [service.tls]");
@@ -84,57 +87,107 @@ impl<'a> Planner<'a> {
         let (known, first) = planned.get_or_insert_with(|| (keys.to_vec(), line));
         if *known != keys {
             let message = format!("its TLS differs from that of {}, and {reason}", first.position);
-            self.refuse_line(line, message, "use the same options on both lines");
+            self.refuse(line, message, "use the same options on both lines");
             return false;
         }
         true
     }
 
-    /// The keys of `[service.tls]`; `None` after a refusal.
-    fn keys_of_bind(&mut self, bind: &'a Directive, words: &TlsWords) -> Option<Vec<Key>> {
+    /// Adds TLS to the admin server.
+    fn add_tls_of_admin(&mut self, plan: &mut Plan<'a>) {
+        let is_served = |bind: &Directive| {
+            let of = |(addr, at): &(BindAddress, _)| {
+                *at == bind.position && matches!(addr, BindAddress::Tcp(_))
+            };
+            plan.admin.iter().any(of)
+        };
+        let sections = self.proxies.admin.iter().map(|(section, _)| *section);
+        let lines = sections.flat_map(|section| self.config.lines(section, "bind"));
+        let binds: Vec<&'a Directive> = lines.filter(|it| is_served(it)).collect();
+        let defaults = TlsDefaults::read(self.config, "bind");
+        let mut planned: Option<(Vec<Key>, &'a Directive)> = None;
+        for bind in binds.iter().filter(|it| it.has("ssl")) {
+            if let Some(plain) = binds.iter().find(|it| !it.has("ssl")) {
+                let message = format!(
+                    "{} has no TLS, and all addresses of the admin server have TLS or none has",
+                    plain.position
+                );
+                let remedy = "use `ssl` on both lines, or give up TLS with --allow-plaintext";
+                self.refuse(bind, message, remedy);
+                continue;
+            }
+            let Some(keys) = self.keys_of_bind(bind, &defaults, true) else { continue };
+            self.agrees(&mut planned, &keys, bind, "there is one [admin.tls]");
+        }
+        if let Some((keys, line)) = planned {
+            plan.admin_tls = planned_keys(keys, line);
+        }
+    }
+
+    /// The keys of `[service.tls]` or of `[admin.tls]`; `None` after a refusal.
+    fn keys_of_bind(
+        &mut self,
+        bind: &'a Directive,
+        defaults: &TlsDefaults,
+        is_admin: bool,
+    ) -> Option<Vec<Key>> {
+        let words = &defaults.of_bind(bind);
         let refusals = self.refusals.len();
         self.refuse_unsupported(bind, words);
         let (chains, keys) = self.certificates(bind, words);
         if chains.is_empty() && self.refusals.len() == refusals {
-            let message = "it has `ssl` without a certificate".to_owned();
-            self.refuse_line(bind, message, "add `crt FILE`");
+            self.refuse(bind, "it has `ssl` without a certificate", "add `crt FILE`");
+        } else if chains.len() > 1 && is_admin {
+            let message = "it has several certificates, and the admin server has one";
+            self.refuse(bind, message, "name one with `crt`");
         }
-        let mut table: Vec<Key> = vec![("certificate_files", toml_list(&chains))];
-        if keys != chains {
-            table.push(("key_files", toml_list(&keys)));
+        let mut table: Vec<Key> = match (chains.as_slice(), keys.as_slice()) {
+            ([chain], [key]) if is_admin => {
+                vec![("certificate_file", quote(chain)), ("key_file", quote(key))]
+            }
+            _ => vec![("certificate_files", toml_list(&chains)), ("key_files", toml_list(&keys))],
+        };
+        if keys == chains {
+            table.truncate(1);
         }
         table.extend(self.keys_of_verify(bind, words));
         table.extend(self.common_keys(bind, words));
+        if is_admin {
+            let count = table.len();
+            table.retain(|(key, _)| *key != "ciphers");
+            if table.len() < count {
+                let note = "the list of ciphers is not converted: all ciphers of Pointsman are \
+                            authenticated ones with forward secrecy";
+                self.notes.add(bind, LineOutcome::Assumed, note);
+            }
+            let note = "[admin.tls]: the paths of probes are answered without TLS and without a \
+                        certificate of the client, too";
+            self.notes.add(bind, LineOutcome::Assumed, note);
+        }
         (self.refusals.len() == refusals).then_some(table)
     }
 
     /// The keys about certificates of clients.
-    pub(super) fn keys_of_verify(&mut self, bind: &Directive, words: &TlsWords) -> Vec<Key> {
+    fn keys_of_verify(&mut self, bind: &Directive, words: &TlsWords) -> Vec<Key> {
         let verify = words.verify.as_deref().unwrap_or("none");
         if !["optional", "required"].contains(&verify) {
             return Vec::new();
         }
         let mut table: Vec<Key> = vec![("client_certificates", quote(verify))];
-        match words.ca_file.as_deref() {
-            Some(file) if self.is_readable_file(bind, file) => {
-                table.push(("client_ca_file", quote(file)));
-            }
-            Some(_) => {}
-            None => {
-                let message = format!("it has `verify {verify}` without a `ca-file`");
-                self.refuse_line(bind, message, "add `ca-file FILE`");
-            }
+        let Some(file) = words.ca_file.as_deref() else {
+            let message = format!("it has `verify {verify}` without a `ca-file`");
+            self.refuse(bind, message, "add `ca-file FILE`");
+            return table;
+        };
+        if self.is_readable_file(bind, file) {
+            table.push(("client_ca_file", quote(file)));
         }
         table
     }
 
     /// The files with certificates, and those with their keys.
-    pub(super) fn certificates(
-        &mut self,
-        bind: &Directive,
-        words: &TlsWords,
-    ) -> (Vec<String>, Vec<String>) {
-        let (mut chains, mut keys) = (Vec::new(), Vec::new());
+    fn certificates(&mut self, bind: &Directive, words: &TlsWords) -> (Vec<String>, Vec<String>) {
+        let mut chains = Vec::new();
         for path in &words.certificates {
             if let Some(files) = (self.env.folder)(path) {
                 let is_used = |it: &&String| !RESERVED.iter().any(|end| it.ends_with(end));
@@ -143,14 +196,13 @@ impl<'a> Planner<'a> {
             } else if path.ends_with('/') {
                 let message = format!("the certificates in {:?} are unknown", safe_word(path));
                 let remedy = "run the import where haproxy runs, or name each file with `crt`";
-                self.refuse_line(bind, message, remedy);
+                self.refuse(bind, message, remedy);
             } else if self.is_readable_file(bind, path) {
                 chains.push(path.clone());
             }
         }
-        for chain in &chains {
-            keys.push(self.key_of(chain).unwrap_or_else(|| chain.clone()));
-        }
+        let key_of = |chain: &String| self.key_of(chain).unwrap_or_else(|| chain.clone());
+        let keys = chains.iter().map(key_of).collect();
         (chains, keys)
     }
 
@@ -178,15 +230,15 @@ impl<'a> Planner<'a> {
         } else {
             return true;
         };
-        self.refuse_line(line, format!("{:?} {message}", safe_word(path)), remedy);
+        self.refuse(line, format!("{:?} {message}", safe_word(path)), remedy);
         false
     }
 
     /// The keys that both sides have.
     pub(super) fn common_keys(&mut self, line: &'a Directive, words: &TlsWords) -> Vec<Key> {
         let mut table = words.versions().unwrap_or_else(|()| {
-            let message = "Pointsman speaks TLS 1.2 and 1.3, which this line excludes".to_owned();
-            self.refuse_line(line, message, &format!("allow one of them, {PLAIN}"));
+            let message = "Pointsman speaks TLS 1.2 and 1.3, which this line excludes";
+            self.refuse(line, message, format!("allow one of them, {PLAIN}"));
             Vec::new()
         });
         if words.admits_old_versions() {
@@ -202,9 +254,9 @@ impl<'a> Planner<'a> {
                 self.notes.add(line, LineOutcome::Assumed, note);
             }
             Err(CipherProblem::NoneSupported) => {
-                let message = "Pointsman supports none of these ciphers".to_owned();
+                let message = "Pointsman supports none of these ciphers";
                 let remedy = format!("allow one with forward secrecy and GCM or Poly1305, {PLAIN}");
-                self.refuse_line(line, message, &remedy);
+                self.refuse(line, message, remedy);
             }
         }
         for word in &words.dropped {
@@ -222,12 +274,43 @@ impl<'a> Planner<'a> {
                 "ca-verify-file" => format!("name all authorities in `ca-file`, {PLAIN}"),
                 _ => format!("keep haproxy here, remove the option, {PLAIN}"),
             };
-            self.refuse_line(line, message, &remedy);
+            self.refuse(line, message, remedy);
         }
     }
 
-    pub(super) fn refuse_line(&mut self, line: &Directive, message: String, remedy: &str) {
-        self.refusals.push(Refusal::new(line.position.clone(), message, remedy));
+    /// Converts every line with TLS of the services and the admin server to plain text, and lists
+    /// it.
+    fn drop_tls(&mut self, plan: &mut Plan<'_>) {
+        let mut found: BTreeSet<(Position, &'static str)> = BTreeSet::new();
+        let listeners = self.proxies.listeners.iter().map(|it| it.section);
+        for section in listeners.chain(self.proxies.admin.iter().map(|(section, _)| *section)) {
+            let binds = self.config.lines(section, "bind");
+            found.extend(binds.filter(|it| it.has("ssl")).map(|it| (it.position.clone(), CLIENTS)));
+        }
+        for section in self.proxies.serving() {
+            found.extend(self.tls_to_servers(section).into_iter().map(|at| (at, SERVERS)));
+        }
+        for (position, loss) in found {
+            let note = format!("TLS is dropped because of --allow-plaintext: {loss}");
+            self.notes.replace(&position, LineOutcome::Unmatched, &note);
+            plan.plaintext.push((position, loss));
+        }
+    }
+
+    /// Lines that make haproxy speak TLS with the servers of a backend, in traffic or in checks.
+    fn tls_to_servers(&self, section: usize) -> Vec<Position> {
+        let check = self.config.check(section);
+        let mut found: Vec<Position> = check.map(|it| it.tls.clone()).unwrap_or_default();
+        let has_tls = |it: &Directive| it.has("ssl") || it.has("check-ssl");
+        let defaults = || self.config.default_servers(section).filter(|it| has_tls(it));
+        for server in self.config.servers(section) {
+            if has_tls(server.directive) {
+                found.push(server.directive.position.clone());
+            } else if !server.directive.has("no-ssl") {
+                found.extend(defaults().map(|it| it.position.clone()));
+            }
+        }
+        found
     }
 }
 

@@ -5,12 +5,13 @@
 
 use std::collections::BTreeSet;
 
-use crate::config_file::Directive;
+use crate::Position;
 use crate::health_check::CheckTls;
 use crate::plan::{PlannedService, Planner};
-use crate::proxies::{self, RedisListener};
+use crate::proxies::RedisListener;
 use crate::render::quote;
 use crate::report::LineOutcome;
+use crate::sections::Directive;
 use crate::tls::{Key, planned_keys};
 use crate::tls_words::{TlsDefaults, TlsWords};
 use crate::tokenizer::safe_word;
@@ -23,62 +24,56 @@ impl<'a> Planner<'a> {
     pub(super) fn add_tls_of_redis(
         &mut self,
         listeners: &[&'a RedisListener],
-        service: &mut PlannedService,
+        service: &mut PlannedService<'_>,
     ) {
         let defaults = TlsDefaults::read(self.config, "server");
         let mut servers: Vec<ServerTls<'a>> = Vec::new();
         let sections: BTreeSet<usize> =
             listeners.iter().flat_map(|it| &it.backends).copied().collect();
         for section in sections {
-            let check = self.proxies.checks.get(section);
-            let is_query = check.is_some_and(|it| it.sentinel.is_some());
+            let check = self.config.check(section);
+            let is_query = self.config.query(section).is_some();
             let mut is_plain = false;
-            for server in proxies::servers(self.config, section) {
+            for server in self.config.servers(section) {
                 let words = defaults.of_server(self.config, section, server.directive);
                 is_plain |= !words.is_on;
                 if words.is_on_in_checks && !words.is_on && !is_query {
-                    self.refuse_passthrough(server.directive);
+                    self.refuse_passthrough(&server.directive.position);
                 }
                 servers.push((server.directive, words));
             }
             let lines = check.filter(|_| is_plain).map(|it| it.redis_tls.as_slice());
             for position in lines.unwrap_or_default() {
-                if let Some(line) = self.config.at(position) {
-                    self.refuse_passthrough(line);
-                }
+                self.refuse_passthrough(position);
             }
         }
         self.add_tls_of_servers(service, "redis_tls", &servers);
     }
 
     /// A check with TLS before traffic without it: the clients' own TLS reaches Redis.
-    fn refuse_passthrough(&mut self, line: &Directive) {
+    fn refuse_passthrough(&mut self, line: &Position) {
         let message = "the checks use TLS and the servers do not: haproxy passes the clients' TLS \
-                       through to Redis, which Pointsman has to read"
-            .to_owned();
+                       through to Redis, which Pointsman has to read";
         let remedy = "add `ssl crt FILE` to the bind lines and `ssl` to the server lines of this \
                       file, and import again";
-        self.refuse_line(line, message, remedy);
+        self.refuse(line, message, remedy);
     }
 
     pub(super) fn add_tls_of_sentinels(
         &mut self,
         listeners: &[&'a RedisListener],
-        service: &mut PlannedService,
+        service: &mut PlannedService<'_>,
     ) {
         let defaults = TlsDefaults::read(self.config, "server");
-        let mut sections: Vec<usize> =
-            listeners.iter().flat_map(|it| it.voters.iter().chain(&it.backends)).copied().collect();
-        let queries = |at: &usize| self.proxies.query(*at).is_some();
-        sections.retain(queries);
+        let queries = |at: &usize| self.config.query(*at).is_some();
+        let own = listeners.iter().flat_map(|it| it.voters.iter().chain(&it.backends)).copied();
+        let mut sections: BTreeSet<usize> = own.filter(queries).collect();
         let is_elsewhere = sections.is_empty();
         if is_elsewhere {
             let frontends = self.proxies.sentinel_frontends.iter();
-            sections = (0..self.config.sections.len()).filter(queries).collect();
-            sections.extend(frontends.flat_map(|(_, backends)| backends).copied());
+            sections.extend((0..self.config.sections.len()).filter(queries));
+            sections.extend(frontends.flat_map(|(_, backends)| backends));
         }
-        sections.sort_unstable();
-        sections.dedup();
         let hosts: Vec<&str> = service
             .sentinels
             .iter()
@@ -87,11 +82,10 @@ impl<'a> Planner<'a> {
             .collect();
         let mut servers: Vec<ServerTls<'a>> = Vec::new();
         for section in sections {
-            let rule = self.proxies.query(section).map(|it| it.tls);
-            for server in proxies::servers(self.config, section) {
-                let host = values::server(&server.address).map(|(host, _)| host);
+            let rule = self.config.query(section).map(|it| it.tls);
+            for server in self.config.servers(section) {
                 let is_asked = |host: String| hosts.iter().any(|it| it.eq_ignore_ascii_case(&host));
-                if is_elsewhere && !host.is_some_and(is_asked) {
+                if is_elsewhere && !server.host().is_some_and(is_asked) {
                     continue;
                 }
                 let mut words = defaults.of_server(self.config, section, server.directive);
@@ -108,7 +102,7 @@ impl<'a> Planner<'a> {
             let note = "the sentinels are assumed to accept connections without TLS, although Redis \
                         has TLS: see service.sentinel_tls";
             for listener in listeners {
-                self.note_head(listener.section, LineOutcome::Assumed, note);
+                self.notes.add(listener, LineOutcome::Assumed, note);
             }
         }
         self.add_tls_of_servers(service, "sentinel_tls", &servers);
@@ -117,7 +111,7 @@ impl<'a> Planner<'a> {
     /// Adds the table for one kind of servers, which must all have the same TLS or none.
     fn add_tls_of_servers(
         &mut self,
-        service: &mut PlannedService,
+        service: &mut PlannedService<'_>,
         table: &'static str,
         servers: &[ServerTls<'a>],
     ) {
@@ -128,7 +122,7 @@ impl<'a> Planner<'a> {
                 "it is reached without TLS, unlike that of {}, and {reason}",
                 first.position
             );
-            return self.refuse_line(line, message, "use TLS on all of them, or on none");
+            return self.refuse(line, message, "use TLS on all of them, or on none");
         }
         let of_own_host = servers.iter().all(|(line, words)| {
             let host = values::server(&line.word(2)).map(|(host, _)| host);
@@ -172,17 +166,16 @@ impl<'a> Planner<'a> {
         if words.verify.as_deref() == Some("none") {
             table.push(("verify", quote("none")));
         } else {
-            match words.ca_file.as_deref() {
-                Some("@system-ca") | None => {}
-                Some(file) if self.is_readable_file(line, file) => {
-                    table.push(("ca_file", quote(file)));
-                }
-                Some(_) => {}
+            if let Some(file) = words.ca_file.as_deref()
+                && file != "@system-ca"
+                && self.is_readable_file(line, file)
+            {
+                table.push(("ca_file", quote(file)));
             }
             if let Some(expression) = &words.computed_name {
                 let message =
                     format!("haproxy computes the name to verify: {}", safe_word(expression));
-                self.refuse_line(line, message, "name it: `verifyhost NAME` or `sni str(NAME)`");
+                self.refuse(line, message, "name it: `verifyhost NAME` or `sni str(NAME)`");
             }
             // Without a name haproxy accepts every certificate that the authorities issued.
             let verify = if words.name.is_some() { "full" } else { "chain" };
@@ -192,15 +185,13 @@ impl<'a> Planner<'a> {
             table.push(("server_name", quote(name)));
         }
         match words.certificates.as_slice() {
-            [] => {}
             [file] if self.is_readable_file(line, file) => {
                 table.push(("certificate_file", quote(file)));
                 table.extend(self.key_of(file).map(|key| ("key_file", quote(&key))));
             }
-            [_] => {}
+            [] | [_] => {}
             _ => {
-                let message = "it has several certificates".to_owned();
-                self.refuse_line(line, message, "name one with `crt`");
+                self.refuse(line, "it has several certificates", "name one with `crt`");
             }
         }
         table.extend(self.common_keys(line, words));

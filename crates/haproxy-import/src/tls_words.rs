@@ -4,7 +4,8 @@
 //! `unsupported`: the caller refuses them. Options that only lose a restriction of no importance to
 //! Redis, or that make Pointsman stricter, are kept as `dropped`.
 
-use crate::config_file::{ConfigFile, Directive, Section, SectionKind};
+use crate::config_file::ConfigFile;
+use crate::sections::{Directive, SectionKind};
 
 /// A version of TLS as haproxy names it, ordered by age; 0 is older than TLS 1.0.
 type Version = u8;
@@ -60,10 +61,10 @@ pub(super) struct TlsWords {
 /// What haproxy does where a line says nothing: the options of `global`.
 #[derive(Debug, Clone, Default)]
 pub(super) struct TlsDefaults {
+    /// What precedes the options of a line.
     options: Vec<String>,
-    ciphers: Option<String>,
-    suites: Option<String>,
-    verify: Option<String>,
+    /// Without versions.
+    words: TlsWords,
     ca_base: String,
     crt_base: String,
 }
@@ -72,23 +73,18 @@ impl TlsDefaults {
     /// The defaults for `bind` or for `server` lines.
     pub(super) fn read(config: &ConfigFile, side: &str) -> Self {
         let mut defaults = Self::default();
-        let key = |suffix: &str| format!("ssl-default-{side}-{suffix}");
-        let (options, ciphers, suites) = (key("options"), key("ciphers"), key("ciphersuites"));
+        let prefix = format!("ssl-default-{side}-");
         let global = config.sections.iter().filter(|it| it.kind == SectionKind::Global);
         for line in global.flat_map(|it| &it.directives) {
             let (first, value) = (line.word(0), line.word(1));
-            if first == options {
-                defaults.options = line.rest(1);
-            } else if first == ciphers {
-                defaults.ciphers = Some(value);
-            } else if first == suites {
-                defaults.suites = Some(value);
-            } else if first == "ssl-server-verify" && side == "server" {
-                defaults.verify = Some(value);
-            } else if first == "ca-base" {
-                defaults.ca_base = value;
-            } else if first == "crt-base" {
-                defaults.crt_base = value;
+            match (first.strip_prefix(&prefix), first.as_str()) {
+                (Some("options"), _) => defaults.options = line.rest(1),
+                (Some("ciphers"), _) => defaults.words.ciphers = Some(value),
+                (Some("ciphersuites"), _) => defaults.words.suites = Some(value),
+                (_, "ssl-server-verify") if side == "server" => defaults.words.verify = Some(value),
+                (_, "ca-base") => defaults.ca_base = value,
+                (_, "crt-base") => defaults.crt_base = value,
+                _ => {}
             }
         }
         defaults
@@ -106,21 +102,13 @@ impl TlsDefaults {
         section: usize,
         server: &Directive,
     ) -> TlsWords {
-        let chain: Vec<&Section> = config.chain(section).collect();
-        let lines = chain.iter().rev().flat_map(|it| &it.directives);
+        let lines = config.defaults_first(section);
         let defaults = lines.filter(|it| it.begins("default-server")).flat_map(|it| it.rest(1));
         self.of(defaults.chain(server.rest(3)).collect())
     }
 
     fn of(&self, words: Vec<String>) -> TlsWords {
-        let mut read = TlsWords {
-            verify: self.verify.clone(),
-            min: SPOKEN.0,
-            max: SPOKEN.1,
-            ciphers: self.ciphers.clone(),
-            suites: self.suites.clone(),
-            ..TlsWords::default()
-        };
+        let mut read = TlsWords { min: SPOKEN.0, max: SPOKEN.1, ..self.words.clone() };
         let mut words = self.options.iter().cloned().chain(words);
         while let Some(word) = words.next() {
             read.take(&word, &mut words, self);
@@ -212,20 +200,23 @@ impl TlsWords {
     /// # Errors
     /// The list is an expression, or has no supported cipher of a version that is spoken.
     pub(super) fn ciphers(&self) -> Result<Option<Vec<&'static str>>, CipherProblem> {
-        let spoken = (self.min <= 12 && self.max >= 12, self.max >= 13);
-        let old = if spoken.0 { select(self.ciphers.as_deref(), &CIPHERS_12)? } else { None };
-        let new = if spoken.1 { select(self.suites.as_deref(), &CIPHERS_13)? } else { None };
-        if old.is_none() && new.is_none() {
-            return Ok(None);
+        let (mut found, mut is_restricted, mut lacks_all) = (Vec::new(), false, false);
+        for (is_spoken, list, supported) in [
+            (self.max >= 13, &self.suites, &CIPHERS_13[..]),
+            (self.min <= 12 && self.max >= 12, &self.ciphers, &CIPHERS_12[..]),
+        ] {
+            if is_spoken {
+                let selected = select(list.as_deref(), supported)?;
+                is_restricted |= selected.len() < supported.len();
+                lacks_all |= selected.is_empty();
+                found.extend(selected);
+            }
         }
-        let all =
-            |list: &[&'static str], spoken: bool| if spoken { list.to_vec() } else { Vec::new() };
-        let old = old.unwrap_or_else(|| all(&CIPHERS_12, spoken.0));
-        let new = new.unwrap_or_else(|| all(&CIPHERS_13, spoken.1));
-        if (spoken.0 && old.is_empty()) || (spoken.1 && new.is_empty()) {
-            return Err(CipherProblem::NoneSupported);
+        if lacks_all {
+            Err(CipherProblem::NoneSupported)
+        } else {
+            Ok(is_restricted.then_some(found))
         }
-        Ok(Some(new.into_iter().chain(old).collect()))
     }
 }
 
@@ -238,12 +229,12 @@ pub(super) enum CipherProblem {
     NoneSupported,
 }
 
-/// The supported ciphers of a list, in its order; `None` if all of them are, or without a list.
+/// The supported ciphers of a list, in its order; in ours if it has all of them, or without a list.
 fn select(
     list: Option<&str>,
     supported: &[&'static str],
-) -> Result<Option<Vec<&'static str>>, CipherProblem> {
-    let Some(list) = list else { return Ok(None) };
+) -> Result<Vec<&'static str>, CipherProblem> {
+    let Some(list) = list else { return Ok(supported.to_vec()) };
     let mut found: Vec<&'static str> = Vec::new();
     for name in list.split([':', ',', ' ']).filter(|name| !name.is_empty()) {
         let is_name = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
@@ -254,7 +245,7 @@ fn select(
         let known = supported.iter().find(|it| it.eq_ignore_ascii_case(name));
         found.extend(known.filter(|it| !found.contains(it)).copied());
     }
-    Ok((found.len() < supported.len()).then_some(found))
+    Ok(if found.len() < supported.len() { found } else { supported.to_vec() })
 }
 
 fn version(text: &str) -> Version {

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::config_file::{Section, SectionKind};
+use crate::sections::{Section, SectionKind};
 use crate::tokenizer::{Fragment, Word};
 
 /// Directives that are expanded.
