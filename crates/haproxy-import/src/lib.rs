@@ -130,12 +130,6 @@ pub struct Environment<'a> {
     pub endpoint: &'a dyn Fn(&str) -> Option<String>,
 }
 
-impl fmt::Debug for Environment<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Environment")
-    }
-}
-
 /// The result of an import. `toml` is empty if and only if there are refusals.
 #[derive(Debug)]
 pub struct Import {

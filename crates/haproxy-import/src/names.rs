@@ -103,10 +103,7 @@ impl Planner<'_> {
         let message = format!("{:?} cannot be the name of a master", safe_word(name));
         let first = if name.contains("${") { "set the variable, or " } else { "" };
         let remedy = format!("{first}give the name: --name {}=NAME", safe_word(&listener.name));
-        match source {
-            NameSource::Query(at) => self.refuse(at, message, remedy),
-            _ => self.refuse(listener, message, remedy),
-        }
+        self.refuse(source.position().unwrap_or(&listener.position), message, remedy);
         true
     }
 }

@@ -197,18 +197,17 @@ impl<'a> Planner<'a> {
             "{first} and {second} have different servers, and both would ask the same sentinels \
              for {master:?}"
         );
-        let flag = |name: &str, source: &NameSource, what: &str| match source {
-            NameSource::Query(_) if what == "--name" => String::new(),
-            _ => format!("{what} {name}=") + if what == "--name" { "NAME " } else { "HOST:PORT " },
-        };
-        let both = |what: &str| {
-            let (one, two) = (flag(&first, &other.first.source, what), flag(&second, source, what));
-            format!("{one}{two}").trim_end().to_owned()
-        };
-        let (names, addrs) = (both("--name"), both("--sentinel"));
+        let addrs = format!("--sentinel {first}=HOST:PORT --sentinel {second}=HOST:PORT");
+        let mut names = Vec::new();
+        for (name, source) in [(&first, &other.first.source), (&second, source)] {
+            if source.position().is_none() {
+                names.push(format!("--name {name}=NAME"));
+            }
+        }
         let remedy = if names.is_empty() {
             format!("name the sentinels of each: {addrs}")
         } else {
+            let names = names.join(" ");
             format!("name the master of each: {names}; or the sentinels of each: {addrs}")
         };
         self.refuse(listener, message, remedy);

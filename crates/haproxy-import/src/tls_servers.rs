@@ -90,7 +90,7 @@ impl<'a> Planner<'a> {
                 }
                 let mut words = defaults.of_server(self.config, section, server.directive);
                 words.is_on = match rule {
-                    Some(CheckTls::OfServer) => words.any(),
+                    Some(CheckTls::OfServer) => words.is_on || words.is_on_in_checks,
                     Some(rule) => rule == CheckTls::On,
                     None => words.is_on,
                 };
@@ -138,18 +138,14 @@ impl<'a> Planner<'a> {
                 continue;
             }
             self.notes.add(line, LineOutcome::Mapped, &format!("service.{table}"));
-            let verify =
-                keys.iter().find(|(key, _)| *key == "verify").map(|(_, value)| value.as_str());
-            let note = match verify {
-                Some("\"none\"") => {
-                    "the certificate is not verified, as in haproxy: anyone in between can read and \
-                     change everything. Set ca_file, and remove verify = \"none\""
-                }
-                Some("\"full\"") if of_own_host => {
-                    "the certificates must have the hosts that Sentinel announces: without \
-                     `sentinel announce-hostnames yes` these are addresses, see server_name"
-                }
-                _ => continue,
+            let note = if words.verify.as_deref() == Some("none") {
+                "the certificate is not verified, as in haproxy: anyone in between can read and \
+                 change everything. Set ca_file, and remove verify = \"none\""
+            } else if of_own_host {
+                "the certificates must have the hosts that Sentinel announces: without \
+                 `sentinel announce-hostnames yes` these are addresses, see server_name"
+            } else {
+                continue;
             };
             self.notes.add(line, LineOutcome::Assumed, note);
         }

@@ -166,11 +166,6 @@ impl TlsWords {
         }
     }
 
-    /// Whether TLS of any kind is in use.
-    pub(super) fn any(&self) -> bool {
-        self.is_on || self.is_on_in_checks
-    }
-
     /// The keys `min_version` and `max_version`, where they differ from the default.
     ///
     /// # Errors
@@ -180,14 +175,9 @@ impl TlsWords {
         if min > max {
             return Err(());
         }
-        let mut keys = Vec::new();
-        if min > SPOKEN.0 {
-            keys.push(("min_version", "\"1.3\"".to_owned()));
-        }
-        if max < SPOKEN.1 {
-            keys.push(("max_version", "\"1.2\"".to_owned()));
-        }
-        Ok(keys)
+        let oldest = (min > SPOKEN.0).then(|| ("min_version", "\"1.3\"".to_owned()));
+        let newest = (max < SPOKEN.1).then(|| ("max_version", "\"1.2\"".to_owned()));
+        Ok(oldest.into_iter().chain(newest).collect())
     }
 
     /// Whether versions are admitted that Pointsman refuses.
