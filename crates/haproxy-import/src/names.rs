@@ -4,12 +4,12 @@
 use std::collections::BTreeSet;
 
 use crate::Refusal;
-use crate::plan::{NameSource, NamedListener, Planner};
+use crate::plan::{NamedListener, Planner};
 use crate::proxies::RedisListener;
 use crate::report::LineOutcome;
 use crate::tokenizer::safe_word;
 
-impl Planner<'_> {
+impl<'a> Planner<'a> {
     /// The name that an option gives.
     pub(super) fn option_name(&self, listener: Option<&str>) -> Option<String> {
         let names = self.options.names.iter();
@@ -17,25 +17,30 @@ impl Planner<'_> {
     }
 
     /// The name of a listener's master, and where it comes from.
-    pub(super) fn name_of(&mut self, listener: &RedisListener) -> (String, NameSource) {
-        if let Some(name) = self.option_name(Some(&listener.name)) {
-            return (name, NameSource::Option);
+    pub(super) fn name_of(&mut self, listener: &'a RedisListener) -> NamedListener<'a> {
+        let master = String::new();
+        let named =
+            NamedListener { listener, master, named_at: None, assumption: None, is_given: false };
+        if let Some(master) = self.option_name(Some(&listener.name)) {
+            return NamedListener { master, is_given: true, ..named };
         }
         if let Some(query) = listener.queries.first() {
             let note = format!("service.name = {:?}", query.master);
             self.notes.add(&query.position, LineOutcome::Mapped, &note);
-            return (query.master.clone(), NameSource::Query(query.position.clone()));
+            let (master, named_at) = (query.master.clone(), Some(query.position.clone()));
+            return NamedListener { master, named_at, ..named };
         }
-        if let Some(name) = self.option_name(None) {
-            return (name, NameSource::General);
+        if let Some(master) = self.option_name(None) {
+            return NamedListener { master, ..named };
         }
         // If all queries of the file have one name, it is the name of this master, too.
         let queries = self.config.checks.iter().filter_map(|check| check.sentinel.as_ref());
         let names: BTreeSet<&str> = queries.map(|query| query.master.as_str()).collect();
-        match names.first() {
-            Some(name) if names.len() == 1 => ((*name).to_owned(), NameSource::Elsewhere),
-            _ => ("mymaster".to_owned(), NameSource::Assumed),
-        }
+        let (master, assumption) = match names.first() {
+            Some(name) if names.len() == 1 => (*name, "is taken from the rest of the file"),
+            _ => ("mymaster", "is assumed: compare it with `sentinel monitor`"),
+        };
+        NamedListener { master: master.to_owned(), assumption: Some(assumption), ..named }
     }
 
     /// Refuses `--name LISTENER=NAME` without such a listener: a typing error would change nothing.
@@ -89,21 +94,16 @@ impl Planner<'_> {
     }
 
     /// Refuses a name that Sentinel would refuse, such as one with an unset variable.
-    pub(super) fn refuse_name(
-        &mut self,
-        listener: &RedisListener,
-        name: &str,
-        source: &NameSource,
-    ) -> bool {
-        if !name.is_empty()
-            && name.bytes().all(|b| b.is_ascii_alphanumeric() || b".-_".contains(&b))
-        {
+    pub(super) fn refuse_name(&mut self, named: &NamedListener<'_>) -> bool {
+        let NamedListener { listener, master, named_at, .. } = named;
+        let is_free = |b: u8| b.is_ascii_alphanumeric() || b".-_".contains(&b);
+        if !master.is_empty() && master.bytes().all(is_free) {
             return false;
         }
-        let message = format!("{:?} cannot be the name of a master", safe_word(name));
-        let first = if name.contains("${") { "set the variable, or " } else { "" };
+        let message = format!("{:?} cannot be the name of a master", safe_word(master));
+        let first = if master.contains("${") { "set the variable, or " } else { "" };
         let remedy = format!("{first}give the name: --name {}=NAME", safe_word(&listener.name));
-        self.refuse(source.position().unwrap_or(&listener.position), message, remedy);
+        self.refuse(named_at.as_ref().unwrap_or(&listener.position), message, remedy);
         true
     }
 }

@@ -23,41 +23,17 @@ pub(super) struct PlannedKey {
 /// An address to listen on, and the line that it comes from.
 pub(super) type PlannedListen = (BindAddress, Position);
 
-/// Where the name of a service comes from.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum NameSource {
-    /// `--name LISTENER=NAME`.
-    Option,
-    /// `--name NAME`.
-    General,
-    /// The only name that the rest of the file queries.
-    Elsewhere,
-    /// A query of its own checks.
-    Query(Position),
-    /// Sentinel's usual name.
-    Assumed,
-}
-
-impl NameSource {
-    pub(super) fn position(&self) -> Option<&Position> {
-        if let Self::Query(at) = self { Some(at) } else { None }
-    }
-
-    /// What is assumed about the name.
-    pub(super) fn assumption(&self) -> Option<&'static str> {
-        match self {
-            Self::Assumed => Some("is assumed: compare it with `sentinel monitor`"),
-            Self::Elsewhere => Some("is taken from the rest of the file"),
-            Self::Option | Self::General | Self::Query(_) => None,
-        }
-    }
-}
-
 /// A listener for a master, with the master's name.
 pub(super) struct NamedListener<'a> {
     pub(super) listener: &'a RedisListener,
+    /// What Sentinel calls the master.
     pub(super) master: String,
-    pub(super) source: NameSource,
+    /// The query of its own checks that has the name.
+    pub(super) named_at: Option<Position>,
+    /// What is assumed about the name.
+    pub(super) assumption: Option<&'static str>,
+    /// Whether `--name LISTENER=NAME` gives it.
+    pub(super) is_given: bool,
 }
 
 /// One `[[service]]`.

@@ -63,7 +63,7 @@ fn render_service(out: &mut String, service: &PlannedService<'_>) {
         let _ = writeln!(out, "name = {}", quote(&service.name));
     }
     let key = if service.name == *master { "name" } else { "master" };
-    let named_at = service.first.source.position();
+    let named_at = service.first.named_at.as_ref();
     let _ = writeln!(out, "{key} = {}{}", quote(master), from(named_at));
     // The key has a default, so it is written even if every address has TLS.
     listen(out, "listen", service, &service.listen, false);

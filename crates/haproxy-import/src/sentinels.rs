@@ -112,17 +112,15 @@ impl<'a> Planner<'a> {
     /// The only sentinels of the file, or those on hosts of the listener's servers. Sentinels of
     /// two installations are never mixed.
     fn elsewhere(&mut self, listener: &RedisListener) -> Option<SentinelGroup<'a>> {
-        let groups = match self.sentinel_groups.take() {
-            Some(groups) => groups,
-            None => self.all_groups(),
-        };
+        if self.sentinel_groups.is_none() {
+            self.sentinel_groups = Some(self.all_groups());
+        }
+        let groups = self.sentinel_groups.as_deref().unwrap_or_default();
         let shares = |group: &&SentinelGroup<'a>| {
             groups.len() == 1 || listener.servers.iter().any(|(host, _)| group.hosts.contains(host))
         };
         let mut found = groups.iter().filter(shares);
-        let only = found.next().filter(|_| found.next().is_none()).cloned();
-        self.sentinel_groups = Some(groups);
-        only
+        found.next().filter(|_| found.next().is_none()).cloned()
     }
 
     /// All sentinels of the file, from checks and from frontends for sentinels; groups that overlap

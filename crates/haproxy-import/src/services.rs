@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use crate::health_check::{CheckLogin, Password, Role};
-use crate::plan::{NameSource, NamedListener, Plan, PlannedService, Planner};
+use crate::plan::{NamedListener, Plan, PlannedService, Planner};
 use crate::proxies::{self, RedisListener};
 use crate::report::LineOutcome;
 use crate::sections::Directive;
@@ -27,8 +27,7 @@ impl<'a> Planner<'a> {
         let (masters, replicas) = self.by_role();
         let mut named = Vec::with_capacity(masters.len());
         for listener in masters {
-            let (master, source) = self.name_of(listener);
-            named.push(NamedListener { listener, master, source });
+            named.push(self.name_of(listener));
         }
         let names = Self::service_names(&named);
         for (named, name) in named.into_iter().zip(names) {
@@ -107,12 +106,12 @@ impl<'a> Planner<'a> {
     }
 
     fn add_master(&mut self, first: NamedListener<'a>, name: String, plan: &mut Plan<'a>) {
-        let NamedListener { listener, master, source } = &first;
+        let NamedListener { listener, master, .. } = &first;
         let listener: &'a RedisListener = listener;
         if self.refuse_roles(listener, Role::Master)
-            | self.refuse_routing(listener, *source == NameSource::Option)
-            | self.refuse_name(listener, master, source)
-            | self.refuse_active_replica(listener, source)
+            | self.refuse_routing(listener, first.is_given)
+            | self.refuse_name(&first)
+            | self.refuse_active_replica(&first)
         {
             return;
         }
@@ -121,7 +120,7 @@ impl<'a> Planner<'a> {
         if listen.is_empty() {
             return self.refuse_without_address(listener);
         }
-        self.note_assumptions(listener, master, source);
+        self.note_assumptions(&first);
         let same = |it: &&mut PlannedService<'_>| {
             it.first.master == *master && it.first.listener.servers == listener.servers
         };
@@ -184,7 +183,7 @@ impl<'a> Planner<'a> {
         sentinels: &[String],
         plan: &Plan<'_>,
     ) -> bool {
-        let NamedListener { listener, master, source } = named;
+        let NamedListener { listener, master, named_at, .. } = named;
         let Some(other) = plan.services.iter().find(|it| {
             it.first.master == *master
                 && it.first.listener.servers.is_disjoint(&listener.servers)
@@ -199,8 +198,8 @@ impl<'a> Planner<'a> {
         );
         let addrs = format!("--sentinel {first}=HOST:PORT --sentinel {second}=HOST:PORT");
         let mut names = Vec::new();
-        for (name, source) in [(&first, &other.first.source), (&second, source)] {
-            if source.position().is_none() {
+        for (name, named_at) in [(&first, &other.first.named_at), (&second, named_at)] {
+            if named_at.is_none() {
                 names.push(format!("--name {name}=NAME"));
             }
         }
@@ -214,24 +213,26 @@ impl<'a> Planner<'a> {
         true
     }
 
-    fn note_assumptions(&mut self, listener: &RedisListener, name: &str, source: &NameSource) {
+    fn note_assumptions(&mut self, named: &NamedListener<'_>) {
+        let NamedListener { listener, master, assumption, .. } = named;
         if listener.role.is_none() {
             let note =
                 "no check asks for the role: haproxy used any server, Pointsman uses the master";
             self.notes.add(listener, LineOutcome::Assumed, note);
         }
-        if let Some(assumption) = source.assumption() {
-            let note = format!("the name {name} {assumption}");
+        if let Some(assumption) = assumption {
+            let note = format!("the name {master} {assumption}");
             self.notes.add(listener, LineOutcome::Assumed, &note);
         }
     }
 
     /// Refuses nodes that all accept writes, unless an option names their master.
-    fn refuse_active_replica(&mut self, listener: &RedisListener, source: &NameSource) -> bool {
+    fn refuse_active_replica(&mut self, named: &NamedListener<'_>) -> bool {
+        let listener = named.listener;
         if !listener.is_active_replica || listener.role.is_some() {
             return false;
         }
-        if *source == NameSource::Option {
+        if named.is_given {
             let note = "role:active-replica: haproxy used any node, Pointsman uses the one that \
                         the sentinels name, and ROLE has to say that it is the master";
             self.notes.add(listener, LineOutcome::Assumed, note);
@@ -329,12 +330,11 @@ impl<'a> Planner<'a> {
 
     /// What is assumed, as comments above the service.
     fn comments(&self, named: &NamedListener<'_>, assumed_sentinels: bool) -> Vec<String> {
-        let NamedListener { listener, master: name, source } = named;
         let mut comments = Vec::new();
-        if let Some(assumption) = source.assumption() {
-            comments.push(format!("The name {name:?} {assumption}."));
+        if let Some(assumption) = named.assumption {
+            comments.push(format!("The name {:?} {assumption}.", named.master));
         }
-        if assumed_sentinels && self.option_sentinels(listener).is_empty() {
+        if assumed_sentinels && self.option_sentinels(named.listener).is_empty() {
             let text = "The sentinels are assumed on the hosts of the Redis servers: haproxy.cfg names none.";
             comments.push(text.to_owned());
         }
