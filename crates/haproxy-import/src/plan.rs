@@ -146,21 +146,18 @@ impl<'a> Planner<'a> {
                 listeners.flat_map(|it| proxies::listen_ports(self.config, it.section)).collect();
             for server in self.config.servers(section) {
                 let port = server.address.rsplit_once(':').map_or("", |(_, port)| port);
-                let is_relative = port.starts_with(['+', '-']);
                 let is_absent = matches!(values::server(&server.address), Some((_, None)));
-                let is_missing = is_absent && ports.len() > 1;
-                if port.parse::<u16>() != Ok(0) && !is_relative && !is_missing {
-                    continue;
-                }
                 let shown = safe_word(&server.address);
-                let message = if is_missing {
+                let message = if is_absent && ports.len() > 1 {
                     let ports: Vec<String> = ports.iter().map(ToString::to_string).collect();
                     let ports = ports.join(", ");
                     format!("{shown} has no port, and its clients use several: {ports}")
-                } else if is_relative {
+                } else if port.starts_with(['+', '-']) {
                     format!("{shown} has a port relative to that of its client")
-                } else {
+                } else if port.parse::<u16>() == Ok(0) {
                     format!("{shown} has port 0, at which nothing can be reached")
+                } else {
+                    continue;
                 };
                 let remedy = "write the port of Redis; if Redis accepts TLS only, the port of TLS \
                               and `ssl verify required ca-file FILE`";
@@ -183,11 +180,8 @@ impl<'a> Planner<'a> {
         } else {
             "no listener leads to Redis: no check sends its commands, and no server has port 6379"
         };
-        self.refusals.push(Refusal {
-            position,
-            message: message.to_owned(),
-            remedy: "pass the haproxy.cfg that Redis clients connect through".to_owned(),
-        });
+        let remedy = "pass the haproxy.cfg that Redis clients connect through";
+        self.refusals.push(Refusal { position, ..Refusal::general(message, remedy) });
     }
 }
 

@@ -146,18 +146,14 @@ fn is_admin(config: &ConfigFile, section: usize, backends: &[usize]) -> bool {
 
 /// The ports that clients of a section connect to.
 pub(super) fn listen_ports(config: &ConfigFile, section: usize) -> BTreeSet<u16> {
-    let binds = config.lines(section, "bind");
     let head = config.head(section).map(|it| it.word(2));
-    binds
-        .map(|it| it.word(1))
-        .chain(head)
-        .filter_map(|text| values::bind_addresses(&text, false).ok())
-        .flatten()
-        .filter_map(|addr| match addr {
-            BindAddress::Tcp(addr) => Some(addr.port()),
-            BindAddress::Unix(_) => None,
-        })
-        .collect()
+    let lists = config.lines(section, "bind").map(|it| it.word(1)).chain(head);
+    let addrs = lists.filter_map(|it| values::bind_addresses(&it, false).ok()).flatten();
+    let port = |addr: BindAddress| match addr {
+        BindAddress::Tcp(addr) => Some(addr.port()),
+        BindAddress::Unix(_) => None,
+    };
+    addrs.filter_map(port).collect()
 }
 
 /// The only port of a section, which is that of servers without one.
@@ -201,12 +197,8 @@ fn listener(config: &ConfigFile, section: usize, backends: Vec<usize>) -> Option
     let rule = |is_it: &dyn Fn(&[Directive], &Directive) -> bool| {
         own.iter().find(|it| it.begins("use_backend") && is_it(own, it)).cloned()
     };
-    let queries: Vec<SentinelQuery> = voters
-        .iter()
-        .chain(&backends)
-        .filter_map(check)
-        .filter_map(|check| check.sentinel.clone())
-        .collect();
+    let query = |at: &usize| config.query(*at).cloned();
+    let queries: Vec<SentinelQuery> = voters.iter().chain(&backends).filter_map(query).collect();
     let role = role_of(config, section, &backends);
     let port = listen_port(config, section);
     let servers_of = |at: &usize| -> BTreeSet<ServerId> {

@@ -150,17 +150,14 @@ impl<'a> Planner<'a> {
             for server in self.config.servers(*section) {
                 let endpoint =
                     |host: String| (self.env.endpoint)(&values::join(&host, SENTINEL_PORT));
-                match server.host().and_then(endpoint) {
-                    Some(endpoint) => {
-                        let note = "a sentinel is assumed at port 26379 of this host";
-                        self.notes.add(server.directive, LineOutcome::Assumed, note);
-                        if known.insert(endpoint.clone()) {
-                            found.push(endpoint);
-                        }
-                    }
-                    None => {
-                        self.refuse_word(server.directive, &server.address, "a host", NAME_THEM);
-                    }
+                let Some(endpoint) = server.host().and_then(endpoint) else {
+                    self.refuse_word(server.directive, &server.address, "a host", NAME_THEM);
+                    continue;
+                };
+                let note = "a sentinel is assumed at port 26379 of this host";
+                self.notes.add(server.directive, LineOutcome::Assumed, note);
+                if known.insert(endpoint.clone()) {
+                    found.push(endpoint);
                 }
             }
         }

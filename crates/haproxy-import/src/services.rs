@@ -16,6 +16,8 @@ use crate::tokenizer::safe_word;
 
 /// Words in listener names that usually mean readers.
 const READER_WORDS: &[&str] = &["ro", "read", "reader", "readers", "reads", "secondary"];
+/// What becomes of a rule that leads writers to replicas.
+const WAITING: &str = "haproxy led writers to replicas here; Pointsman lets them wait for a master";
 /// What becomes of a rule that leads readers to the master.
 const EMPTY: &str = "service.replicas.empty = \"master\": all readers of the service reach the master \
                      while no replica is eligible";
@@ -62,17 +64,9 @@ impl<'a> Planner<'a> {
                 self.refuse(rule, message, "give writers and readers a frontend each");
                 return true;
             }
-            let (outcome, note) = match role {
-                Role::Master => (
-                    LineOutcome::Assumed,
-                    "haproxy led writers to replicas here; Pointsman lets them wait for a master",
-                ),
-                Role::Replica if is_only && self.is_for_no_replica(rule) => {
-                    (LineOutcome::Mapped, EMPTY)
-                }
-                Role::Replica => (LineOutcome::Assumed, EMPTY),
-            };
-            self.notes.add(rule, outcome, note);
+            let is_certain = role == Role::Replica && is_only && self.is_for_no_replica(rule);
+            let outcome = if is_certain { LineOutcome::Mapped } else { LineOutcome::Assumed };
+            self.notes.add(rule, outcome, if role == Role::Master { WAITING } else { EMPTY });
         }
         false
     }

@@ -74,12 +74,8 @@ impl<'a> Planner<'a> {
             sections.extend((0..self.config.sections.len()).filter(queries));
             sections.extend(frontends.flat_map(|(_, backends)| backends));
         }
-        let hosts: Vec<&str> = service
-            .sentinels
-            .iter()
-            .filter_map(|it| it.rsplit_once(':'))
-            .map(|(host, _)| host.trim_matches(['[', ']']))
-            .collect();
+        let asked = service.sentinels.iter().filter_map(|it| values::server(it));
+        let hosts: Vec<String> = asked.map(|(host, _)| host).collect();
         let mut servers: Vec<ServerTls<'a>> = Vec::new();
         for section in sections {
             let rule = self.config.query(section).map(|it| it.tls);
