@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use crate::keywords;
 use crate::plan::{Plan, PlannedListen, Planner};
 use crate::proxies;
 use crate::report::LineOutcome;
 use crate::sections::Directive;
 use crate::values::{self, BindAddress, BindError};
-use crate::{Position, keywords};
 
 /// Paths of haproxy's probes that the admin server answers.
 const PROBES: &[&str] = &["/healthz", "/livez", "/readyz", "/alive", "/ready", "/startup"];
@@ -24,11 +24,11 @@ impl<'a> Planner<'a> {
         for bind in self.config.lines(section, "bind") {
             match values::bind_addresses(&bind.word(1), bind.has("v6only")) {
                 Ok(addrs) => {
-                    add(&mut all, addrs, &bind.position);
+                    let has_tls = bind.has("ssl") && !self.options.allow_plaintext;
+                    add(&mut all, addrs, bind, has_tls);
                     let key = match key {
-                        _ if !bind.has("ssl") || self.options.allow_plaintext => key,
-                        "service.listen" => "service.tls_listen",
-                        "service.replica_listen" => "service.replica_tls_listen",
+                        "service.listen" if has_tls => "service.tls_listen",
+                        "service.replica_listen" if has_tls => "service.replica_tls_listen",
                         key => key,
                     };
                     self.notes.add(bind, LineOutcome::Mapped, key);
@@ -49,7 +49,7 @@ impl<'a> Planner<'a> {
         if let Some(head) = head
             && let Ok(addrs) = values::bind_addresses(&head.word(2), false)
         {
-            add(&mut all, addrs, &head.position);
+            add(&mut all, addrs, head, false);
         }
         all
     }
@@ -57,14 +57,14 @@ impl<'a> Planner<'a> {
     pub(super) fn add_admin(&mut self, plan: &mut Plan<'_>) {
         let admin = &self.proxies.admin;
         for (section, backends) in admin {
-            for (addr, position) in self.listen_of(*section, "admin.listen") {
-                if let BindAddress::Unix(_) = addr {
+            for listen in self.listen_of(*section, "admin.listen") {
+                if let BindAddress::Unix(_) = listen.addr {
                     let note = "the admin server listens on TCP; admin.control_socket accepts \
                                 orders on a Unix socket";
-                    self.notes.replace(&position, LineOutcome::Unmatched, note);
-                    continue;
+                    self.notes.replace(&listen.position, LineOutcome::Unmatched, note);
+                } else if !plan.admin.iter().any(|known| known.addr == listen.addr) {
+                    plan.admin.push(listen);
                 }
-                add(&mut plan.admin, vec![addr], &position);
             }
             for at in std::iter::once(section).chain(backends.iter().filter(|at| *at != section)) {
                 self.note_head(*at, LineOutcome::Mapped, "[admin]: probes, metrics, status");
@@ -136,10 +136,10 @@ impl<'a> Planner<'a> {
 }
 
 /// `*:6379` and `[::]:6379` in one section contain the same address; it is listened on once.
-fn add(all: &mut Vec<PlannedListen>, addrs: Vec<BindAddress>, at: &Position) {
+fn add(all: &mut Vec<PlannedListen>, addrs: Vec<BindAddress>, line: &Directive, has_tls: bool) {
     for addr in addrs {
-        if !all.iter().any(|(known, _)| *known == addr) {
-            all.push((addr, at.clone()));
+        if !all.iter().any(|known| known.addr == addr) {
+            all.push(PlannedListen { addr, position: line.position.clone(), has_tls });
         }
     }
 }

@@ -21,7 +21,11 @@ pub(super) struct PlannedKey {
 }
 
 /// An address to listen on, and the line that it comes from.
-pub(super) type PlannedListen = (BindAddress, Position);
+pub(super) struct PlannedListen {
+    pub(super) addr: BindAddress,
+    pub(super) position: Position,
+    pub(super) has_tls: bool,
+}
 
 /// A listener for a master, with the master's name.
 pub(super) struct NamedListener<'a> {
@@ -52,8 +56,6 @@ pub(super) struct PlannedService<'a> {
     /// Where the first sentinel was found; none if they are assumed or given as an option.
     pub(super) sentinels_at: Option<Position>,
     pub(super) keys: Vec<PlannedKey>,
-    /// The `bind` lines with TLS, among those of `listen` and `replica_listen`.
-    pub(super) tls_lines: BTreeSet<Position>,
     /// Tables for TLS, by name: of clients, of Redis and of the sentinels.
     pub(super) tables: Vec<(&'static str, Vec<PlannedKey>)>,
     /// Comments above the service.
@@ -125,10 +127,11 @@ impl<'a> Planner<'a> {
             plan.services.iter().flat_map(|it| it.listen.iter().chain(&it.replica_listen));
         let mut taken: Vec<&PlannedListen> = Vec::new();
         for listen in services.chain(&plan.admin) {
-            match taken.iter().find(|(addr, _)| overlap(addr, &listen.0)) {
-                Some((other, at)) => {
-                    let message = format!("{} is already taken by {other} ({at})", listen.0);
-                    self.refuse(&listen.1, message, "give each its own address or port");
+            match taken.iter().find(|other| overlap(&other.addr, &listen.addr)) {
+                Some(PlannedListen { addr, position, .. }) => {
+                    let message =
+                        format!("{} is already taken by {addr} ({position})", listen.addr);
+                    self.refuse(&listen.position, message, "give each its own address or port");
                 }
                 None => taken.push(listen),
             }

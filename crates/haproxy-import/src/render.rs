@@ -39,7 +39,8 @@ pub(super) fn render(plan: &Plan<'_>, files: &[&str]) -> String {
         out.push_str("# listen = [\"127.0.0.1:8888\"]\n");
     } else {
         out.push_str("# /alive /ready /startup /healthz /metrics /status, on each of them\n");
-        list(&mut out, "listen", plan.admin.iter().map(|(addr, at)| (addr.to_string(), Some(at))));
+        let listen = plan.admin.iter().map(|it| (it.addr.to_string(), Some(&it.position)));
+        list(&mut out, "listen", listen);
     }
     let tables =
         [("admin.tls", &plan.admin_tls), ("shutdown", &plan.shutdown), ("process", &plan.process)];
@@ -66,9 +67,9 @@ fn render_service(out: &mut String, service: &PlannedService<'_>) {
     let named_at = service.first.named_at.as_ref();
     let _ = writeln!(out, "{key} = {}{}", quote(master), from(named_at));
     // The key has a default, so it is written even if every address has TLS.
-    listen(out, "listen", service, &service.listen, false);
-    if service.listen.iter().any(|(_, at)| service.tls_lines.contains(at)) {
-        listen(out, "tls_listen", service, &service.listen, true);
+    listen(out, "listen", &service.listen, false);
+    if service.listen.iter().any(|it| it.has_tls) {
+        listen(out, "tls_listen", &service.listen, true);
     }
     let first = std::iter::once(service.sentinels_at.as_ref()).chain(std::iter::repeat(None));
     list(out, "sentinels", service.sentinels.iter().cloned().zip(first));
@@ -77,10 +78,9 @@ fn render_service(out: &mut String, service: &PlannedService<'_>) {
     out.push_str("# nodes = [\"10.0.0.0/8\"]\n");
     service.keys.iter().for_each(|it| write_key(out, it));
     for (key, with_tls) in [("replica_listen", false), ("replica_tls_listen", true)] {
-        let is_of = |it: &PlannedListen| service.tls_lines.contains(&it.1) == with_tls;
-        if service.replica_listen.iter().any(is_of) {
+        if service.replica_listen.iter().any(|it| it.has_tls == with_tls) {
             out.push_str("# for readers, spread over the replicas\n");
-            listen(out, key, service, &service.replica_listen, with_tls);
+            listen(out, key, &service.replica_listen, with_tls);
         }
     }
     for (table, login) in [("auth", &service.login), ("sentinel_auth", &service.sentinel_login)] {
@@ -95,15 +95,9 @@ fn render_service(out: &mut String, service: &PlannedService<'_>) {
 }
 
 /// The addresses with or without TLS.
-fn listen(
-    out: &mut String,
-    key: &str,
-    service: &PlannedService<'_>,
-    addrs: &[PlannedListen],
-    with_tls: bool,
-) {
-    let of = addrs.iter().filter(|(_, at)| service.tls_lines.contains(at) == with_tls);
-    list(out, key, of.map(|(addr, at)| (addr.to_string(), Some(at))));
+fn listen(out: &mut String, key: &str, listen: &[PlannedListen], with_tls: bool) {
+    let of = listen.iter().filter(|it| it.has_tls == with_tls);
+    list(out, key, of.map(|it| (it.addr.to_string(), Some(&it.position))));
 }
 
 fn render_login(out: &mut String, table: &str, login: &CheckLogin) {

@@ -151,7 +151,6 @@ impl<'a> Planner<'a> {
             sentinels,
             sentinels_at,
             keys: Vec::new(),
-            tls_lines: BTreeSet::new(),
             tables: Vec::new(),
             comments,
             login,

@@ -60,14 +60,13 @@ impl<'a> Planner<'a> {
             for bind in binds.filter(|it| it.has("ssl")) {
                 let Some(keys) = self.keys_of_bind(bind, &defaults, false) else { continue };
                 let is_unix = |it: &PlannedListen| {
-                    it.1 == bind.position && matches!(it.0, BindAddress::Unix(_))
+                    it.position == bind.position && matches!(it.addr, BindAddress::Unix(_))
                 };
                 let mut all = service.listen.iter().chain(&service.replica_listen);
                 if all.any(is_unix) {
                     let remedy = "remove `ssl` from this line, or give it a TCP address";
                     self.refuse(bind, "Pointsman has no TLS on Unix sockets", remedy);
                 }
-                service.tls_lines.insert(bind.position.clone());
                 self.agrees(&mut planned, &keys, bind, "a service has one [service.tls]");
             }
         }
@@ -95,15 +94,10 @@ impl<'a> Planner<'a> {
 
     /// Adds TLS to the admin server.
     fn add_tls_of_admin(&mut self, plan: &mut Plan<'a>) {
-        let is_served = |bind: &Directive| {
-            let of = |(addr, at): &(BindAddress, _)| {
-                *at == bind.position && matches!(addr, BindAddress::Tcp(_))
-            };
-            plan.admin.iter().any(of)
-        };
+        let listens = |bind: &&Directive| plan.admin.iter().any(|it| it.position == bind.position);
         let sections = self.proxies.admin.iter().map(|(section, _)| *section);
         let lines = sections.flat_map(|section| self.config.lines(section, "bind"));
-        let binds: Vec<&'a Directive> = lines.filter(|it| is_served(it)).collect();
+        let binds: Vec<&'a Directive> = lines.filter(listens).collect();
         let defaults = TlsDefaults::read(self.config, "bind");
         let mut planned: Option<(Vec<Key>, &'a Directive)> = None;
         for bind in binds.iter().filter(|it| it.has("ssl")) {
