@@ -16,6 +16,8 @@ use crate::tokenizer::safe_word;
 
 /// Words in listener names that usually mean readers.
 const READER_WORDS: &[&str] = &["ro", "read", "reader", "readers", "reads", "secondary"];
+const ASSUMED_SENTINELS: &str =
+    "The sentinels are assumed on the hosts of the Redis servers: haproxy.cfg names none.";
 /// What becomes of a rule that leads writers to replicas.
 const WAITING: &str = "haproxy led writers to replicas here; Pointsman lets them wait for a master";
 /// What becomes of a rule that leads readers to the master.
@@ -112,7 +114,13 @@ impl<'a> Planner<'a> {
         let listen = self.listen_of(listener.section, "service.listen");
         let Some((sentinels, sentinels_at)) = self.sentinels_of(listener) else { return };
         if listen.is_empty() {
-            return self.refuse_without_address(listener);
+            // An address that cannot be read was refused already.
+            if self.refusals.is_empty() {
+                let name = safe_word(&listener.name);
+                let message = format!("{name} has no address that Pointsman can listen on");
+                self.refuse(listener, message, "add a `bind` with an IP address and a port");
+            }
+            return;
         }
         self.note_assumptions(&first);
         let same = |it: &&mut PlannedService<'_>| {
@@ -157,15 +165,6 @@ impl<'a> Planner<'a> {
             sentinel_login,
             first,
         });
-    }
-
-    fn refuse_without_address(&mut self, listener: &RedisListener) {
-        let name = safe_word(&listener.name);
-        let message = format!("{name} has no address that Pointsman can listen on");
-        // An address that cannot be read was refused already.
-        if self.refusals.is_empty() {
-            self.refuse(listener, message, "add a `bind` with an IP address and a port");
-        }
     }
 
     /// Refuses two listeners without a server in common that would ask the same sentinels for the
@@ -323,15 +322,10 @@ impl<'a> Planner<'a> {
 
     /// What is assumed, as comments above the service.
     fn comments(&self, named: &NamedListener<'_>, assumed_sentinels: bool) -> Vec<String> {
-        let mut comments = Vec::new();
-        if let Some(assumption) = named.assumption {
-            comments.push(format!("The name {:?} {assumption}.", named.master));
-        }
-        if assumed_sentinels && self.option_sentinels(named.listener).is_empty() {
-            let text = "The sentinels are assumed on the hosts of the Redis servers: haproxy.cfg names none.";
-            comments.push(text.to_owned());
-        }
-        comments
+        let name = named.assumption.map(|it| format!("The name {:?} {it}.", named.master));
+        let is_assumed = assumed_sentinels && self.option_sentinels(named.listener).is_empty();
+        let sentinels = is_assumed.then(|| ASSUMED_SENTINELS.to_owned());
+        name.into_iter().chain(sentinels).collect()
     }
 
     fn note_login(&mut self, login: &CheckLogin, table: &str) {
