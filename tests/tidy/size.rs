@@ -26,7 +26,7 @@ const CRATES: &[(&str, usize, usize)] = &[
     ("bench", 10_400, 5_000),
     ("doctor", 3_260, 2_000),
     ("drain", 820, 850),
-    ("haproxy-import", 3_950, 3_600),
+    ("haproxy-import", 3_930, 3_600),
     ("pointsman", 15_080, 14_300),
     ("proxy", 12_990, 12_900),
     ("resp", 6_600, 5_100),
