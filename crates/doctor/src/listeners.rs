@@ -119,8 +119,8 @@ fn examine_file(found: &mut Findings, file: &ListenerFile) {
         );
         let remedy = "take the permissions away (in Kubernetes: defaultMode of the volume); if others \
                       had access, replace key and certificate";
-        found.add(Warning, "key-exposed", about(file), what, remedy);
-        found.with_commands(&[format!("chmod o-rwx {}", word(&file.path))]);
+        let commands = [format!("chmod o-rwx {}", word(&file.path))];
+        found.add_with(Warning, "key-exposed", about(file), what, remedy, &commands);
     }
 }
 
@@ -180,12 +180,11 @@ fn pair_fault(
         ),
         None => format!("{}. The commands print the same for a pair", problem.remedy),
     };
-    found.add(Fault, "certificate-key", about(key), what, remedy);
-    let (chain, key) = (word(&pair.chain.path), word(&key.path));
-    found.with_commands(&[
-        format!("openssl x509 -noout -pubkey -in {chain} | openssl sha256"),
-        format!("openssl pkey -pubout -in {key} | openssl sha256"),
-    ]);
+    let commands = [
+        format!("openssl x509 -noout -pubkey -in {} | openssl sha256", word(&pair.chain.path)),
+        format!("openssl pkey -pubout -in {} | openssl sha256", word(&key.path)),
+    ];
+    found.add_with(Fault, "certificate-key", about(key), what, remedy, &commands);
 }
 
 fn validity(found: &mut Findings, at: &str, facts: &CertificateFacts, now: Option<Duration>) {
@@ -200,8 +199,7 @@ fn validity(found: &mut Findings, at: &str, facts: &CertificateFacts, now: Optio
             "it is not valid yet, but in {begins}: {name}; clients that verify it cannot connect"
         );
         let remedy = "check the clock of this host, and that of the host that issued it";
-        found.add(Fault, "certificate-expired", at, what, remedy);
-        found.with_commands(&["date -u".to_owned()]);
+        found.add_with(Fault, "certificate-expired", at, what, remedy, &["date -u".to_owned()]);
     } else if left < CERTIFICATE_SOON {
         let left = days(left);
         let what = format!(
@@ -241,19 +239,13 @@ fn incomplete(found: &mut Findings, file: &ListenerFile, issuer: &str, found_in:
         );
         return found.add(Warning, "certificate-chain", about(file), what, remedy);
     }
-    found.add(
-        Warning,
-        "certificate-chain",
-        about(file),
-        what,
-        format!("append {at}, which has it"),
-    );
     // Replaced by a rename, so that a running process never reads a part of it.
     let (chain, more) = (word(&file.path), word(found_in));
     let new = quote(&format!("{}.new", file.path.display()));
-    found.with_commands(&[format!(
-        "cp -p {chain} {new} && {{ echo; cat {more}; }} >> {new} && mv {new} {chain}"
-    )]);
+    let command =
+        format!("cp -p {chain} {new} && {{ echo; cat {more}; }} >> {new} && mv {new} {chain}");
+    let remedy = format!("append {at}, which has it");
+    found.add_with(Warning, "certificate-chain", about(file), what, remedy, &[command]);
 }
 
 /// A line of a table: two columns, a text, and whether it is good.

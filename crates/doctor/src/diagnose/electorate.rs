@@ -42,8 +42,7 @@ pub(super) fn identities(found: &mut Findings, case: &Case<'_>) {
                 cures::preparation(case.context)
             )
         };
-        found.add(severity, "same-id", &case.name, what, remedy);
-        found.with_commands(&commands);
+        found.add_with(severity, "same-id", &case.name, what, remedy, &commands);
     }
 }
 
@@ -76,8 +75,7 @@ pub(super) fn former_ids(found: &mut Findings, case: &Case<'_>) {
                      other{note}"
                 )
             };
-            found.add(Warning, "former-id", &sentinel.addr, what, remedy);
-            found.with_commands(&commands);
+            found.add_with(Warning, "former-id", &sentinel.addr, what, remedy, &commands);
         }
     }
 }
@@ -150,8 +148,7 @@ pub(super) fn locked_out(found: &mut Findings, case: &Case<'_>) {
             "auth-pass (and auth-user) is missing or wrong there, or that user lacks +ping, +info, \
              +publish or +subscribe: SENTINEL SET {name} auth-pass{note}"
         );
-        found.add(Fault, "sentinel-auth", name, what, remedy);
-        found.with_commands(&commands);
+        found.add_with(Fault, "sentinel-auth", name, what, remedy, &commands);
     }
 }
 
@@ -214,8 +211,7 @@ pub(super) fn agreement(found: &mut Findings, case: &Case<'_>) {
             "it missed a failover, and no other sentinel reaches it with news: check that it \
              reaches the Redis nodes and its peers. {cure}"
         );
-        found.add(Fault, "stale-epoch", &sentinel.addr, what, remedy);
-        found.with_commands(&commands);
+        found.add_with(Fault, "stale-epoch", &sentinel.addr, what, remedy, &commands);
     }
     let names = case.named();
     let announced = case.views().filter(|(_, _, it)| {
@@ -239,8 +235,7 @@ pub(super) fn agreement(found: &mut Findings, case: &Case<'_>) {
         let sides = named.iter().map(|(addr, who)| format!("{addr} by {}", join(who)));
         let sides = sides.collect::<Vec<_>>().join("; ");
         let what = format!("at epoch {highest} different masters are named: {sides}");
-        found.add(Fault, "disagreement", &case.name, what, cure);
-        found.with_commands(&commands);
+        found.add_with(Fault, "disagreement", &case.name, what, cure, &commands);
     }
     if case.is_failing_over() {
         let remedy = "run the doctor again in a few seconds";

@@ -145,15 +145,21 @@ impl Findings {
         what: impl Into<String>,
         remedy: impl Into<String>,
     ) {
-        let (about, what, remedy) = (about.to_string(), what.into(), remedy.into());
-        self.0.push(Finding { severity, code, about, what, remedy, commands: Vec::new() });
+        self.add_with(severity, code, about, what, remedy, &[]);
     }
 
-    /// Adds the commands of its remedy to the finding added last.
-    pub(crate) fn with_commands(&mut self, commands: &[String]) {
-        if let Some(last) = self.0.last_mut() {
-            last.commands = commands.to_vec();
-        }
+    /// Adds a finding with the commands of its remedy.
+    pub(crate) fn add_with(
+        &mut self,
+        severity: Severity,
+        code: &'static str,
+        about: impl fmt::Display,
+        what: impl Into<String>,
+        remedy: impl Into<String>,
+        commands: &[String],
+    ) {
+        let (about, what, remedy) = (about.to_string(), what.into(), remedy.into());
+        self.0.push(Finding { severity, code, about, what, remedy, commands: commands.to_vec() });
     }
 
     /// All findings, the most severe first, without consequences and repetitions.
@@ -329,8 +335,7 @@ fn forgotten(found: &mut Findings, case: &Case<'_>, at: &NodeAddr, what: String,
             cures::preparation(case.context)
         )
     };
-    found.add(Warning, "ghost", at, what, remedy);
-    found.with_commands(&commands);
+    found.add_with(Warning, "ghost", at, what, remedy, &commands);
 }
 
 /// Reports refused commands as one finding with all ACL rules to add.
@@ -439,8 +444,7 @@ fn one_sentinel(
             };
             let remedy = format!("{remedy}{}", cures::note(case, &commands));
             let what = format!("it monitors no master named {name}");
-            found.add(Fault, "unknown-name", at, what, remedy);
-            found.with_commands(&commands);
+            found.add_with(Fault, "unknown-name", at, what, remedy, &commands);
         }
         MasterAnswer::Malformed(what) => {
             let remedy = "run the doctor again; if it stays, check its log";

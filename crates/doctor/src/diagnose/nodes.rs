@@ -224,8 +224,7 @@ fn answered(
                 "a failover may be in progress: run the doctor again. If it stays and this node \
                  has the data: REPLICAOF NO ONE there. Otherwise: {cure}"
             );
-            found.add(Fault, "not-master", &node.addr, what, remedy);
-            found.with_commands(&commands);
+            found.add_with(Fault, "not-master", &node.addr, what, remedy, &commands);
         }
         (Role::Master, false) => {
             let what = "it reports that it is a master, and the sentinels name another";
@@ -316,8 +315,7 @@ fn unlisted(found: &mut Findings, case: &Case<'_>, node: &ObservedNode) {
                           stays, check that they log in with a user that may run INFO";
             (remedy, Vec::new())
         };
-        found.add(Warning, "replica-unlisted", addr, what, remedy);
-        found.with_commands(&commands);
+        found.add_with(Warning, "replica-unlisted", addr, what, remedy, &commands);
     }
 }
 
@@ -420,8 +418,7 @@ fn candidates(found: &mut Findings, case: &Case<'_>) {
              master first, and then every sentinel drops the name and monitors it{note}"
         );
         let what = "no sentinel knows a replica, and the master is gone: nothing is promoted";
-        found.add(Fault, "no-replicas", name, what, remedy);
-        found.with_commands(&cures::promote_by_hand(case));
+        found.add_with(Fault, "no-replicas", name, what, remedy, &cures::promote_by_hand(case));
         return;
     }
     if listed.iter().all(|it| it.priority == Some(0)) {
