@@ -1,7 +1,7 @@
 //! Derives findings from the observations: what is wrong, and what to do about it. Pure.
 //!
 //! Each rule checks one thing and describes it for the operator: what was observed, where, and the
-//! next step. A cause is reported once: not again for each of its [consequences](CONSEQUENCES), and
+//! next step. A cause is reported once: not again for each of its [consequences](causes), and
 //! not again for each server of which the same is true.
 
 mod cures;
@@ -164,11 +164,9 @@ impl Findings {
 
     /// All findings, the most severe first, without consequences and repetitions.
     fn finish(mut self) -> Vec<Finding> {
-        for (cause, consequences) in CONSEQUENCES {
-            if self.0.iter().any(|it| it.severity == Fault && it.code == cause) {
-                self.0.retain(|it| !consequences.contains(&it.code));
-            }
-        }
+        let faults = self.0.iter().filter(|it| it.severity == Fault);
+        let faults: BTreeSet<&str> = faults.map(|it| it.code).collect();
+        self.0.retain(|it| !causes(it.code).iter().any(|cause| faults.contains(cause)));
         self.0.sort();
         self.0.dedup();
         let mut merged: Vec<Finding> = Vec::new();
@@ -208,37 +206,19 @@ pub fn diagnose(observed: &Observed, context: &Context) -> Vec<Finding> {
     found.finish()
 }
 
-/// Codes of faults, each with the codes of what follows from it. Following the remedies of those
-/// first would do harm: a quorum that fits sentinels which cannot know each other makes each of
-/// them promote a replica.
-const CONSEQUENCES: [(&str, &[&str]); 4] = [
-    (
-        "same-id",
-        &[
-            "even-sentinels",
-            "few-sentinels",
-            "majority",
-            "peers-down",
-            "quorum",
-            "quorum-setting",
-            "unlisted",
-        ],
-    ),
-    (
-        "sentinel-auth",
-        &[
-            "few-sentinels",
-            "majority",
-            "master-down",
-            "no-replicas",
-            "quorum",
-            "replica-unlisted",
-            "unlisted",
-        ],
-    ),
-    ("few-sentinels", &["quorum"]),
-    ("announced", &["one-host", "one-zone"]),
-];
+/// Codes of faults of which a finding with this code is a consequence. Following its remedy first
+/// would do harm: a quorum that fits sentinels which cannot know each other makes each of them
+/// promote a replica.
+fn causes(code: &str) -> &'static [&'static str] {
+    match code {
+        "even-sentinels" | "peers-down" | "quorum-setting" => &["same-id"],
+        "few-sentinels" | "majority" | "unlisted" => &["same-id", "sentinel-auth"],
+        "quorum" => &["same-id", "sentinel-auth", "few-sentinels"],
+        "master-down" | "no-replicas" | "replica-unlisted" => &["sentinel-auth"],
+        "one-host" | "one-zone" => &["announced"],
+        _ => &[],
+    }
+}
 
 /// Items separated by commas.
 pub(crate) fn join(items: impl IntoIterator<Item = impl fmt::Display>) -> String {
