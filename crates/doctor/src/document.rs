@@ -5,7 +5,7 @@ use std::time::Duration;
 use sentinel::{PingReply, Role};
 use serde_json::{Value as Json, json};
 
-use crate::diagnose::{Finding, Severity};
+use crate::diagnose::Severity;
 use crate::listeners::{self, ExaminedListeners};
 use crate::observed::{ExamineError, MasterAnswer, ObservedMaster};
 use crate::report::{ExaminedService, Report, is_healthy};
@@ -76,7 +76,7 @@ pub(crate) fn service(examined: &ExaminedService, now: Option<Duration>) -> Json
         "sentinels": sentinels.collect::<Vec<_>>(),
         "nodes": nodes.collect::<Vec<_>>(),
         "certificates": listeners::document(certificates, now),
-        "findings": findings_of(findings),
+        "findings": findings,
     })
 }
 
@@ -110,20 +110,6 @@ fn admin(examined: &ExaminedListeners, now: Option<Duration>) -> Json {
     json!({
         "healthy": is_healthy(&examined.findings),
         "certificates": listeners::document(&examined.certificates, now),
-        "findings": findings_of(&examined.findings),
+        "findings": examined.findings,
     })
-}
-
-fn findings_of(findings: &[Finding]) -> Vec<Json> {
-    let of = |it: &Finding| {
-        json!({
-            "severity": it.severity.label(),
-            "code": it.code,
-            "about": it.about,
-            "message": it.what,
-            "remedy": it.remedy,
-            "commands": it.commands,
-        })
-    };
-    findings.iter().map(of).collect()
 }

@@ -153,12 +153,11 @@ fn report_admin(examined: &ExaminedListeners, now: Option<Duration>, colour: boo
 fn report_findings(out: &mut String, findings: &[Finding], paint: impl Fn(&str, &str) -> String) {
     let mut printed: BTreeSet<&[String]> = BTreeSet::new();
     for finding in findings {
-        let code = match finding.severity {
-            Severity::Fault => "31",
-            Severity::Warning => "33",
-            Severity::Note => "36",
+        let head = match finding.severity {
+            Severity::Fault => paint("31", "FAULT"),
+            Severity::Warning => paint("33", "WARNING"),
+            Severity::Note => paint("36", "NOTE"),
         };
-        let head = paint(code, &finding.severity.label().to_uppercase());
         let Finding { code, about, what, remedy, commands, .. } = finding;
         let _ = write!(out, "\n  {head} {about}: {what} ({code})\n    -> {remedy}\n");
         if !commands.is_empty() && !printed.insert(commands) {

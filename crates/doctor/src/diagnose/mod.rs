@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use sentinel::connections::is_usable;
 use sentinel::{Denied, NodeAddr, Verify};
+use serde::Serialize;
 
 use self::Severity::{Fault, Note, Warning};
 use crate::observed::{
@@ -33,7 +34,8 @@ pub(crate) use cures::quote;
 pub(crate) use transport::{CERTIFICATE_SOON, days, subject};
 
 /// How much a finding matters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Severity {
     /// Something does not work now, or will not when it is needed.
     Fault,
@@ -43,20 +45,8 @@ pub enum Severity {
     Note,
 }
 
-impl Severity {
-    /// A stable word.
-    #[must_use]
-    pub fn label(self) -> &'static str {
-        match self {
-            Self::Fault => "fault",
-            Self::Warning => "warning",
-            Self::Note => "note",
-        }
-    }
-}
-
 /// One finding.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Finding {
     /// How much it matters.
     pub severity: Severity,
@@ -65,6 +55,7 @@ pub struct Finding {
     /// The subjects, separated by commas: addresses, or the name of the master.
     pub about: String,
     /// The problem.
+    #[serde(rename = "message")]
     pub what: String,
     /// The remedy.
     pub remedy: String,
