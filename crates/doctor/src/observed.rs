@@ -301,6 +301,9 @@ pub struct WriteGuard {
     pub good: Option<u64>,
 }
 
+/// A sentinel that knows the master, with its answer and its view.
+type SentinelView<'a> = (&'a ObservedSentinel, &'a SentinelAnswer, &'a ObservedMaster);
+
 impl Observed {
     /// Every sentinel that answered, with its answer.
     pub(super) fn answered(&self) -> impl Iterator<Item = (&ObservedSentinel, &SentinelAnswer)> {
@@ -308,9 +311,7 @@ impl Observed {
     }
 
     /// Every sentinel that knows the master, with its view.
-    pub(super) fn views(
-        &self,
-    ) -> impl Iterator<Item = (&ObservedSentinel, &SentinelAnswer, &ObservedMaster)> {
+    pub(super) fn views(&self) -> impl Iterator<Item = SentinelView<'_>> {
         self.answered().filter_map(|(sentinel, answer)| match &answer.master {
             MasterAnswer::Known(view) => Some((sentinel, answer, &**view)),
             _ => None,
@@ -319,9 +320,7 @@ impl Observed {
 
     /// The views that decide: those of configured sentinels, if most of these answer and are enough
     /// for a failover, otherwise all. Anybody who may publish may have announced the others.
-    pub(super) fn trusted(
-        &self,
-    ) -> impl Iterator<Item = (&ObservedSentinel, &SentinelAnswer, &ObservedMaster)> {
+    pub(super) fn trusted(&self) -> impl Iterator<Item = SentinelView<'_>> {
         let depends = self.depends_on_learned();
         self.views().filter(move |(it, ..)| it.configured || depends)
     }
@@ -345,9 +344,7 @@ impl Observed {
     }
 
     /// The trusted views at the highest epoch of these.
-    pub(super) fn newest(
-        &self,
-    ) -> impl Iterator<Item = (&ObservedSentinel, &SentinelAnswer, &ObservedMaster)> {
+    pub(super) fn newest(&self) -> impl Iterator<Item = SentinelView<'_>> {
         let highest = self.trusted().map(|(.., view)| view.epoch).max();
         self.trusted().filter(move |(.., view)| Some(view.epoch) == highest)
     }
@@ -450,10 +447,9 @@ impl Observed {
 
     /// Whether a node cannot be reached from here at all. One that hangs or refuses us runs.
     pub(super) fn is_node_gone(&self, addr: &NodeAddr) -> bool {
-        let gone = |node: &ObservedNode| {
+        self.node(addr).is_some_and(|node| {
             matches!(node.answer, Err(ExamineError::Unreachable(_) | ExamineError::Unresolved(_)))
-        };
-        self.nodes.iter().any(|node| node.addr == *addr && gone(node))
+        })
     }
 
     pub(super) fn node(&self, addr: &NodeAddr) -> Option<&ObservedNode> {

@@ -32,16 +32,11 @@ const AFTER: [(&str, &str); 2] =
 
 /// Every command. The subscription comes last: RESP2 allows no other command after it.
 pub(super) fn questions(master: &str) -> Vec<Vec<&str>> {
-    let mut all = vec![
-        vec!["CLIENT", "SETNAME", "pointsman-doctor"],
-        vec!["SENTINEL", "MYID"],
-        vec!["INFO", "sentinel"],
-        vec!["INFO", "server"],
-    ];
-    all.extend(poll_commands(master).map(Vec::from));
-    all.push(vec!["SENTINEL", "CKQUORUM", master]);
-    all.push(vec!["SUBSCRIBE", "+switch-master"]);
-    all
+    let before =
+        ["CLIENT SETNAME pointsman-doctor", "SENTINEL MYID", "INFO sentinel", "INFO server"];
+    let before = before.into_iter().map(|line| line.split(' ').collect());
+    let after = [vec!["SENTINEL", "CKQUORUM", master], vec!["SUBSCRIBE", "+switch-master"]];
+    before.chain(poll_commands(master).map(Vec::from)).chain(after).collect()
 }
 
 /// Reads the replies to the [`questions`].
