@@ -38,85 +38,72 @@ pub struct ObservedSentinel {
     pub certificate: Option<CertificateFacts>,
 }
 
-/// Why there is no answer.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Why there is no answer. Its text is the cause as part of a sentence, without a remedy.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ExamineError {
     /// Its name does not resolve; with the cause.
+    #[error("{0}")]
     Unresolved(String),
     /// No connection could be made; with the cause.
+    #[error("{0}")]
     Unreachable(String),
     /// No connection could be made, since this host has no local port for it.
+    #[error("this host has no local port left for a connection to it")]
     OutOfPorts,
     /// Connected, and no answer arrived.
+    #[error("it accepts the connection and does not answer")]
     Unresponsive,
     /// It refused the connection or the authentication.
+    #[error("{0}")]
     Denied(Denied),
     /// The server at this address is not a sentinel, or not a Redis server.
+    #[error("the server there is not what is expected: a sentinel or Redis")]
     UnexpectedServer,
     /// TLS failed, or there is TLS where none is configured.
+    #[error("{}", .0.what)]
     Tls(Fault),
     /// Another sentinel answers there than the one that was announced.
+    #[error("another sentinel answers there")]
     OtherSentinel,
     /// The address is one of our own listeners.
+    #[error("it is one of our own listeners")]
     LeadsBack,
     /// The option `nodes` does not permit the announced address, so it was not dialled.
+    #[error("it is outside service.nodes and was not asked")]
     OutsideNodes,
 }
 
 impl ExamineError {
-    /// The word for scripts, and the cause in a table and in a finding.
-    fn words(&self) -> (&'static str, String, String) {
-        let fixed = |label, short: &str, long: &str| (label, short.to_owned(), long.to_owned());
-        match self {
-            Self::Unresolved(cause) => fixed("unresolved", cause, cause),
-            Self::Unreachable(cause) => fixed("unreachable", cause, cause),
-            Self::OutOfPorts => fixed(
-                "out_of_ports",
-                "no local port left",
-                "this host has no local port left for a connection to it",
-            ),
-            Self::Unresponsive => {
-                fixed("unresponsive", "no answer", "it accepts the connection and does not answer")
-            }
-            Self::Tls(fault) => ("tls", fault.to_string(), fault.what.clone()),
-            Self::Denied(denied) => ("denied", denied.to_string(), denied.to_string()),
-            Self::UnexpectedServer => fixed(
-                "unexpected_server",
-                "not a server of the expected kind",
-                "the server there is not what is expected: a sentinel or Redis",
-            ),
-            Self::OtherSentinel => fixed(
-                "other_sentinel",
-                "another sentinel answers at this address",
-                "another sentinel answers there",
-            ),
-            Self::LeadsBack => fixed(
-                "own_listener",
-                "a listener of this pointsman",
-                "it is one of our own listeners",
-            ),
-            Self::OutsideNodes => fixed(
-                "outside_nodes",
-                "outside service.nodes, not asked",
-                "it is outside service.nodes and was not asked",
-            ),
-        }
-    }
-
     /// The word for scripts.
     #[must_use]
     pub fn label(&self) -> &'static str {
-        self.words().0
+        match self {
+            Self::Unresolved(_) => "unresolved",
+            Self::Unreachable(_) => "unreachable",
+            Self::OutOfPorts => "out_of_ports",
+            Self::Unresponsive => "unresponsive",
+            Self::Denied(_) => "denied",
+            Self::UnexpectedServer => "unexpected_server",
+            Self::Tls(_) => "tls",
+            Self::OtherSentinel => "other_sentinel",
+            Self::LeadsBack => "own_listener",
+            Self::OutsideNodes => "outside_nodes",
+        }
     }
 
     /// The cause, for a table.
     pub(crate) fn short(&self) -> String {
-        self.words().1
-    }
-
-    /// The cause as a sentence, without a remedy.
-    pub(crate) fn cause(&self) -> String {
-        self.words().2
+        let text = match self {
+            Self::OutOfPorts => "no local port left",
+            Self::Unresponsive => "no answer",
+            Self::UnexpectedServer => "not a server of the expected kind",
+            Self::OtherSentinel => "another sentinel answers at this address",
+            Self::LeadsBack => "a listener of this pointsman",
+            Self::OutsideNodes => "outside service.nodes, not asked",
+            Self::Tls(fault) => return fault.to_string(),
+            _ => return self.to_string(),
+        };
+        text.to_owned()
     }
 }
 

@@ -256,7 +256,7 @@ fn no_answer(found: &mut Findings, case: &Case<'_>, at: &ObservedSentinel, error
             ("loop", "configure the address of a sentinel, not of this proxy")
         }
     };
-    found.add(Fault, code, at, error.cause(), remedy);
+    found.add(Fault, code, at, error.to_string(), remedy);
 }
 
 /// Code and remedy of an announced address that `service.nodes` does not permit.
@@ -278,7 +278,7 @@ fn ghost(found: &mut Findings, case: &Case<'_>, at: &NodeAddr, error: &ExamineEr
     let is_it = |it: &&ObservedPeer| it.addr.as_ref() == Some(at);
     let listed = case.views().filter(|(.., view)| view.peers.iter().any(|it| is_it(&it)));
     let who = join(listed.map(|(it, ..)| &it.addr));
-    let what = format!("it is listed as a sentinel by {who}, and {}", error.cause());
+    let what = format!("it is listed as a sentinel by {who}, and {error}");
     if *error == ExamineError::OutsideNodes {
         let (code, remedy) = OUTSIDE_NODES;
         return found.add(Warning, code, at, what, remedy);

@@ -96,7 +96,7 @@ fn unreachable(
     let kind = if severity == Fault { "master" } else { "replica" };
     let dialled = node.dialled.map(NodeAddr::from).filter(|it| *it != node.addr);
     let dialled = dialled.map(|it| format!("dialled at {it}: ")).unwrap_or_default();
-    let what = format!("the sentinels announce this {kind}; {dialled}{}", error.cause());
+    let what = format!("the sentinels announce this {kind}; {dialled}{error}");
     let (code, remedy) = match error {
         ExamineError::Unresolved(_) => (
             "dns",
@@ -380,9 +380,8 @@ fn replicas(found: &mut Findings, case: &Case<'_>) {
         let answer = case.node(addr).map(|node| &node.answer);
         match answer {
             Some(Err(error)) if case.is_replica_gone(addr) => {
-                let why = error.cause();
                 let what =
-                    format!("it is listed as a replica by {who}, which find it down, and {why}");
+                    format!("it is listed as a replica by {who}, which find it down, and {error}");
                 forgotten(found, case, addr, what, "it is reported and probed");
             }
             Some(Err(_)) => {}
