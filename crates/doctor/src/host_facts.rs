@@ -1,7 +1,7 @@
 //! What the doctor reads of the host on which it runs: whether a service could listen on its
 //! addresses. Only meaningful where Pointsman is to run.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
 
 use crate::diagnose::HostFacts;
 
@@ -25,11 +25,8 @@ fn is_ours(addr: SocketAddr) -> bool {
     if addr.ip().is_loopback() {
         return true;
     }
-    let any = match addr {
-        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-    };
-    let source = UdpSocket::bind(SocketAddr::new(any, 0))
+    let any = if addr.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+    let source = UdpSocket::bind(any)
         .and_then(|socket| socket.connect(addr).and_then(|()| socket.local_addr()));
     source.is_ok_and(|source| source.ip() == addr.ip())
 }

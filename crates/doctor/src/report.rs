@@ -26,12 +26,12 @@ pub struct Report {
 }
 
 impl Report {
-    /// The severity of the worst finding.
+    /// The severity of the worst finding, which decides about the exit code.
     #[must_use]
     pub fn worst(&self) -> Severity {
-        let services = self.services.iter().map(|it| &it.findings);
-        let all = services.chain(self.admin.iter().map(|it| &it.findings));
-        all.map(|it| worst(it)).min().unwrap_or(Severity::Note)
+        let services = self.services.iter().flat_map(|it| &it.findings);
+        let all = services.chain(self.admin.iter().flat_map(|it| &it.findings));
+        all.map(|it| it.severity).min().unwrap_or(Severity::Note)
     }
 
     /// The report for people, coloured if that is wanted.
@@ -58,12 +58,7 @@ pub struct ExaminedService {
 
 /// Whether there is no fault and no warning; notes do not count.
 pub(crate) fn is_healthy(findings: &[Finding]) -> bool {
-    worst(findings) == Severity::Note
-}
-
-/// The severity of the worst finding, which decides about the exit code.
-fn worst(findings: &[Finding]) -> Severity {
-    findings.iter().map(|it| it.severity).min().unwrap_or(Severity::Note)
+    findings.iter().all(|it| it.severity == Severity::Note)
 }
 
 fn describe_answer(answer: &SentinelAnswer) -> String {

@@ -221,7 +221,7 @@ fn sentinels(found: &mut Findings, case: &Case<'_>) {
     for sentinel in &case.sentinels {
         match &sentinel.answer {
             Err(error) => no_answer(found, case, sentinel, error),
-            Ok(answer) => one_sentinel(found, case, sentinel, answer),
+            Ok(answer) => one_sentinel(found, case, &sentinel.addr, answer),
         }
     }
 }
@@ -374,13 +374,8 @@ fn refusals<'a>(
     found.add(severity, "acl", at, what, remedy);
 }
 
-fn one_sentinel(
-    found: &mut Findings,
-    case: &Case<'_>,
-    sentinel: &ObservedSentinel,
-    answer: &SentinelAnswer,
-) {
-    let (at, name) = (&sentinel.addr, &case.name);
+fn one_sentinel(found: &mut Findings, case: &Case<'_>, at: &NodeAddr, answer: &SentinelAnswer) {
+    let name = &case.name;
     refusals(found, at, &answer.refused, "sentinel");
     if !answer.resp3 {
         let what = "it supports RESP2 only: it is older than Redis 6, or its ACL lacks +hello";

@@ -31,12 +31,7 @@ pub(super) fn fault(
         FaultKind::Refused => "certificate-refused",
         FaultKind::NotTls => "plain-on-tls",
         FaultKind::NotPlain => "tls-on-plain",
-        FaultKind::Unusable
-        | FaultKind::NoCommonProtocol
-        | FaultKind::TimedOut
-        | FaultKind::Closed
-        | FaultKind::Broken
-        | FaultKind::Internal => "tls",
+        _ => "tls",
     };
     found.add(severity, code, at, fault.what.clone(), format!("[{section}] {}", fault.remedy));
 }
