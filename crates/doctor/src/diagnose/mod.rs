@@ -5,12 +5,10 @@
 //! not again for each server of which the same is true.
 
 mod cures;
-mod durability;
 mod electorate;
-mod hello_users;
 mod nodes;
 mod placement;
-mod priorities;
+mod promotion;
 mod settings;
 mod transport;
 
@@ -188,9 +186,9 @@ pub fn diagnose(observed: &Observed, context: &Context) -> Vec<Finding> {
         placement::diagnose,
         settings::diagnose,
         nodes::diagnose,
-        priorities::diagnose,
-        durability::diagnose,
-        hello_users::diagnose,
+        promotion::candidates,
+        promotion::priorities,
+        promotion::durability,
         transport::diagnose,
     ];
     rules.iter().for_each(|rule| rule(&mut found, case));

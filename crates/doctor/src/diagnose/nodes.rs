@@ -1,5 +1,5 @@
-//! Findings about Redis nodes: whether the master is a master and can be dialled, and whether a
-//! replica could be promoted.
+//! Findings about Redis nodes: whether they can be dialled and have the role that the sentinels name,
+//! and whether clients may announce sentinels there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::{
     Case, Context, Findings, LOCAL_PORTS, OUTSIDE_NODES, Severity, cures, electorate, forgotten,
     join, refusals, transport,
 };
-use crate::observed::{ExamineError, ObservedNode};
+use crate::observed::{AclUser, ExamineError, HELLO, ObservedNode};
 
 pub(super) fn diagnose(found: &mut Findings, case: &Case<'_>) {
     let (masters, odd) = (case.named(), passwords(found, case));
@@ -30,6 +30,7 @@ pub(super) fn diagnose(found: &mut Findings, case: &Case<'_>) {
             Ok(_) if case.context.verify == Verify::Tcp => {}
             Ok(report) => answered(found, case, node, report, severity),
         }
+        hello_users(found, node);
         if is_master {
             write_guard(found, case, node);
             persistence(found, node);
@@ -38,7 +39,6 @@ pub(super) fn diagnose(found: &mut Findings, case: &Case<'_>) {
         }
     }
     replicas(found, case);
-    candidates(found, case);
 }
 
 /// Whether a node wants a password, if that is known, and whether it accepts ours. `None` if it
@@ -396,39 +396,34 @@ fn replicas(found: &mut Findings, case: &Case<'_>) {
     }
 }
 
-/// Whether a failover would find a candidate for promotion.
-fn candidates(found: &mut Findings, case: &Case<'_>) {
-    let listed: Vec<_> = case.replicas().collect();
-    let Some((.., any)) = case.views().next() else { return };
-    let name = &case.name;
-    if listed.is_empty() {
-        let is_lost = case.views().all(|(.., view)| view.down && !view.failing_over)
-            && case.is_node_gone(&any.addr);
-        if !is_lost {
-            let what = "no sentinel knows a replica";
-            let remedy = "a failover has no candidate for promotion: add a replica";
-            return found.add(Warning, "no-replicas", name, what, remedy);
-        }
-        let note = cures::preparation(case.context);
-        let remedy = format!(
-            "sentinels that were RESET, or lost their files, before the master died never learn \
-             its replicas. If the master does not come back, set NEW_HOST and NEW_PORT to the \
-             replica with the newest data (INFO replication: slave_repl_offset): it becomes the \
-             master first, and then every sentinel drops the name and monitors it{note}"
-        );
-        let what = "no sentinel knows a replica, and the master is gone: nothing is promoted";
-        found.add_with(Fault, "no-replicas", name, what, remedy, &cures::promote_by_hand(case));
+/// Users that may announce sentinels without being one.
+fn hello_users(found: &mut Findings, node: &ObservedNode) {
+    let sentinels = &node.details.sentinel_users;
+    let is_sentinel = |it: &AclUser| it.name != "default" && sentinels.contains(&it.name);
+    let users = node.details.users.iter().flatten();
+    let publishers = users.filter(|it| it.enabled && it.announces && !is_sentinel(it));
+    let publishers: Vec<&str> = publishers.map(|it| &*it.name).collect();
+    let Some(user) = publishers.first() else { return };
+    let is_default = publishers == ["default"];
+    // Without the connections of sentinels, a single user with a name may be theirs.
+    if sentinels.is_empty() && publishers.len() == 1 && !is_default {
         return;
     }
-    if listed.iter().all(|it| it.priority == Some(0)) {
-        let what = "every replica has replica-priority 0";
-        let remedy = "a failover promotes none of them: give one a priority above 0";
-        found.add(Fault, "no-candidate", name, what, remedy);
-    } else if listed.iter().all(|it| it.down || it.priority == Some(0)) {
-        let all: BTreeSet<&NodeAddr> = listed.iter().map(|it| &it.addr).collect();
-        let what = format!("no replica could be promoted: the sentinels find {} down", join(&all));
-        let remedy = "start one, or make it reachable for the sentinels: until then the death of \
-                      the master is the end of all writes";
-        found.add(Fault, "no-candidate", name, what, remedy);
-    }
+    let severity = if is_default { Note } else { Warning };
+    let is_shared = sentinels.is_empty() || sentinels.iter().any(|it| *it == "default");
+    let what = format!(
+        "its users that may publish to {HELLO}: {}: a client can announce sentinels and masters of \
+         its own",
+        publishers.join(", ")
+    );
+    let first = if is_default && is_shared {
+        "give the sentinels a user of their own first (sentinel auth-user). Then, "
+    } else {
+        ""
+    };
+    let remedy = format!(
+        "{first}for each of them: ACL SETUSER {user} resetchannels &<channels of the application>, \
+         and the same in its ACL file"
+    );
+    found.add(severity, "hello-users", &node.addr, what, remedy);
 }
