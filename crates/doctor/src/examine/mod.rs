@@ -25,7 +25,6 @@ use sentinel::{
 };
 use tls::{CertificateFacts, Fault, FaultKind};
 use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
 
 use crate::observed::{
     ExamineError, NodeDetails, Observed, ObservedNode, ObservedPeer, ObservedSentinel,
@@ -136,19 +135,19 @@ async fn ask_nodes(observed: &mut Observed, asking: &Arc<Asking>) {
 async fn run_concurrently<T: Send + 'static>(
     work: impl Iterator<Item = impl Future<Output = T> + Send + 'static>,
 ) -> Vec<T> {
-    let (turns, mut tasks) = (Arc::new(Semaphore::new(CONCURRENCY)), JoinSet::new());
-    for (number, one) in work.enumerate() {
+    let turns = Arc::new(Semaphore::new(CONCURRENCY));
+    let start = |one| {
         let turns = Arc::clone(&turns);
-        tasks.spawn(async move {
+        tokio::spawn(async move {
             let _turn = turns.acquire().await;
-            (number, one.await)
-        });
+            one.await
+        })
+    };
+    let (tasks, mut done) = (work.map(start).collect::<Vec<_>>(), Vec::new());
+    for task in tasks {
+        done.extend(task.await.ok());
     }
-    let mut done: BTreeMap<usize, T> = BTreeMap::new();
-    while let Some(one) = tasks.join_next().await {
-        done.extend(one.ok());
-    }
-    done.into_values().collect()
+    done
 }
 
 /// The addresses of the configured names, and the names without one.
@@ -230,8 +229,8 @@ struct Visit<T> {
     certificate: Option<CertificateFacts>,
 }
 
-/// Connects to a server, asks it, and finds out why it does not answer. An announced address is
-/// dialled if the configuration permits it.
+/// Connects to a server, or to its entry in the address map, asks it, and finds out why it does not
+/// answer. An announced address is dialled if the configuration permits it.
 async fn visit<T>(
     addr: &NodeAddr,
     configured: bool,
@@ -239,49 +238,41 @@ async fn visit<T>(
     transport: &Transport,
     ask: impl AsyncFnOnce(RespConnection, SocketAddr) -> Result<T, ExamineError>,
 ) -> Visit<T> {
-    let (settings, mut certificate) = (&asking.settings, None);
-    let permitted =
-        configured || settings.nodes.permits(addr) || settings.address_map.contains_key(addr);
-    let connected = if permitted {
-        dial(addr, asking, transport).await
-    } else {
-        Err((None, ExamineError::OutsideNodes))
-    };
-    let (dialled, answer) = match connected {
-        Ok((connection, reached)) => {
-            certificate = connection.certificate();
-            (Some(reached), ask(connection, reached).await)
+    let (settings, mut dialled, mut certificate) = (&asking.settings, None, None);
+    let conversation = async {
+        let mapped = settings.address_map.get(addr);
+        if !configured && mapped.is_none() && !settings.nodes.permits(addr) {
+            return Err(ExamineError::OutsideNodes);
         }
-        Err((dialled, error)) => (dialled, Err(error)),
+        let to = mapped.unwrap_or(addr);
+        let looked_up =
+            Lookup::new(&asking.resolver, &to.host, to.port).address(LOOKUP_TIMEOUT).await;
+        let reached = looked_up.map_err(|error| ExamineError::Unresolved(error.to_string()))?;
+        dialled = Some(reached);
+        if leads_back(reached, &asking.own) {
+            return Err(ExamineError::LeadsBack);
+        }
+        transport.set_name(reached, &to.host);
+        let connection = dial(reached, transport).await?;
+        certificate = connection.certificate();
+        ask(connection, reached).await
     };
+    let answer = conversation.await;
     let answer = tls_ports::explain(answer, dialled, transport, &mut certificate).await;
     Visit { dialled, answer, certificate }
 }
 
-/// Connects to an address, or to its entry in the address map. An error comes with the address that
-/// was dialled, if there was one.
-async fn dial(
-    addr: &NodeAddr,
-    asking: &Asking,
-    transport: &Transport,
-) -> Result<(RespConnection, SocketAddr), (Option<SocketAddr>, ExamineError)> {
-    let to = asking.settings.address_map.get(addr).unwrap_or(addr);
-    let looked_up = Lookup::new(&asking.resolver, &to.host, to.port).address(LOOKUP_TIMEOUT).await;
-    let reached = looked_up.map_err(|error| (None, ExamineError::Unresolved(error.to_string())))?;
-    if leads_back(reached, &asking.own) {
-        return Err((Some(reached), ExamineError::LeadsBack));
-    }
-    transport.set_name(reached, &to.host);
-    let mut dialled = RespConnection::connect(reached, transport, DIAL_TIMEOUT, USER_TIMEOUT).await;
+async fn dial(reached: SocketAddr, transport: &Transport) -> Result<RespConnection, ExamineError> {
+    let connect = |timeout| RespConnection::connect(reached, transport, timeout, USER_TIMEOUT);
+    let mut dialled = connect(DIAL_TIMEOUT).await;
     // A plain port never answers a handshake. One with TLS is late if its host or this one is busy.
     if let Err(ConnectionError::Tls(Fault { kind: FaultKind::TimedOut, .. })) = dialled {
         if tls_ports::is_plain(reached).await {
-            return Err((Some(reached), ExamineError::Tls(Fault::not_tls())));
+            return Err(ExamineError::Tls(Fault::not_tls()));
         }
-        dialled =
-            RespConnection::connect(reached, transport, HANDSHAKE_TIMEOUT, USER_TIMEOUT).await;
+        dialled = connect(HANDSHAKE_TIMEOUT).await;
     }
-    dialled.map(|connection| (connection, reached)).map_err(|error| (Some(reached), broken(error)))
+    dialled.map_err(broken)
 }
 
 async fn ask_sentinel(
