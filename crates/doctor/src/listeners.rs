@@ -138,7 +138,7 @@ fn examine_pair(
     let files = CertificateFiles { chain: chain.clone(), key: known_key.clone() };
     let examined = files.examine(&section.authorities);
     if let (Ok(_), Some(fault)) = (&key.contents, examined.fault) {
-        pair_fault(found, section, pair, fault);
+        pair_fault(found, &section.pairs, pair, fault);
     }
     let facts = examined.facts?;
     let at = about(&pair.chain);
@@ -154,12 +154,7 @@ fn examine_pair(
     Some(facts)
 }
 
-fn pair_fault(
-    found: &mut Findings,
-    section: &ListenerSection,
-    pair: &ListenerPair,
-    fault: PairFault,
-) {
+fn pair_fault(found: &mut Findings, all: &[ListenerPair], pair: &ListenerPair, fault: PairFault) {
     let key = pair.key.as_ref().unwrap_or(&pair.chain);
     let is_foreign = matches!(fault, PairFault::KeyMismatch(_));
     let problem = fault.into_problem();
@@ -173,7 +168,7 @@ fn pair_fault(
         let files = CertificateFiles { chain: chain.clone(), key: key.clone() };
         files.examine(&KnownAuthorities::default()).fault.is_none()
     };
-    let remedy = match section.pairs.iter().find(fits) {
+    let remedy = match all.iter().find(fits) {
         Some(other) => format!(
             "it is the key of {}: give the keys in the order of the certificates",
             other.chain.path.display()

@@ -16,6 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Deref;
+use std::slice::from_ref;
 use std::time::Duration;
 
 use sentinel::connections::is_usable;
@@ -227,9 +228,10 @@ fn sentinels(found: &mut Findings, case: &Case<'_>) {
 fn no_answer(found: &mut Findings, case: &Case<'_>, at: &ObservedSentinel, error: &ExamineError) {
     let (at, configured) = (&at.addr, at.configured);
     let (code, remedy) = match error {
-        ExamineError::Denied(denied) => return refusals(found, at, [denied], "sentinel"),
+        ExamineError::Denied(denied) => return refusals(found, at, from_ref(denied), "sentinel"),
         ExamineError::Tls(fault) => {
-            return transport::fault(found, at, fault, "service.sentinel_tls", Fault);
+            let remedy = format!("[service.sentinel_tls] {}", fault.remedy);
+            return found.add(Fault, transport::code(fault), at, &fault.what, remedy);
         }
         ExamineError::OutOfPorts => LOCAL_PORTS,
         _ if !configured => return ghost(found, case, at, error),
@@ -308,12 +310,7 @@ fn forgotten(found: &mut Findings, case: &Case<'_>, at: &NodeAddr, what: String,
 }
 
 /// Reports refused commands as one finding with all ACL rules to add.
-fn refusals<'a>(
-    found: &mut Findings,
-    at: &NodeAddr,
-    refused: impl IntoIterator<Item = &'a Denied>,
-    kind: &str,
-) {
+fn refusals(found: &mut Findings, at: &NodeAddr, refused: &[Denied], kind: &str) {
     let (mut commands, mut rules) = (Vec::new(), Vec::new());
     for denied in refused {
         let rejected = |found: &mut Findings, what: &str, remedy: &str| {

@@ -2,6 +2,7 @@
 //! and whether clients may announce sentinels there.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::slice::from_ref;
 use std::time::Duration;
 
 use sentinel::{Denied, NodeAddr, NodeReport, PingReply, Role, Verify};
@@ -14,21 +15,24 @@ use super::{
 use crate::observed::{AclUser, ExamineError, HELLO, ObservedNode};
 
 pub(super) fn diagnose(found: &mut Findings, case: &Case<'_>) {
-    let (masters, odd) = (case.named(), passwords(found, case));
+    let odd = passwords(found, case);
     for node in &case.nodes {
-        let is_master = masters.contains(&node.addr);
-        let severity = if is_master { Fault } else { Warning };
+        let severity = severity_of(case, node);
+        let is_master = severity == Fault;
         match &node.answer {
             Err(ExamineError::Denied(_)) if odd.contains(&node.addr) => {}
-            Err(ExamineError::Denied(denied)) => refusals(found, &node.addr, [denied], "redis"),
+            Err(ExamineError::Denied(denied)) => {
+                refusals(found, &node.addr, from_ref(denied), "redis");
+            }
             Err(ExamineError::Tls(fault)) => {
-                transport::fault(found, &node.addr, fault, "service.redis_tls", severity);
+                let remedy = format!("[service.redis_tls] {}", fault.remedy);
+                found.add(severity, transport::code(fault), &node.addr, &fault.what, remedy);
             }
             // Reported with those who list it.
             Err(_) if case.is_replica_gone(&node.addr) && !is_master => {}
-            Err(error) => unreachable(found, case, node, error, severity),
+            Err(error) => unreachable(found, case, node, error),
             Ok(_) if case.context.verify == Verify::Tcp => {}
-            Ok(report) => answered(found, case, node, report, severity),
+            Ok(report) => answered(found, case, node, report),
         }
         hello_users(found, node);
         if is_master {
@@ -39,6 +43,11 @@ pub(super) fn diagnose(found: &mut Findings, case: &Case<'_>) {
         }
     }
     replicas(found, case);
+}
+
+/// How much it matters that this node cannot be used.
+fn severity_of(case: &Case<'_>, node: &ObservedNode) -> Severity {
+    if case.named().contains(&node.addr) { Fault } else { Warning }
 }
 
 /// Whether a node wants a password, if that is known, and whether it accepts ours. `None` if it
@@ -86,13 +95,8 @@ fn passwords<'a>(found: &mut Findings, case: &'a Case<'_>) -> BTreeSet<&'a NodeA
     refusing
 }
 
-fn unreachable(
-    found: &mut Findings,
-    case: &Case<'_>,
-    node: &ObservedNode,
-    error: &ExamineError,
-    severity: Severity,
-) {
+fn unreachable(found: &mut Findings, case: &Case<'_>, node: &ObservedNode, error: &ExamineError) {
+    let severity = severity_of(case, node);
     let kind = if severity == Fault { "master" } else { "replica" };
     let dialled = node.dialled.map(NodeAddr::from).filter(|it| *it != node.addr);
     let dialled = dialled.map(|it| format!("dialled at {it}: ")).unwrap_or_default();
@@ -203,13 +207,8 @@ fn elsewhere(found: &mut Findings, case: &Case<'_>, node: &ObservedNode) {
     found.add(Fault, "other-process", &node.addr, what, remedy);
 }
 
-fn answered(
-    found: &mut Findings,
-    case: &Case<'_>,
-    node: &ObservedNode,
-    report: &NodeReport,
-    severity: Severity,
-) {
+fn answered(found: &mut Findings, case: &Case<'_>, node: &ObservedNode, report: &NodeReport) {
+    let severity = severity_of(case, node);
     ping(found, node, report, severity);
     let masters = case.named();
     match (&report.role, severity == Fault) {

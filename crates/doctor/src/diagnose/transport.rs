@@ -2,29 +2,21 @@
 //! text where TLS is configured, or the other way round. Pure.
 
 use std::collections::BTreeMap;
-use std::fmt::Display;
 use std::time::Duration;
 
-use sentinel::NodeAddr;
 use tls::{CertificateFacts, FaultKind};
 
 use super::Severity::{Fault, Note, Warning};
-use super::{Case, Findings, Severity, join};
+use super::{Case, Findings, join};
 
 /// A certificate that expires within this time is reported. Automatic renewal usually happens
 /// about a month before the end, so it has failed by then.
 pub(crate) const CERTIFICATE_SOON: Duration = Duration::from_secs(14 * DAY);
 const DAY: u64 = 24 * 3600;
 
-/// The finding for a connection that failed. `section` has the keys that the remedy names.
-pub(super) fn fault(
-    found: &mut Findings,
-    at: &NodeAddr,
-    fault: &tls::Fault,
-    section: &str,
-    severity: Severity,
-) {
-    let code = match fault.kind {
+/// The code of the finding for a connection that failed.
+pub(super) fn code(fault: &tls::Fault) -> &'static str {
+    match fault.kind {
         FaultKind::Expired | FaultKind::NotYetValid => "certificate-expired",
         FaultKind::UnknownIssuer => "certificate-unknown-ca",
         FaultKind::WrongName => "certificate-name",
@@ -32,8 +24,7 @@ pub(super) fn fault(
         FaultKind::NotTls => "plain-on-tls",
         FaultKind::NotPlain => "tls-on-plain",
         _ => "tls",
-    };
-    found.add(severity, code, at, fault.what.clone(), format!("[{section}] {}", fault.remedy));
+    }
 }
 
 pub(super) fn diagnose(found: &mut Findings, case: &Case<'_>) {
@@ -48,7 +39,7 @@ pub(super) fn diagnose(found: &mut Findings, case: &Case<'_>) {
     for (at, certificate, answered, section) in sentinels.chain(nodes) {
         let Some(certificate) = certificate else { continue };
         if answered {
-            expiry(found, case, at, "its certificate", certificate);
+            expiry(found, case, &at.to_string(), "its certificate", certificate);
         } else if certificate.self_signed {
             // It was read without verification, to find the cause of the fault.
             let what = format!("its certificate is self-signed: {}", subject(certificate));
@@ -63,21 +54,15 @@ pub(super) fn diagnose(found: &mut Findings, case: &Case<'_>) {
     let own: BTreeMap<_, _> = case.own_certificates.iter().map(|it| (&it.1.file, it)).collect();
     for (file, (section, certificate)) in own {
         let at = format!("{} ({section}.certificate_file)", file.display());
-        expiry(found, case, at, "our client certificate", certificate);
+        expiry(found, case, &at, "our client certificate", certificate);
     }
 }
 
-fn expiry(
-    found: &mut Findings,
-    case: &Case<'_>,
-    at: impl Display,
-    what: &str,
-    certificate: &CertificateFacts,
-) {
+fn expiry(found: &mut Findings, case: &Case<'_>, at: &str, what: &str, facts: &CertificateFacts) {
     let Some(now) = case.context.now else { return };
     let remedy = "renew it; new contents of its files are used without a restart here, and by Redis \
                   with CONFIG SET tls-cert-file";
-    let (name, left) = (subject(certificate), certificate.not_after.saturating_sub(now));
+    let (name, left) = (subject(facts), facts.not_after.saturating_sub(now));
     if left.is_zero() {
         let what = format!("{what} has expired: {name}");
         found.add(Fault, "certificate-expired", at, what, remedy);
