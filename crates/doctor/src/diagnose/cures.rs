@@ -23,11 +23,11 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use sentinel::{NodeAddr, Role};
 use tls::OutsideText;
 
+use super::settings::ms;
 use super::{Case, Context};
 use crate::observed::{MasterAnswer, Observed, ObservedMaster, SentinelAnswer};
 
@@ -113,7 +113,7 @@ pub(super) fn realign(case: &Case<'_>) -> Vec<String> {
     let trusted = case.answered().filter(|(it, _)| it.configured || depends);
     let misled = distinct(trusted.map(|(_, answer)| answer).filter(is_misled));
     let (shell, master) = (Shell::new(case), format!("{} {}", quote(&right.host), right.port));
-    shell.checked(monitor(case, &shell, &misled, &master, newest.unwrap_or(0)))
+    shell.checked(shell.monitor(&misled, &master, newest.unwrap_or(0)))
 }
 
 /// Makes a node that the operator names the master, and all sentinels monitor it, in this order: a
@@ -130,48 +130,8 @@ pub(super) fn promote_by_hand(case: &Case<'_>) -> Vec<String> {
         ": \"${NEW_HOST:?the replica with the newest data}\" \"${NEW_PORT:?its port}\"".to_owned(),
         format!("{login}redis-cli -h \"$NEW_HOST\" -p \"$NEW_PORT\"{user} REPLICAOF NO ONE"),
     ];
-    lines.extend(monitor(case, &shell, &all, "\"$NEW_HOST\" \"$NEW_PORT\"", 0));
+    lines.extend(shell.monitor(&all, "\"$NEW_HOST\" \"$NEW_PORT\"", 0));
     shell.checked(lines)
-}
-
-/// Makes these sentinels monitor the master at this address, and waits until they know each other
-/// and have adopted this epoch. Empty if no settings are known.
-fn monitor(
-    case: &Case<'_>,
-    shell: &Shell<'_>,
-    sentinels: &[&SentinelAnswer],
-    master: &str,
-    epoch: u64,
-) -> Vec<String> {
-    let known = case.sentinel_count() as u64;
-    let is_sound = |quorum: &u64| *quorum > known / 2 && *quorum <= known;
-    let wrong = sentinels.iter().filter(|it| matches!(it.master, MasterAnswer::Known(_)));
-    let mut lines: Vec<String> =
-        wrong.map(|it| shell.command(it.reached, "SENTINEL REMOVE", "")).collect();
-    let mut waits = Vec::new();
-    for answer in sentinels {
-        let Some(view) = settings_for(case, answer) else { return Vec::new() };
-        let quorum = view.quorum.filter(is_sound).unwrap_or(known / 2 + 1);
-        let tail = format!(" {master} {quorum}");
-        lines.push(shell.command(answer.reached, "SENTINEL MONITOR", &tail));
-        lines.extend(shell.credentials(answer.reached));
-        let millis = |span: Duration| span.as_millis();
-        let options: String = [
-            ("down-after-milliseconds", view.down_after.map(millis)),
-            ("failover-timeout", view.failover_timeout.map(millis)),
-            ("parallel-syncs", view.parallel_syncs.map(u128::from)),
-        ]
-        .iter()
-        .filter_map(|(key, value)| value.map(|value| format!(" {key} {value}")))
-        .collect();
-        if !options.is_empty() {
-            lines.push(shell.command(answer.reached, "SENTINEL SET", &options));
-        }
-        // Not before the last one: the first of them may be the only one that knows the name.
-        waits.push(shell.wait(answer.reached, &[("config-epoch", epoch)]));
-    }
-    lines.extend(waits);
-    lines
 }
 
 /// Makes every sentinel resolve names.
@@ -247,18 +207,18 @@ fn settings_for<'a>(case: &'a Case<'_>, answer: &'a SentinelAnswer) -> Option<&'
 struct Shell<'a> {
     /// The name of the master.
     name: String,
-    context: &'a Context,
+    case: &'a Case<'a>,
 }
 
 impl<'a> Shell<'a> {
-    fn new(case: &Case<'a>) -> Self {
-        Self { name: quote(&case.name), context: case.context }
+    fn new(case: &'a Case<'a>) -> Self {
+        Self { name: quote(&case.name), case }
     }
 
     /// A line that stops a script whose environment lacks the password of the sentinels.
     fn check_sentinels(&self) -> impl Iterator<Item = String> + use<> {
         let check = ": \"${REDISCLI_AUTH:?the password of the sentinels}\"";
-        self.context.sentinels_need_login.then(|| check.to_owned()).into_iter()
+        self.case.context.sentinels_need_login.then(|| check.to_owned()).into_iter()
     }
 
     /// Lines that need both passwords, after those that check for them.
@@ -267,12 +227,12 @@ impl<'a> Shell<'a> {
             return lines;
         }
         let check = ": \"${REDIS_PASSWORD:?the password that the sentinels use for Redis}\"";
-        let nodes = self.context.nodes_need_login.then(|| check.to_owned());
+        let nodes = self.case.context.nodes_need_login.then(|| check.to_owned());
         self.check_sentinels().chain(nodes).chain(lines).collect()
     }
 
     fn cli(&self, at: SocketAddr) -> String {
-        let needs_login = self.context.sentinels_need_login;
+        let needs_login = self.case.context.sentinels_need_login;
         let user = if needs_login { " --user \"${SENTINEL_USER:-default}\"" } else { "" };
         format!("redis-cli -h {} -p {}{user}", at.ip(), at.port())
     }
@@ -284,7 +244,7 @@ impl<'a> Shell<'a> {
     /// Sets the credentials for Redis, which `SENTINEL REMOVE` discards and no command reads. The
     /// password is passed through a pipe, since the arguments of a process are visible on its host.
     fn credentials(&self, at: SocketAddr) -> Vec<String> {
-        if !self.context.nodes_need_login {
+        if !self.case.context.nodes_need_login {
             return Vec::new();
         }
         let (cli, name) = (self.cli(at), &self.name);
@@ -294,6 +254,39 @@ impl<'a> Shell<'a> {
             ),
             format!("printf %s \"$REDIS_PASSWORD\" | {cli} -x SENTINEL SET {name} auth-pass"),
         ]
+    }
+
+    /// Makes these sentinels monitor the master at this address, and waits until they know each
+    /// other and have adopted this epoch. Empty if no settings are known.
+    fn monitor(&self, sentinels: &[&SentinelAnswer], master: &str, epoch: u64) -> Vec<String> {
+        let known = self.case.sentinel_count() as u64;
+        let is_sound = |quorum: &u64| *quorum > known / 2 && *quorum <= known;
+        let wrong = sentinels.iter().filter(|it| matches!(it.master, MasterAnswer::Known(_)));
+        let mut lines: Vec<String> =
+            wrong.map(|it| self.command(it.reached, "SENTINEL REMOVE", "")).collect();
+        let mut waits = Vec::new();
+        for answer in sentinels {
+            let Some(view) = settings_for(self.case, answer) else { return Vec::new() };
+            let quorum = view.quorum.filter(is_sound).unwrap_or(known / 2 + 1);
+            let tail = format!(" {master} {quorum}");
+            lines.push(self.command(answer.reached, "SENTINEL MONITOR", &tail));
+            lines.extend(self.credentials(answer.reached));
+            let options = [
+                ("down-after-milliseconds", view.down_after.map(ms)),
+                ("failover-timeout", view.failover_timeout.map(ms)),
+                ("parallel-syncs", view.parallel_syncs),
+            ];
+            let options =
+                options.into_iter().filter_map(|(key, it)| Some(format!(" {key} {}", it?)));
+            let options: String = options.collect();
+            if !options.is_empty() {
+                lines.push(self.command(answer.reached, "SENTINEL SET", &options));
+            }
+            // Not before the last one: the first of them may be the only one that knows the name.
+            waits.push(self.wait(answer.reached, &[("config-epoch", epoch)]));
+        }
+        lines.extend(waits);
+        lines
     }
 
     /// Waits until a quorum is usable and fields of `SENTINEL MASTER` have at least these values,

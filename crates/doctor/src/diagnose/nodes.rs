@@ -1,5 +1,5 @@
-//! Findings about Redis nodes: whether they can be dialled and have the role that the sentinels name,
-//! and whether clients may announce sentinels there.
+//! Findings about Redis nodes: whether they can be dialled and have the role that the sentinels
+//! name, and whether clients may announce sentinels there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::slice::from_ref;

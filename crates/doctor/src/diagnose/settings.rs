@@ -9,7 +9,7 @@ use sentinel::NodeAddr;
 use super::Severity::Warning;
 use super::{Case, Findings, join};
 
-fn ms(span: Duration) -> u64 {
+pub(super) fn ms(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
