@@ -346,11 +346,12 @@ impl Observed {
         self.trusted().any(|(.., view)| view.failing_over)
     }
 
-    /// The number of sentinels that answer or are listed. Several that run with one identity count
-    /// each.
+    /// The number of sentinels that answer or are listed, without former IDs. Several that run with
+    /// one identity count each.
     pub(super) fn sentinel_count(&self) -> usize {
-        let answers = |id: &&MyId| self.answers(id);
-        self.processes().len() + self.sentinel_ids().into_iter().filter(|id| !answers(id)).count()
+        let present = self.peers().filter(|it| self.successor(it).is_none() && !self.is_void(it));
+        let listed: BTreeSet<&MyId> = present.filter_map(|it| it.id.as_ref()).collect();
+        self.processes().len() + listed.into_iter().filter(|id| !self.answers(id)).count()
     }
 
     /// The sentinels that answer: the identity and the process of each.
@@ -369,14 +370,6 @@ impl Observed {
             sentinel.addr == *addr || NodeAddr::from(answer.reached) == *addr
         };
         self.answered().filter(is_there).map(|(_, answer)| answer)
-    }
-
-    /// The identities of sentinels that answer or are listed, without former ones.
-    pub(super) fn sentinel_ids(&self) -> BTreeSet<&MyId> {
-        let reached = self.answered().map(|(_, answer)| &answer.id);
-        let present =
-            self.peers().filter(|peer| self.successor(peer).is_none() && !self.is_void(peer));
-        reached.chain(present.filter_map(|peer| peer.id.as_ref())).collect()
     }
 
     /// The ID with which the sentinel at the address of this peer answers, if no sentinel answers
@@ -414,10 +407,8 @@ impl Observed {
     /// configured address may come back; one at the address of a running sentinel was replaced by
     /// it.
     pub(super) fn is_peer_gone(&self, peer: &ObservedPeer) -> bool {
-        let expected = self
-            .sentinels
-            .iter()
-            .any(|it| it.configured && it.answer.is_err() && Some(&it.addr) == peer.addr.as_ref());
+        let mut silent = self.sentinels.iter().filter(|it| it.configured && it.answer.is_err());
+        let expected = silent.any(|it| Some(&it.addr) == peer.addr.as_ref());
         let is_up = self.peers().any(|it| it.up && it.id == peer.id && it.addr == peer.addr);
         !is_up && !expected && !peer.id.as_ref().is_some_and(|id| self.answers(id))
     }

@@ -83,25 +83,24 @@ pub(super) fn former_ids(found: &mut Findings, case: &Case<'_>) {
 /// Sentinels that announce an address at which another one answers, or at which their peers do not
 /// reach them. The peers count votes by identity and ask for them by address.
 pub(super) fn announcements(found: &mut Findings, case: &Case<'_>) {
-    let mut wrong: BTreeMap<&NodeAddr, BTreeSet<&MyId>> = BTreeMap::new();
-    let mut reached = BTreeSet::new();
+    // Whether a peer reaches them there.
+    let mut wrong: BTreeMap<&NodeAddr, BTreeMap<&MyId, bool>> = BTreeMap::new();
     for peer in case.peers() {
         if let (Some(id), Some(addr)) = (&peer.id, &peer.addr)
             && case.answers(id)
             && !case.answered_at(addr).any(|it| it.id == *id)
         {
-            wrong.entry(addr).or_default().insert(id);
-            reached.extend(peer.up.then_some((id, addr)));
+            *wrong.entry(addr).or_default().entry(id).or_default() |= peer.up;
         }
     }
     for (addr, ids) in wrong {
         let others: BTreeSet<_> = case.answered_at(addr).map(|it| it.reached.to_string()).collect();
-        let is_reached = ids.iter().any(|id| reached.contains(&(*id, addr)));
+        let is_reached = ids.values().any(|is_reached| *is_reached);
         if is_reached && others.is_empty() && ids.len() == 1 {
             // Its address for the others is not that for this host.
             continue;
         }
-        let who = case.answered().filter(|(_, it)| ids.contains(&it.id));
+        let who = case.answered().filter(|(_, it)| ids.contains_key(&it.id));
         let who: BTreeSet<_> = who.map(|(_, it)| it.reached.to_string()).collect();
         let mut what = format!("it is announced by {}", join(&who));
         if !others.is_empty() {
