@@ -310,13 +310,10 @@ async fn ask_node(addr: NodeAddr, trust: Trust, asking: Arc<Asking>) -> Observed
         let mut connection = ProbeConnection::with_credentials(connection, reached, credentials);
         let probing = connection.probe(verify, trust);
         let probed = tokio::time::timeout(ANSWER_TIMEOUT, probing).await;
-        let (_, answer) = match probed.map_err(|_| ExamineError::Unresponsive)? {
-            Ok(answered) => answered,
-            Err(error) => {
-                let rejected = connection.rejection().map(|(_, it)| ExamineError::Denied(it));
-                return Err(rejected.unwrap_or_else(|| broken(error)));
-            }
-        };
+        let (_, answer) = probed.map_err(|_| ExamineError::Unresponsive)?.map_err(|error| {
+            let rejected = connection.rejection().map(|(_, it)| ExamineError::Denied(it));
+            rejected.unwrap_or_else(|| broken(error))
+        })?;
         let report = answer.map_err(error)?;
         details = ask_details(connection, verify).await;
         Ok(report)
