@@ -87,21 +87,17 @@ fn match_one(pattern: &[u8], byte: Option<u8>) -> (bool, usize) {
         [b'[', class @ ..] => {
             let end = class.iter().position(|it| *it == b']').unwrap_or(class.len());
             let inside = class.get(..end).unwrap_or_default();
-            let (negated, mut rest) = match inside {
-                [b'^', rest @ ..] => (true, rest),
-                rest => (false, rest),
-            };
-            let mut found = false;
+            let negated = inside.strip_prefix(b"^");
+            let (mut rest, mut found) = (negated.unwrap_or(inside), false);
             while let [first, tail @ ..] = rest {
-                (found, rest) = match tail {
-                    [b'-', last, tail @ ..] => {
-                        let (low, high) = (first.min(last), first.max(last));
-                        (found || (low..=high).contains(&&byte), tail)
-                    }
-                    tail => (found || *first == byte, tail),
+                let (last, tail) = match tail {
+                    [b'-', last, tail @ ..] => (last, tail),
+                    _ => (first, tail),
                 };
+                found |= (first.min(last)..=first.max(last)).contains(&&byte);
+                rest = tail;
             }
-            (found != negated, end + 2)
+            (found != negated.is_some(), end + 2)
         }
         [exact, ..] => (*exact == byte, 1),
         [] => (false, 0),
