@@ -252,29 +252,24 @@ pub(super) fn agreement(found: &mut Findings, case: &Case<'_>) {
 /// How sentinels that name a wrong master are corrected, for the text of a finding.
 pub(super) fn cure(case: &Case<'_>, commands: &[String]) -> String {
     let name = &case.name;
-    match cures::right_master(case).filter(|_| !commands.is_empty()) {
-        Some(right) => {
-            let scripts = if case.views().any(|(.., view)| view.scripts) {
-                "; scripts cannot be set over the network by default (deny-scripts-reconfig): \
-                 write them into its file while it is stopped"
-            } else {
-                ""
-            };
-            format!(
-                "{right} is the master by its ROLE: if its data is the right one, make the \
-                 sentinels that are wrong monitor it{}. What no command shows is lost by this and \
-                 has to be set again: rename-command, master-reboot-down-after-period{scripts}",
-                cures::preparation(case.context)
-            )
-        }
-        None => format!(
+    let Some(right) = cures::right_master(case).filter(|_| !commands.is_empty()) else {
+        return format!(
             "determine the right master by ROLE and its data. Then, on each sentinel that is \
              wrong, SENTINEL REMOVE {name}; after that, on one after the other, SENTINEL MONITOR \
              {name} <ip> <port> <quorum> with the right address, and SENTINEL SET {name} for its \
              other settings, auth-user and auth-pass first (SENTINEL RESET changes neither \
              address nor epoch)"
-        ),
-    }
+        );
+    };
+    let preparation = cures::preparation(case.context);
+    let scripts = "; scripts cannot be set over the network by default (deny-scripts-reconfig): \
+                   write them into its file while it is stopped";
+    let scripts = if case.views().any(|(.., view)| view.scripts) { scripts } else { "" };
+    format!(
+        "{right} is the master by its ROLE: if its data is the right one, make the sentinels that \
+         are wrong monitor it{preparation}. What no command shows is lost by this and has to be \
+         set again: rename-command, master-reboot-down-after-period{scripts}"
+    )
 }
 
 /// Whether enough sentinels are reachable.
@@ -288,12 +283,9 @@ pub(super) fn quorum(found: &mut Findings, case: &Case<'_>) {
                           the master is up";
             found.add(Fault, "quorum", &sentinel.addr, what, remedy);
         }
-        let down: BTreeSet<String> = view
-            .peers
-            .iter()
-            .filter(|it| !it.up && !has_own_finding(case, it))
-            .map(|it| it.addr.as_ref().map_or_else(|| "one".to_owned(), ToString::to_string))
-            .collect();
+        let down = view.peers.iter().filter(|it| !it.up && !has_own_finding(case, it));
+        let down = down.map(|it| it.addr.as_ref().map_or("one".to_owned(), ToString::to_string));
+        let down: BTreeSet<String> = down.collect();
         if !down.is_empty() {
             let what = format!("it considers other sentinels down: {}", join(&down));
             let remedy = "check the network between them. Those that are gone for good have to be \

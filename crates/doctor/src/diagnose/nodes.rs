@@ -415,11 +415,8 @@ fn hello_users(found: &mut Findings, node: &ObservedNode) {
          its own",
         publishers.join(", ")
     );
-    let first = if is_default && is_shared {
-        "give the sentinels a user of their own first (sentinel auth-user). Then, "
-    } else {
-        ""
-    };
+    let first = "give the sentinels a user of their own first (sentinel auth-user). Then, ";
+    let first = if is_default && is_shared { first } else { "" };
     let remedy = format!(
         "{first}for each of them: ACL SETUSER {user} resetchannels &<channels of the application>, \
          and the same in its ACL file"

@@ -28,14 +28,10 @@ pub(super) fn code(fault: &tls::Fault) -> &'static str {
 }
 
 pub(super) fn diagnose(found: &mut Findings, case: &Case<'_>) {
-    let sentinels = case
-        .sentinels
-        .iter()
-        .map(|it| (&it.addr, it.certificate.as_ref(), it.answer.is_ok(), "service.sentinel_tls"));
-    let nodes = case
-        .nodes
-        .iter()
-        .map(|it| (&it.addr, it.certificate.as_ref(), it.answer.is_ok(), "service.redis_tls"));
+    let (sentinels, nodes) = (case.sentinels.iter(), case.nodes.iter());
+    let sentinels =
+        sentinels.map(|it| (&it.addr, &it.certificate, it.answer.is_ok(), "service.sentinel_tls"));
+    let nodes = nodes.map(|it| (&it.addr, &it.certificate, it.answer.is_ok(), "service.redis_tls"));
     for (at, certificate, answered, section) in sentinels.chain(nodes) {
         let Some(certificate) = certificate else { continue };
         if answered {
