@@ -12,7 +12,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -65,14 +64,6 @@ struct Asking {
     to_nodes: Transport,
 }
 
-impl Deref for Asking {
-    type Target = Examination;
-
-    fn deref(&self) -> &Examination {
-        &self.examination
-    }
-}
-
 /// Examines every server once. Needs a tokio runtime. Takes some tens of milliseconds if all is
 /// well, and less than a minute if up to 16 sentinels and nodes hang in every step.
 pub async fn examine(examination: Examination, resolver: &Resolver) -> Observed {
@@ -89,12 +80,12 @@ pub async fn examine(examination: Examination, resolver: &Resolver) -> Observed 
     let (found, unresolved) = seeds(&asking).await;
     let configured = |addr| (NodeAddr::from(addr), true, BTreeSet::new());
     let mut observed = Observed {
-        name: Arc::clone(&asking.name),
+        name: Arc::clone(&asking.examination.name),
         sentinels: ask_sentinels(found.into_iter().map(configured), true, &asking).await,
         nodes: Vec::new(),
         own_certificates: own_certificates.collect(),
     };
-    if asking.settings.learn {
+    if asking.examination.settings.learn {
         let learned = learned(&observed, &asking);
         // As in discovery: anybody who may publish may have announced them.
         let shares = asking.to_sentinels.is_tls() || observed.depends_on_learned();
@@ -152,7 +143,7 @@ async fn run_concurrently<T: Send + 'static>(
 
 /// The addresses of the configured names, and the names without one.
 async fn seeds(asking: &Asking) -> (BTreeSet<SocketAddr>, Vec<ObservedSentinel>) {
-    let names = asking.sentinels.iter().take(MAX_ASKED).cloned().map(|name| {
+    let names = asking.examination.sentinels.iter().take(MAX_ASKED).cloned().map(|name| {
         let mut lookup = Lookup::new(&asking.resolver, &name.host, name.port);
         async move { (name, lookup.addresses(LOOKUP_TIMEOUT).await) }
     });
@@ -195,7 +186,7 @@ fn learned(observed: &Observed, asking: &Asking) -> Vec<SentinelToAsk> {
 
 /// Whether an announced address is meaningful from this host.
 fn is_reachable(addr: &NodeAddr, said_by: SocketAddr, asking: &Asking) -> bool {
-    asking.settings.address_map.contains_key(addr)
+    asking.examination.settings.address_map.contains_key(addr)
         || addr.ip().is_none_or(|ip| is_usable(ip, said_by.ip()))
 }
 
@@ -238,7 +229,7 @@ async fn visit<T>(
     transport: &Transport,
     ask: impl AsyncFnOnce(RespConnection, SocketAddr) -> Result<T, ExamineError>,
 ) -> Visit<T> {
-    let (settings, mut dialled, mut certificate) = (&asking.settings, None, None);
+    let (settings, mut dialled, mut certificate) = (&asking.examination.settings, None, None);
     let conversation = async {
         let mapped = settings.address_map.get(addr);
         if !configured && mapped.is_none() && !settings.nodes.permits(addr) {
@@ -249,7 +240,7 @@ async fn visit<T>(
             Lookup::new(&asking.resolver, &to.host, to.port).address(LOOKUP_TIMEOUT).await;
         let reached = looked_up.map_err(|error| ExamineError::Unresolved(error.to_string()))?;
         dialled = Some(reached);
-        if leads_back(reached, &asking.own) {
+        if leads_back(reached, &asking.examination.own) {
             return Err(ExamineError::LeadsBack);
         }
         transport.set_name(reached, &to.host);
@@ -281,10 +272,10 @@ async fn ask_sentinel(
     shares: bool,
     asking: &Asking,
 ) -> Result<SentinelAnswer, ExamineError> {
-    let (auth, mut replies) = (asking.settings.sentinel_auth.as_ref(), Vec::new());
+    let (auth, mut replies) = (asking.examination.settings.sentinel_auth.as_ref(), Vec::new());
     let conversation = async {
         hello(&mut connection, auth.filter(|_| shares)).await?;
-        Ok(connection.ask(&read::questions(&asking.name), &mut replies).await?)
+        Ok(connection.ask(&read::questions(&asking.examination.name), &mut replies).await?)
     };
     match tokio::time::timeout(ANSWER_TIMEOUT, conversation).await {
         Err(_) => Err(ExamineError::Unresponsive),
@@ -302,11 +293,11 @@ async fn ask_sentinel(
 async fn ask_node(addr: NodeAddr, trust: Trust, asking: Arc<Asking>) -> ObservedNode {
     let mut details = NodeDetails::default();
     let ask = async |connection, reached| {
-        let verify = asking.settings.rules.verify;
+        let verify = asking.examination.settings.rules.verify;
         if verify == Verify::Tcp {
             return Ok(NodeReport::not_asked(reached));
         }
-        let credentials = asking.settings.auth.clone();
+        let credentials = asking.examination.settings.auth.clone();
         let mut connection = ProbeConnection::with_credentials(connection, reached, credentials);
         let probing = connection.probe(verify, trust);
         let probed = tokio::time::timeout(ANSWER_TIMEOUT, probing).await;
