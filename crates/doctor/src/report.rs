@@ -68,12 +68,10 @@ fn describe_answer(answer: &SentinelAnswer) -> String {
         MasterAnswer::Malformed(what) => (*what).to_owned(),
         MasterAnswer::Known(view) => {
             let up = view.peers.iter().filter(|it| it.up).count();
-            let state = if view.failing_over {
-                ", failing over"
-            } else if view.down {
-                ", considers it down"
-            } else {
-                ""
+            let state = match (view.failing_over, view.down) {
+                (true, _) => ", failing over",
+                (false, true) => ", considers it down",
+                (false, false) => "",
             };
             let quorum = view.quorum.map_or_else(|| "?".to_owned(), |it| it.to_string());
             let (peers, replicas) = (view.peers.len(), view.replicas.len());
