@@ -24,7 +24,7 @@ const LONGEST_TEST_NAME: usize = 60;
 const CRATES: &[(&str, usize, usize)] = &[
     ("admin-http", 1_620, 1_400),
     ("bench", 10_400, 5_000),
-    ("doctor", 3_260, 2_000),
+    ("doctor", 3_080, 2_000),
     ("drain", 820, 850),
     ("haproxy-import", 3_930, 3_600),
     ("pointsman", 15_080, 14_300),
