@@ -274,6 +274,21 @@ fn follows_failovers_back_and_forth() {
     }
 }
 
+/// The sentinels forget which process the new master is, until its next `INFO`, but not that they
+/// reach it.
+#[test]
+fn serves_at_once_when_started_after_a_failover() {
+    let cluster = Cluster::builder().start();
+    cluster.failover();
+    let started = Instant::now();
+    let pointsman = builder(&cluster).service_line("hold_timeout = \"20s\"").start();
+    let mut client = pointsman.client();
+    client.set_timeout(PATIENCE).expect("a patient client");
+    assert!(client.cmd(&["SET", "key", "1"]).expect("SET").is_ok());
+    let took = started.elapsed();
+    assert!(took < Duration::from_secs(5), "{took:?}");
+}
+
 #[test]
 fn verifies_master_after_sigstop() {
     let cluster = Cluster::builder().start();

@@ -135,8 +135,8 @@ pub struct View {
     /// it trusts the master again.
     pub rebooted: bool,
     /// How long ago the master last answered this sentinel's PING; `MAX` if the sentinel does not
-    /// report it, or has no `run_id`: from its start or a RESET on, it reports a PING that was
-    /// never answered.
+    /// report it. Without a `run_id` it reports its start, a failover or a RESET as an answer,
+    /// until there is one.
     pub pong_age: Duration,
     /// How long ago it read the `run_id`; `MAX` if it does not report it.
     pub info_age: Duration,

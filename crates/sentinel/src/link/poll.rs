@@ -43,6 +43,9 @@ const MAX_EPOCH: Epoch = Epoch::MAX >> 1;
 /// Limit for the replicas and for the peers that are read from one reply.
 const MAX_LISTED: usize = 64;
 
+/// Times that a sentinel reports in one answer may differ by this if they are the same.
+const AT_ONCE: Duration = Duration::from_millis(100);
+
 /// A sentinel as one of its peers lists it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
@@ -123,18 +126,24 @@ pub fn read_poll(replies: &[Reply], tilt: bool) -> PollOutcome {
     let flag = |name: &str| has_flag(master, name);
     let listed: Vec<(MyId, bool, NodeAddr)> =
         sentinels.iter().take(MAX_LISTED).filter_map(peer).collect();
-    let run_id: Box<str> = OutsideText::from(master.field("runid").unwrap_or_default()).into();
-    let age = |name: &str| {
-        let known = number(name).filter(|_| !run_id.is_empty());
-        known.map_or(Duration::MAX, Duration::from_millis)
-    };
+    // From the promotion to `+switch-master` it is still an entry of the replicas.
+    let of_addr = |entry: &&Reply| entry_address(entry).as_ref() == Some(&addr);
+    let process = replicas.iter().find(of_addr).unwrap_or(master);
+    let run_id: Box<str> = OutsideText::from(process.field("runid").unwrap_or_default()).into();
+    let age = |name| process.field(name)?.parse().ok().map(Duration::from_millis);
+    // A sentinel forgets the `run_id` at a failover, too, until its next INFO, up to ten seconds
+    // later. It pings the new master meanwhile.
+    let began = age("role-reported-time").unwrap_or_default();
+    let (knows_process, is_answer) = (!run_id.is_empty(), |it: &Duration| *it + AT_ONCE < began);
     let view = View {
         epoch,
         down: is_down(master),
         failing_over: flag("failover_in_progress"),
         rebooted: flag("master_reboot"),
-        pong_age: age("last-ok-ping-reply"),
-        info_age: age("info-refresh"),
+        pong_age: age("last-ok-ping-reply")
+            .filter(|it| knows_process || is_answer(it))
+            .unwrap_or(Duration::MAX),
+        info_age: age("info-refresh").filter(|_| knows_process).unwrap_or(Duration::MAX),
         run_id,
         tilt,
         quorum: master.field("quorum").and_then(|text| text.parse().ok()).unwrap_or(0),
@@ -333,6 +342,24 @@ mod tests {
         // Its link is down according to an old INFO only.
         assert!(view.replicas.first().is_some_and(|replica| replica.healthy));
         assert_eq!(peers.len(), 1);
+    }
+
+    /// The fields of a real sentinel that has not read the master's `INFO` yet.
+    #[test]
+    fn tells_an_answer_from_the_beginning_of_pings() {
+        let pong = |run_id: &str, last: &str, began: &str| {
+            let mut replies = round(&["10.0.0.1", "6379"], &["10.0.0.1", "6379"]);
+            let times = ["last-ok-ping-reply", last, "role-reported-time", began];
+            replies[1] = list(&[&["config-epoch", "7", "runid", run_id], &times[..]].concat());
+            match read_poll(&replies, false) {
+                PollOutcome::View { view, .. } => view.pong_age,
+                _ => panic!("a view"),
+            }
+        };
+        assert_eq!(pong("", "312", "1404"), Duration::from_millis(312), "after a failover");
+        assert_eq!(pong("", "3012", "3013"), Duration::MAX, "never answered");
+        assert_eq!(pong("r", "3012", "3013"), Duration::from_millis(3012));
+        assert_eq!(pong("", "3012", ""), Duration::MAX);
     }
 
     #[test]

@@ -92,6 +92,7 @@ impl Sentinel {
             ("last-ok-ping-reply", (now - it.last_avail).to_string()),
             ("info-refresh", (now - it.info_at).to_string()),
             ("role-reported", if it.says_master { "master" } else { "slave" }.to_owned()),
+            ("role-reported-time", (now - it.role_at).to_string()),
             ("config-epoch", self.config_epoch.to_string()),
             ("num-slaves", self.replicas.len().to_string()),
             ("num-other-sentinels", self.peers.len().to_string()),
