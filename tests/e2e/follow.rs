@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::process::Output;
 use std::time::{Duration, Instant};
 
-use harness::{Client, Cluster, Launch, Node, Pointsman, Process, Value, wait_until};
+use harness::{Client, Cluster, Launch, Node, Pointsman, Process, Signal, Value, wait_until};
 use serde_json::Value as Json;
 
 use crate::switchover::{TOKEN, controlled, generation, order, stderr, stdout};
@@ -278,17 +278,17 @@ fn replaceable(cluster: &Cluster) -> Pointsman {
         .start()
 }
 
-/// Starts a successor, and waits until it is refused for this reason.
-fn refused_successor(cluster: &Cluster, old: &Pointsman, reason: &str) -> Process {
+/// Starts a successor, and waits until the old process says this of it.
+fn successor(cluster: &Cluster, old: &Pointsman, what: &str) -> Process {
     let config = old.process().log_path().with_file_name("pointsman.toml");
     let args = ["run".into(), "--takeover".into(), "--config".into(), config.into_os_string()];
     let env = vec![("E2E_TOKEN".into(), TOKEN.into())];
     let (name, folder) = ("takeover".to_owned(), cluster.folder().to_owned());
     let launch = Launch { name, program: PROGRAM.into(), args: Vec::from(args), env, folder };
     let new = Process::start(&launch);
-    wait_until("the refusal", PATIENCE, || {
+    wait_until("the successor's request", PATIENCE, || {
         let log = old.process().log();
-        if log.contains(reason) { Ok(()) } else { Err(log) }
+        if log.contains(what) { Ok(()) } else { Err(log) }
     });
     new
 }
@@ -302,7 +302,7 @@ fn refuses_takeover_while_override_is_in_force() {
     followed(&follow(&old, master, &[]));
     // The successor would find one sentinel, and follow what that one names.
     cluster.sentinels()[0].restart();
-    let new = refused_successor(&cluster, &old, "an override is in force: end it");
+    let new = successor(&cluster, &old, "an override is in force: end it");
     assert!(set(&mut old.client(), "served by the old process"));
     assert!(active(&old));
     // Without the override the same successor takes over.
@@ -318,7 +318,7 @@ fn refuses_takeover_while_traffic_is_paused() {
     let mut client = old.client();
     assert!(set(&mut client, "before"));
     assert!(order(&old, &["pause"], TOKEN).status.success());
-    let new = refused_successor(&cluster, &old, "traffic is paused: end that");
+    let new = successor(&cluster, &old, "traffic is paused: end that");
     client.send(&harness::encode(&["SET", "k", "waits"])).expect("sent");
     let value = cluster.master().client().cmd(&["GET", "k"]).expect("a reply");
     assert_ne!(value.text(), Some("waits"));
@@ -326,4 +326,21 @@ fn refuses_takeover_while_traffic_is_paused() {
     assert!(client.read_value().expect("a reply").is_ok());
     drop(client);
     assert_eq!(old.wait_exit(PATIENCE).code(), Some(0), "{}", new.tail());
+}
+
+/// The successor that was offered the sockets serves as soon as it has found a master.
+#[test]
+fn refuses_orders_that_a_successor_would_not_know() {
+    let cluster = Cluster::builder().down_after(SLOW).start();
+    let old = replaceable(&cluster);
+    let master = cluster.master().addr();
+    lose_sentinels(&cluster, &old);
+    let new = successor(&cluster, &old, "another process requests our sockets");
+    refused(&follow(&old, master, &[]), "another process is taking over");
+    refused(&order(&old, &["pause"], TOKEN), "another process is taking over");
+    new.signal(Signal::KILL);
+    wait_until("the end of the attempt", PATIENCE, || {
+        old.process().log().contains("takeover failed, continuing to serve")
+    });
+    followed(&follow(&old, master, &[]));
 }

@@ -47,6 +47,10 @@ const APPLY_DEADLINE: Duration = Duration::from_secs(2);
 
 const ABANDONED: &str = "the requester disconnected before the command was executed";
 const SWITCHING: &str = "a switchover of this service is in progress";
+
+/// Why an order is refused that a successor would not know.
+const TAKEN_OVER: &str = "another process is taking over and would not know of this order: stop \
+                          that process, or wait until it serves";
 const WITHDRAWN: &str = "discovery did not respond, the command was withdrawn; see /alive";
 
 /// A control command.
@@ -269,6 +273,10 @@ impl Handler for CommandHandler {
         let (name, handle) = (service.name.as_str(), &service.discovery);
         if self.command != ControlCommand::Switchover && handle.is_switching() {
             return Reply::text(409, format!("{SWITCHING}\n"));
+        }
+        let lasts = matches!(self.command, ControlCommand::Pause | ControlCommand::Follow);
+        if lasts && self.control.services.is_offered() {
+            return Reply::text(409, format!("{TAKEN_OVER}\n"));
         }
         // Reserved first: a command without a response stream must not be executed.
         let Some(permit) = request.reserve_stream() else { return Reply::no_stream() };

@@ -4,6 +4,7 @@
 //! being removed stays in the list until its last session has ended.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::ArcSwap;
 use proxy::{ListenAddr, ServiceCounters};
@@ -35,19 +36,47 @@ pub struct ReportedService {
     pub settings: ServiceSettings,
 }
 
-/// The list of services. Cheap to clone; all clones share one list.
+/// The list of services, and whether a successor was offered their sockets. Cheap to clone; all
+/// clones share both.
 #[derive(Debug, Clone, Default)]
-pub struct ServiceRegistry(Arc<ArcSwap<Vec<Arc<ReportedService>>>>);
+pub struct ServiceRegistry {
+    services: Arc<ArcSwap<Vec<Arc<ReportedService>>>>,
+    is_offered: Arc<AtomicBool>,
+}
+
+/// A successor that was offered the sockets may serve at any time, and knows no order that is given
+/// meanwhile. Dropped when it has left, or this process has.
+#[derive(Debug, Default)]
+pub struct OfferMark(Arc<AtomicBool>);
+
+impl Drop for OfferMark {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
 
 impl ServiceRegistry {
     /// The services: those of the configuration in its order, then those that are being removed.
     #[must_use]
     pub fn list(&self) -> Vec<Arc<ReportedService>> {
-        self.0.load().to_vec()
+        self.services.load().to_vec()
     }
 
     /// Replaces the list.
     pub fn set(&self, services: Vec<ReportedService>) {
-        self.0.store(Arc::new(services.into_iter().map(Arc::new).collect()));
+        self.services.store(Arc::new(services.into_iter().map(Arc::new).collect()));
+    }
+
+    /// Notes that a successor is offered the sockets.
+    #[must_use]
+    pub fn offer(&self) -> OfferMark {
+        self.is_offered.store(true, Ordering::Release);
+        OfferMark(Arc::clone(&self.is_offered))
+    }
+
+    /// Whether there is a successor that may serve at any time.
+    #[must_use]
+    pub fn is_offered(&self) -> bool {
+        self.is_offered.load(Ordering::Acquire)
     }
 }

@@ -51,6 +51,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::admin::service_registry::OfferMark;
 use crate::config::TAKEOVER_SOCKET;
 use crate::process::inherit::NamedSocket;
 
@@ -103,8 +104,8 @@ pub enum TakeoverError {
     NoFolder,
 }
 
-/// Returns the sockets that are handed over.
-pub type Offer = Box<dyn Fn() -> io::Result<Vec<NamedSocket>> + Send>;
+/// Returns the sockets that are handed over, and a mark to keep until the conversation has ended.
+pub type Offer = Box<dyn Fn() -> io::Result<(Vec<NamedSocket>, OfferMark)> + Send>;
 
 /// Returns the path of the takeover socket in a state folder.
 #[must_use]

@@ -50,6 +50,8 @@ impl OfferedSockets {
                 sockets.lock().unwrap_or_else(PoisonError::into_inner),
                 admin.lock().unwrap_or_else(PoisonError::into_inner),
             );
+            // From now on no order is accepted of which the other process would not know.
+            let mark = services.offer();
             if let Some(order) = services.list().iter().find_map(order_in_force) {
                 return Err(std::io::Error::other(order));
             }
@@ -71,7 +73,7 @@ impl OfferedSockets {
                 let (name, addr) = (ADMIN.to_owned(), listener.local_addr()?.into());
                 offered.push(NamedSocket { name, addr, listener: listener.try_clone()?.into() });
             }
-            Ok(offered)
+            Ok((offered, mark))
         });
         let (handed_over, handovers) = tokio::sync::mpsc::channel(1);
         let on_handover = move || {

@@ -14,6 +14,7 @@ use tracing::{info, warn};
 use super::successor::{Cancellation, Completion, TakenSockets};
 use super::wire::{TakeoverPeer, invalid, is_closed};
 use super::{CONFIRM, END, HELLO, LEAVING, Offer, SERVING, START, STEP, TakeoverError};
+use crate::admin::service_registry::OfferMark;
 use crate::process::inherit::NamedSocket;
 use crate::system::socket_file::{self, SocketFile};
 use crate::system::threads;
@@ -141,7 +142,7 @@ impl TakeoverSocket {
             };
             pause = PAUSE.0;
             match hand_over(&peer, offer) {
-                Ok(()) => {
+                Ok(_mark) => {
                     info!("handed over: another process serves on our sockets");
                     on_handover();
                     self.finish_handover(&peer);
@@ -196,10 +197,10 @@ impl TakeoverThread {
 }
 
 /// Sends the sockets, and returns when the other process serves on them.
-pub(super) fn hand_over(peer: &TakeoverPeer, offer: &Offer) -> io::Result<()> {
+pub(super) fn hand_over(peer: &TakeoverPeer, offer: &Offer) -> io::Result<OfferMark> {
     peer.same_user()?;
     peer.expect(HELLO, Instant::now() + STEP)?;
-    let sockets = offer()?;
+    let (sockets, mark) = offer()?;
     info!(sockets = sockets.len(), "another process requests our sockets");
     for NamedSocket { name, addr, listener } in &sockets {
         send_socket(peer, &format!("{addr} {name}"), listener)?;
@@ -210,7 +211,7 @@ pub(super) fn hand_over(peer: &TakeoverPeer, offer: &Offer) -> io::Result<()> {
     // The message may be old, and its sender dead.
     peer.send(CONFIRM, None, Instant::now() + STEP)?;
     let (message, _) = peer.receive(Instant::now() + STEP)?;
-    if message == SERVING { Ok(()) } else { Err(invalid(&message)) }
+    if message == SERVING { Ok(mark) } else { Err(invalid(&message)) }
 }
 
 fn send_socket(peer: &TakeoverPeer, message: &str, listener: &OwnedFd) -> io::Result<()> {

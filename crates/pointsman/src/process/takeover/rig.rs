@@ -15,6 +15,7 @@ use super::predecessor::hand_over;
 use super::successor::converse;
 use super::wire::TakeoverPeer;
 use super::{CONFIRM, END, HELLO, LEAVING, Offer, SERVING, STEP};
+use crate::admin::service_registry::OfferMark;
 use crate::process::inherit::NamedSocket;
 
 /// More than either end reads.
@@ -84,7 +85,7 @@ fn give(peer: &TakeoverPeer, listener: &TcpListener, said: &[&str]) -> Ended {
     let listener = listener.try_clone().expect("a duplicate");
     let offer: Offer = Box::new(move || {
         let (addr, listener) = (listener.local_addr()?.into(), listener.try_clone()?.into());
-        Ok(vec![NamedSocket { name: "m".to_owned(), addr, listener }])
+        Ok((vec![NamedSocket { name: "m".to_owned(), addr, listener }], OfferMark::default()))
     });
     let done = hand_over(peer, &offer).is_ok();
     assert_eq!(done, matches!(said, [HELLO, SERVING, SERVING, ..]), "{said:?}");

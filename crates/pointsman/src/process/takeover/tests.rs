@@ -30,11 +30,9 @@ impl TakeoverFixture {
         let listener = self.listener.try_clone().unwrap();
         Box::new(move || {
             let addr = listener.local_addr()?;
-            Ok(vec![NamedSocket {
-                name: "m".to_owned(),
-                addr: addr.into(),
-                listener: listener.try_clone()?.into(),
-            }])
+            let listener = listener.try_clone()?.into();
+            let socket = NamedSocket { name: "m".to_owned(), addr: addr.into(), listener };
+            Ok((vec![socket], OfferMark::default()))
         })
     }
 
