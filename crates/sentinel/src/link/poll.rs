@@ -43,7 +43,8 @@ const MAX_EPOCH: Epoch = Epoch::MAX >> 1;
 /// Limit for the replicas and for the peers that are read from one reply.
 const MAX_LISTED: usize = 64;
 
-/// Times that a sentinel reports in one answer may differ by this if they are the same.
+/// Two ages of one answer may differ by this although they began at one moment: the sentinel reads
+/// its clock for each.
 const AT_ONCE: Duration = Duration::from_millis(100);
 
 /// A sentinel as one of its peers lists it.
@@ -126,7 +127,7 @@ pub fn read_poll(replies: &[Reply], tilt: bool) -> PollOutcome {
     let flag = |name: &str| has_flag(master, name);
     let listed: Vec<(MyId, bool, NodeAddr)> =
         sentinels.iter().take(MAX_LISTED).filter_map(peer).collect();
-    // From the promotion to `+switch-master` it is still an entry of the replicas.
+    // From the promotion to `+switch-master` the new master is still an entry of the replicas.
     let of_addr = |entry: &&Reply| entry_address(entry).as_ref() == Some(&addr);
     let process = replicas.iter().find(of_addr).unwrap_or(master);
     let run_id: Box<str> = OutsideText::from(process.field("runid").unwrap_or_default()).into();
@@ -360,6 +361,22 @@ mod tests {
         assert_eq!(pong("", "3012", "3013"), Duration::MAX, "never answered");
         assert_eq!(pong("r", "3012", "3013"), Duration::from_millis(3012));
         assert_eq!(pong("", "3012", ""), Duration::MAX);
+    }
+
+    /// The sentinel names the promoted replica, and its entry of the master is still the old one's.
+    #[test]
+    fn reads_process_of_promoted_replica_before_switch_event() {
+        let run_id = |addr: &[&str]| {
+            let mut replies = round_with("master,failover_in_progress", addr, addr);
+            let promoted = ["ip", "10.0.0.2", "port", "6379", "runid", "promoted"];
+            replies[3] = Reply::List(vec![list(&promoted)]);
+            match read_poll(&replies, false) {
+                PollOutcome::View { view, .. } => view.run_id,
+                _ => panic!("a view"),
+            }
+        };
+        assert_eq!(&*run_id(&["10.9.9.9", "1"]), "r");
+        assert_eq!(&*run_id(&["10.0.0.2", "6379"]), "promoted");
     }
 
     #[test]
