@@ -282,7 +282,7 @@ fn opens_one_connection_while_clients_are_paused() {
     assert!(cluster.master().ask(&["CLIENT", "PAUSE", "6000", "ALL"]).expect("PAUSE").is_ok());
     let (first, waiting) = all.split_at_mut(1);
     first[0].send(&encode(&["GET", "k"])).expect("sent");
-    harness::pause(Duration::from_millis(2500));
+    harness::pause(Duration::from_secs(3));
     let paused = Instant::now();
     waiting.iter_mut().for_each(|it| it.send(&encode(&["GET", "k"])).expect("sent"));
     for client in &mut all {
@@ -306,7 +306,8 @@ fn reads_on_while_writes_are_paused() {
     let paused = Instant::now();
     let mut writer = all.pop().expect("ten");
     writer.send(&encode(&["INCR", "n"])).expect("sent");
-    harness::pause(Duration::from_secs(2));
+    // It counts as silent after one to two seconds. A request sent before that waits with it.
+    harness::pause(Duration::from_secs(3));
     for client in &mut all {
         assert_eq!(client.cmd(&["GET", "k"]).expect("a reply").text(), Some("v"));
     }
@@ -332,7 +333,7 @@ fn follows_a_failover_with_a_silent_connection() {
     runner.send(&encode(&["EVAL", script, "0"])).expect("sent");
     harness::pause(Duration::from_millis(100));
     caught.send(&encode(&["INCR", "n"])).expect("sent");
-    harness::pause(Duration::from_millis(2500));
+    harness::pause(Duration::from_secs(3));
     let mut refused = 0;
     wait_until("the switch", PATIENCE, || {
         for client in &mut others {
