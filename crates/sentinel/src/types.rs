@@ -129,8 +129,10 @@ pub struct View {
     pub run_id: Box<str>,
     /// The master has the flag `s_down` or `o_down`. Meaningless in TILT.
     pub down: bool,
-    /// The master has the flag `failover_in_progress`.
+    /// The sentinel has a failover in progress.
     pub failing_over: bool,
+    /// This failover has promoted the master at `addr`, and the replicas are being reconfigured.
+    pub promoted: bool,
     /// The master has the flag `master_reboot`: its `run_id` changed, and the sentinel waits before
     /// it trusts the master again.
     pub rebooted: bool,
@@ -158,6 +160,12 @@ impl View {
     #[must_use]
     pub fn is_empty_state(&self) -> bool {
         self.epoch == 0 && self.peers.is_empty() && self.run_id.is_empty()
+    }
+
+    /// Whether the sentinel has begun to replace this master.
+    #[must_use]
+    pub fn replaces(&self, master: &NodeAddr) -> bool {
+        self.failing_over && !self.promoted && self.addr == *master
     }
 }
 

@@ -174,6 +174,7 @@ mod tests {
             run_id: "".into(),
             down: false,
             failing_over: false,
+            promoted: false,
             rebooted: false,
             pong_age: std::time::Duration::ZERO,
             info_age: std::time::Duration::MAX,

@@ -129,7 +129,8 @@ pub fn read_poll(replies: &[Reply], tilt: bool) -> PollOutcome {
         sentinels.iter().take(MAX_LISTED).filter_map(peer).collect();
     // From the promotion to `+switch-master` the new master is still an entry of the replicas.
     let of_addr = |entry: &&Reply| entry_address(entry).as_ref() == Some(&addr);
-    let process = replicas.iter().find(of_addr).unwrap_or(master);
+    let promoted = replicas.iter().find(of_addr);
+    let process = promoted.unwrap_or(master);
     let run_id: Box<str> = OutsideText::from(process.field("runid").unwrap_or_default()).into();
     let age = |name| process.field(name)?.parse().ok().map(Duration::from_millis);
     // A sentinel forgets the `run_id` at a failover, too, until its next INFO, up to ten seconds
@@ -138,8 +139,9 @@ pub fn read_poll(replies: &[Reply], tilt: bool) -> PollOutcome {
     let (knows_process, is_answer) = (!run_id.is_empty(), |it: &Duration| *it + AT_ONCE < began);
     let view = View {
         epoch,
-        down: is_down(master),
+        down: is_down(process),
         failing_over: flag("failover_in_progress"),
+        promoted: flag("failover_in_progress") && promoted.is_some(),
         rebooted: flag("master_reboot"),
         pong_age: age("last-ok-ping-reply")
             .filter(|it| knows_process || is_answer(it))
@@ -415,6 +417,19 @@ mod tests {
             [],
             "without a failover in progress the address in MASTER is ignored"
         );
+    }
+
+    #[test]
+    fn failover_before_switch_event_is_that_of_the_old_master() {
+        let view = |addr: &[&str]| {
+            let round = round_with("master,o_down,failover_in_progress", addr, addr);
+            let PollOutcome::View { view, .. } = read_poll(&round, false) else { panic!("a view") };
+            view
+        };
+        let begun = view(&["10.9.9.9", "1"]);
+        assert!(begun.down && begun.failing_over && begun.replaces(&begun.addr));
+        let promoted = view(&["10.0.0.2", "6379"]);
+        assert!(!promoted.down && promoted.failing_over && !promoted.replaces(&promoted.addr));
     }
 
     #[test]

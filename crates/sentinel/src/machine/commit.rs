@@ -50,7 +50,7 @@ impl Machine {
         let claim = self
             .pending
             .as_ref()
-            .filter(|it| self.hold.is_closed && it.addr == *addr && it.epoch == epoch)?;
+            .filter(|it| self.hold.is_closed() && it.addr == *addr && it.epoch == epoch)?;
         let report = self.nodes.get(addr)?.recent_report(now, claim.since)?;
         let good = nodes::verifies(report, self.rules.verify)
             && self.may_succeed(addr, Basis::Majority, report)
@@ -156,8 +156,9 @@ impl Machine {
         self.pacing.trust_hints();
         // A commit opens the gate, unless a pause, the policy for a minority or another failover
         // keeps it closed.
-        self.hold.is_closed =
+        let stays_closed =
             self.pause_outlives_commit() || self.is_held_by_policy() || self.state.holds();
+        (self.hold.closed_since, self.hold.written) = (stays_closed.then_some(now), None);
         let commit = Commit {
             addr: addr.clone(),
             dialled: report.dialled,
@@ -165,7 +166,7 @@ impl Machine {
             run_id: report.lineage.as_ref().map(|lineage| lineage.run_id.clone()),
             basis,
             lost_bytes,
-            held: self.hold.is_closed,
+            held: self.hold.is_closed(),
             new_lineage,
         };
         self.actions.push(MachineAction::Commit(commit));
@@ -196,10 +197,12 @@ impl Machine {
         self.nodes.family = family.into_iter().take(MAX_NODES).collect();
     }
 
-    /// The bytes that the old master wrote beyond the offset at which the new one left its history.
+    /// The bytes that the old master wrote beyond the offset at which the new one left its history,
+    /// as far as they may have been requested through this proxy.
     fn lost_bytes(&self, report: &NodeReport) -> Option<u64> {
         let old = self.committed.as_ref()?.lineage.as_ref()?;
-        Some(old.offset.saturating_sub(self.shared_with(report)?))
+        let written = self.hold.written.unwrap_or(old.offset);
+        Some(written.saturating_sub(self.shared_with(report)?))
     }
 
     /// The offset at which a node left the committed master's history to write its own.
@@ -247,7 +250,7 @@ impl Machine {
     fn unpublish(&mut self, now: Instant, reason: NoMasterReason) {
         if let Some(committed) = self.committed.as_mut().filter(|committed| committed.published) {
             committed.published = false;
-            self.hold.is_closed = false;
+            self.hold.closed_since = None;
             self.timeline.suspected(now);
             self.actions.push(MachineAction::Clear(reason));
         }

@@ -49,7 +49,7 @@ impl Machine {
         };
         committed.confirmed.replicas = Some(replicas.len());
         let written = report.offset.or(report.lineage.as_ref().map(|it| it.offset));
-        let Some(written) = written.filter(|_| !self.hold.is_closed) else { return };
+        let Some(written) = written.filter(|_| !self.hold.is_closed()) else { return };
         let mut offsets: Vec<u64> = replicas.iter().map(|it| it.acknowledged).collect();
         offsets.sort_unstable_by(|one, other| other.cmp(one));
         let Some(last) = usize::from(self.rules.confirmed_by).checked_sub(1) else { return };

@@ -202,8 +202,11 @@ impl Machine {
         let Some(committed) = self.committed.as_mut() else { return };
         match relation(committed, report) {
             ProcessRelation::Same => {
-                if report.lineage.is_some() {
-                    committed.lineage.clone_from(&report.lineage);
+                if let Some(lineage) = &report.lineage {
+                    committed.lineage = Some(lineage.clone());
+                    if self.hold.closed_since.is_some_and(|since| asked_at >= since) {
+                        self.hold.written.get_or_insert(lineage.offset);
+                    }
                 }
                 if committed.dialled != report.dialled {
                     committed.dialled = report.dialled;
@@ -447,7 +450,7 @@ impl Machine {
         }
         // A failover in progress may promote at any moment, but one that hangs must not stop
         // traffic forever.
-        let failing_over = trusted().any(|view| view.failing_over && view.addr == committed.addr);
+        let failing_over = trusted().any(|view| view.replaces(&committed.addr));
         let waits = failing_over && !doubt.has_held;
         let calm = if waits { self.rules.hold_max } else { Duration::ZERO };
         let has_heard_replicas = self.has_heard_replicas(Some(doubt.until));

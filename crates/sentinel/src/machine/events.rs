@@ -63,7 +63,8 @@ impl Machine {
         if committed.as_ref().is_some_and(|(_, epoch)| view.epoch < *epoch) {
             self.actions.push(MachineAction::Warning(Warning::StaleView));
         } else if let Some((addr, _)) = &committed {
-            let troubled = !view.tilt && (view.down || view.failing_over) && view.addr == *addr;
+            let is_down = view.down && view.addr == *addr;
+            let troubled = !view.tilt && (is_down || view.replaces(addr));
             if newer {
                 self.timeline.switched(now);
             }

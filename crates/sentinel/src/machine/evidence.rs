@@ -320,11 +320,11 @@ impl Machine {
         let asked: BTreeSet<&MyId> =
             self.electorate.own_votes_since(since).map(|(id, ..)| id).collect();
         let stands = |(id, view): &(&MyId, &View)| {
-            view.addr == committed.addr && !view.failing_over && asked.contains(id)
+            view.addr == committed.addr && !view.replaces(&committed.addr) && asked.contains(id)
         };
         let standing: BTreeSet<&MyId> =
             self.electorate.member_views().filter(stands).map(|(id, _)| id).collect();
-        let failing = |view: &View| view.addr == committed.addr && view.failing_over;
+        let failing = |view: &View| view.replaces(&committed.addr);
         let is_trusted_failing = self.electorate.trusted_views(Some(since)).any(failing);
         let is_failing = self.electorate.member_views_since(since).any(|(_, it)| failing(it));
         let named = self.succession.children().any(|child| self.is_named_above(child));

@@ -14,7 +14,7 @@ use target::ReplyPolicy;
 use super::confirmed::Lacking;
 use super::state::{HoldCause, MachineState, NoMasterReason};
 use super::{Machine, MachineAction, Warning};
-use crate::{MyId, NodeAddr, View};
+use crate::{MyId, NodeAddr};
 
 /// The number of holds within [`HOLD_WINDOW`] that may end without a commit. After that, signs of a
 /// failover no longer cause a hold. Each trusted sentinel has a number of its own, and all others
@@ -36,8 +36,11 @@ pub struct Pause {
 /// What keeps the gate closed, and how replies are treated meanwhile.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Hold {
-    /// The gate is closed.
-    pub(super) is_closed: bool,
+    /// When the gate was closed, unless it is open.
+    pub(super) closed_since: Option<Instant>,
+    /// The offset of the old master in its first answer to a query sent after that: what it writes
+    /// later was not requested through this proxy, as the sentinels' hellos.
+    pub(super) written: Option<u64>,
     pub(super) replies: ReplyPolicy,
     /// The sentinels whose announcements armed the hold; none if a probe did.
     pub(super) armed_by: BTreeSet<MyId>,
@@ -50,6 +53,11 @@ pub(super) struct Hold {
 }
 
 impl Hold {
+    /// Whether the gate is closed.
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed_since.is_some()
+    }
+
     /// Whether a sign that is less than a majority may still close the gate: of this trusted
     /// sentinel, or of any other.
     fn may_begin(&mut self, now: Instant, by: Option<&MyId>) -> bool {
@@ -146,9 +154,8 @@ impl Machine {
 
     /// Holds if a sentinel has a failover of the committed master in progress.
     pub(super) fn hold_for_failover_in_progress(&mut self, now: Instant) {
-        let addr = self.committed.as_ref().map(|committed| &committed.addr);
-        let failing = |view: &View| view.failing_over && Some(&view.addr) == addr;
-        if self.electorate.trusted_views(None).any(failing) {
+        let Some(committed) = &self.committed else { return };
+        if self.electorate.trusted_views(None).any(|view| view.replaces(&committed.addr)) {
             self.hold_for(now, HoldCause::Ordered, None);
         }
     }

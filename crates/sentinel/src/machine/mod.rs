@@ -263,7 +263,7 @@ impl Machine {
     /// Whether the machine keeps the gate closed.
     #[must_use]
     pub fn is_holding(&self) -> bool {
-        self.hold.is_closed
+        self.hold.is_closed()
     }
 
     /// Whether the reachable sentinels are cut off from the majority of their peers: proven by
@@ -298,8 +298,8 @@ impl Machine {
         let by_order = self.hold.pause.is_some();
         let holds = self.state.holds() || self.is_superseded() || self.has_target_ended();
         let want = published && (holds || by_policy || by_order);
-        if want != self.hold.is_closed {
-            self.hold.is_closed = want;
+        if want != self.hold.is_closed() {
+            (self.hold.closed_since, self.hold.written) = (want.then_some(now), None);
             self.actions.push(if want { MachineAction::Hold } else { MachineAction::Release });
         }
         // A pause that does not lead to a failover is not part of the next failover's timeline.
@@ -379,7 +379,7 @@ impl Machine {
     /// silence never removes a master.
     #[must_use]
     pub fn is_open_without_majority(&self) -> bool {
-        !self.hold.is_closed
+        !self.hold.is_closed()
             && matches!(self.state, MachineState::Stable | MachineState::Suspect { .. })
             && !self.electorate.majority_answers()
     }

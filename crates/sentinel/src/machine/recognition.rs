@@ -95,7 +95,7 @@ impl Machine {
             view.addr == committed.addr
                 && (view.down
                     || view.rebooted
-                    || view.failing_over
+                    || view.replaces(&committed.addr)
                     || view.run_id != lineage.run_id)
         };
         if self.electorate.trusted_views(Some(doubt.until())).any(objects) {

@@ -27,10 +27,11 @@ impl Machine {
     /// machine.
     pub(super) fn set_replies(&mut self) {
         let was = self.hold.replies;
-        let want = if self.hold.is_closed { self.replies_by_state(was) } else { ReplyPolicy::Pass };
+        let want =
+            if self.hold.is_closed() { self.replies_by_state(was) } else { ReplyPolicy::Pass };
         self.hold.replies = want;
         // Opening the gate lets replies pass by itself.
-        if self.hold.is_closed && was != want {
+        if self.hold.is_closed() && was != want {
             self.actions.push(MachineAction::ReplyPolicy(want));
         }
     }

@@ -347,6 +347,7 @@ impl ModelState {
             run_id: format!("process-{node}-{}", self.restarts[usize::from(node)].0).into(),
             down: false,
             failing_over,
+            promoted: false,
             rebooted: false,
             pong_age: Duration::ZERO,
             info_age: Duration::MAX,

@@ -345,6 +345,35 @@ fn estimates_lost_bytes() {
     }
 }
 
+/// The sentinels publish their hellos on the old master, too.
+#[test]
+fn counts_no_bytes_that_were_written_after_the_gate_closed() {
+    for (in_flight, lost) in [(0, Some(0)), (50, Some(50))] {
+        let mut rig = Rig::booted();
+        let offset = |rig: &mut Rig, name, grown: u64, left_at: i64| {
+            let Some(Answer::Report(NodeReport { lineage: Some(it), .. })) =
+                rig.nodes.get_mut(&name)
+            else {
+                panic!("a report")
+            };
+            (it.offset, it.second_offset) = (it.offset + grown, left_at);
+        };
+        rig.selects(1, 'B');
+        offset(&mut rig, 'A', in_flight, -1);
+        rig.run(500);
+        offset(&mut rig, 'A', 134, -1);
+        rig.run(500);
+        rig.promotes('B').all_name('B', 6);
+        offset(&mut rig, 'B', 0, 1001);
+        rig.run(2000);
+        let commit = rig.log.iter().find_map(|(_, action)| match action {
+            MachineAction::Commit(commit) => Some(commit.clone()),
+            _ => None,
+        });
+        assert_eq!(commit.expect("a commit").lost_bytes, lost);
+    }
+}
+
 #[test]
 fn warns_of_broken_lineage_without_estimate() {
     let mut rig = Rig::booted();

@@ -59,6 +59,7 @@ pub(in crate::machine) fn view(
         run_id: format!("process-{addr}").into(),
         down: false,
         failing_over: false,
+        promoted: false,
         rebooted: false,
         pong_age: Duration::ZERO,
         info_age: Duration::MAX,
