@@ -129,6 +129,8 @@ pub struct View {
     pub run_id: Box<str>,
     /// The master has the flag `s_down` or `o_down`. Meaningless in TILT.
     pub down: bool,
+    /// The master has the flag `o_down`: as many sentinels as a failover needs find it down.
+    pub objectively_down: bool,
     /// The sentinel has a failover in progress.
     pub failing_over: bool,
     /// This failover has promoted the master at `addr`, and the replicas are being reconfigured.

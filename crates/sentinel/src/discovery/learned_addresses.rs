@@ -173,6 +173,7 @@ mod tests {
             epoch: 1,
             run_id: "".into(),
             down: false,
+            objectively_down: false,
             failing_over: false,
             promoted: false,
             rebooted: false,

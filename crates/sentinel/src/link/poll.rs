@@ -140,6 +140,7 @@ pub fn read_poll(replies: &[Reply], tilt: bool) -> PollOutcome {
     let view = View {
         epoch,
         down: is_down(process),
+        objectively_down: has_flag(process, "o_down"),
         failing_over: flag("failover_in_progress"),
         promoted: flag("failover_in_progress") && promoted.is_some(),
         rebooted: flag("master_reboot"),

@@ -433,9 +433,8 @@ impl Machine {
             let views = self.electorate.trusted_views(Some(doubt.until));
             views.filter(|view| !view.tilt && !is_void(&view.addr, view.epoch))
         };
-        if relation == ProcessRelation::Unrelated
-            && trusted().any(|view| view.down || view.failing_over || view.rebooted)
-        {
+        let views: Vec<&View> = trusted().collect();
+        if relation == ProcessRelation::Unrelated && self.may_be_replaced(&views, &confirming) {
             return None;
         }
         if doubt.is_another && self.is_disputed(process, doubt, committed, &confirming) {
@@ -476,6 +475,18 @@ impl Machine {
         } else {
             Some(self.rules.view_expiry)
         }
+    }
+
+    /// Whether a sentinel is about to replace the master, or may begin to: for that, the quorum has
+    /// to find it down, to which those that have reached this process do not belong.
+    fn may_be_replaced(&self, views: &[&View], confirming: &BTreeSet<&MyId>) -> bool {
+        let reaching = self.electorate.member_views();
+        let reaching = reaching.filter(|(id, view)| confirming.contains(id) && !view.down).count();
+        let sentinels = views.iter().map(|view| view.peers.len() + 1).max().unwrap_or(0);
+        let others = sentinels.max(self.electorate.size()).saturating_sub(reaching);
+        let may_agree = views.iter().any(|view| view.quorum <= others);
+        let is_due = |view: &&View| view.failing_over || view.rebooted || view.objectively_down;
+        views.iter().any(|view| is_due(view) || (view.down && may_agree))
     }
 
     /// Whether this sentinel knows which process it confirms. It may not have noticed yet that

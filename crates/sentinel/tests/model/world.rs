@@ -346,6 +346,7 @@ impl ModelState {
             epoch,
             run_id: format!("process-{node}-{}", self.restarts[usize::from(node)].0).into(),
             down: false,
+            objectively_down: false,
             failing_over,
             promoted: false,
             rebooted: false,

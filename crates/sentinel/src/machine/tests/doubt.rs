@@ -215,17 +215,34 @@ fn holds_for_candidate_announced_during_doubt() {
 fn waits_for_calm_sentinels_before_using_empty_pod() {
     type Flag = fn(&mut crate::View);
     let flags: [Flag; 3] =
-        [|it| it.down = true, |it| it.rebooted = true, |it| it.failing_over = true];
+        [|it| it.objectively_down = true, |it| it.rebooted = true, |it| it.failing_over = true];
     for flag in flags {
         let mut rig = Rig::booted();
         rig.fails('A', ProbeFailure::Unreachable).change(2, flag).run(3000);
         rig.nodes.insert('A', empty_master('A'));
         rig.run(20_000);
         assert_eq!(rig.outcomes_untimed(), ["hold"], "the sentinels are about to replace it");
-        rig.change(2, |it| (it.down, it.rebooted, it.failing_over) = (false, false, false))
-            .run(1000);
+        rig.change(2, |it| {
+            (it.objectively_down, it.rebooted, it.failing_over) = (false, false, false);
+        });
+        rig.run(1000);
         assert_eq!(rig.outcomes_untimed(), ["hold", "commit A@5 reconfirmed"], "they keep it");
         assert_eq!(rig.warnings(Warning::LineageBroken), 1);
+    }
+}
+
+/// One that is cut off from the master, or dials its former address for Sentinel's fifteen seconds.
+#[test]
+fn uses_empty_pod_that_too_few_sentinels_miss() {
+    for (missing, outcomes) in [(1, vec!["hold", "commit A@5 reconfirmed"]), (2, vec!["hold"])] {
+        let mut rig = Rig::booted();
+        rig.fails('A', ProbeFailure::Unreachable).run(3000);
+        for sentinel in 1..=missing {
+            rig.change(sentinel, |it| it.down = true);
+        }
+        rig.nodes.insert('A', empty_master('A'));
+        rig.run(20_000);
+        assert_eq!(rig.outcomes_untimed(), outcomes, "{missing} of three, and a quorum of two");
     }
 }
 

@@ -58,6 +58,7 @@ pub(in crate::machine) fn view(
         epoch,
         run_id: format!("process-{addr}").into(),
         down: false,
+        objectively_down: false,
         failing_over: false,
         promoted: false,
         rebooted: false,

@@ -68,6 +68,7 @@ mod tests {
             epoch,
             run_id: "x".into(),
             down: false,
+            objectively_down: false,
             failing_over: false,
             promoted: false,
             rebooted: false,
