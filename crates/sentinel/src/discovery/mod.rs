@@ -88,8 +88,8 @@ pub struct Discovery {
     /// When the connections have to be updated next; `None` while they are up to date.
     reconcile_at: Option<Instant>,
     reconciled_at: Option<Instant>,
-    /// The members of all electorates: a listed sentinel is dialled once it is one.
-    voters: usize,
+    /// The sentinels that answer, and whether they vote: a listed one is dialled once it does.
+    heard: Vec<(MyId, bool)>,
     incoming: mpsc::Receiver<DriverMessage>,
     changes: mpsc::UnboundedReceiver<Changes>,
     clocks: ClockWatch,
@@ -123,7 +123,7 @@ impl Discovery {
             heartbeat: Heartbeat::new(),
             reconcile_at: None,
             reconciled_at: None,
-            voters: 0,
+            heard: Vec::new(),
             incoming,
             changes: changes_received,
             clocks: ClockWatch::new(resolver.host()),
@@ -193,8 +193,10 @@ impl Discovery {
             if tokio::time::Instant::now() >= publish_at {
                 publish_at = tokio::time::Instant::now() + PUBLISH_EVERY;
                 self.links.flush_logs(now);
-                let voters = self.services.values().map(|it| it.runtime.machine.quorum().0).sum();
-                if std::mem::replace(&mut self.voters, voters) != voters {
+                let heard = self.services.values().flat_map(|it| it.runtime.machine.views());
+                let heard = heard.map(|(id, is_member, ..)| (id.clone(), is_member)).collect();
+                if self.heard != heard {
+                    self.heard = heard;
                     self.reconcile_soon();
                 }
                 for service in self.services.values_mut() {
@@ -239,7 +241,7 @@ impl Discovery {
             }
             DriverMessage::Seed(number, found) => {
                 if let Some(seed) = self.seeds.get_mut(&number) {
-                    seed.update(found, clock::now());
+                    seed.update(found);
                 }
                 // Seeds are not rate limited: they are reported only when they change, and a
                 // majority must not wait for the interval that the first one started.
@@ -276,7 +278,16 @@ impl Discovery {
             }
             LinkEvent::Down(error) => {
                 let (lost, services) = (link.on_down(&error), link.services.clone());
+                let addr = link.addr.clone();
+                let is_former = self.seeds.values().any(|seed| seed.is_former(&addr));
+                if lost.is_some() {
+                    self.seeds.values().for_each(|seed| seed.lost(&addr));
+                }
                 self.handle_unreached(lost, &services, |id| MachineEvent::SentinelLost { id });
+                if is_former {
+                    // Before it is dialled again.
+                    self.reconcile_at = Some(clock::now());
+                }
                 self.reconcile_soon();
             }
             LinkEvent::Unrenewed(error) => link.on_unrenewed(&error),
@@ -349,13 +360,24 @@ impl Discovery {
     fn reconcile(&mut self, now: Instant) {
         (self.reconcile_at, self.reconciled_at) = (None, Some(now));
         let mut requests: BTreeMap<LinkKey, LinkRequest> = BTreeMap::new();
+        for seed in self.seeds.values() {
+            let login = self.links.login(seed.auth);
+            for addr in &seed.found {
+                login.transport().set_name(*addr, &seed.name.host);
+                let request = requests.entry((NodeAddr::from(*addr), seed.auth)).or_default();
+                request.add_service(seed.service);
+            }
+        }
         for seed in self.seeds.values_mut() {
             let (group, auth) = (seed.service, seed.auth);
-            let (login, host) = (self.links.login(auth), seed.name.host.clone());
-            let is_up = |addr| self.links.sentinel_at(&(NodeAddr::from(addr), auth)).is_some();
-            for addr in seed.wanted(now, is_up) {
-                login.transport().set_name(addr, &host);
-                requests.entry((NodeAddr::from(addr), auth)).or_default().add_service(group);
+            let sentinel_at = |addr| self.links.sentinel_at(&(NodeAddr::from(addr), auth));
+            let machine = self.services.get(&group).map(|it| &it.runtime.machine);
+            let is_member = |id: &MyId| machine.is_some_and(|machine| machine.is_member(id));
+            for addr in seed.former(|addr| sentinel_at(addr).is_some_and(is_member)) {
+                let Some(id) = sentinel_at(addr).cloned() else { continue };
+                let request = requests.entry((NodeAddr::from(addr), auth));
+                let former = LinkRequest { services: Vec::new(), expect: Some([id].into()) };
+                request.or_insert(former).add_service(group);
             }
         }
         for entry in self.services.values().filter(|it| it.runtime.learns) {

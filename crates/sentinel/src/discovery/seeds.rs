@@ -1,14 +1,17 @@
 //! The configured sentinels, and the addresses of their names.
 //!
 //! The addresses of a name change: a resolver may return a different subset each time, and a pod
-//! that is not ready disappears from its Kubernetes service while its sentinel runs. An address
-//! that is no longer returned is therefore used as long as its sentinel is connected, and for a
-//! while after that.
+//! that is not ready disappears from its Kubernetes service while its sentinel runs. The connection
+//! to an address that is no longer returned is therefore kept while its sentinel is a member, but
+//! never made anew, and it is not one of the configuration any more: the address may be given to
+//! the pod of another cluster.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
+use tokio::sync::Notify;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::warn;
 
@@ -20,14 +23,12 @@ use crate::{MyId, NodeAddr};
 /// The interval between two lookups of a name.
 const LOOKUP_EVERY: Duration = Duration::from_secs(5);
 
-/// The same while the name has no address at all.
+/// The same while the name has no address at all, and first after one of its sentinels was lost:
+/// its address may already belong to another pod.
 const LOOKUP_SOON: Duration = Duration::from_millis(500);
 
-/// How long an address is kept that its name no longer has and whose sentinel is not connected.
-const KEEP_PAST: Duration = Duration::from_secs(60);
-
-/// The maximum number of such addresses per name.
-const MAX_PAST: usize = 32;
+/// The maximum number of addresses per name that it has no longer.
+const MAX_FORMER: usize = 32;
 
 /// One configured sentinel.
 #[derive(Debug)]
@@ -40,8 +41,9 @@ pub(crate) struct Seed {
     pub(crate) name: NodeAddr,
     /// The current addresses of the name, or the last ones known.
     pub(crate) found: Vec<SocketAddr>,
-    /// Former addresses, each with the time when it was last in use.
-    past: BTreeMap<SocketAddr, Instant>,
+    /// Its former addresses that are still connected.
+    former: BTreeSet<SocketAddr>,
+    lost: Arc<Notify>,
     _task: Option<AbortOnDropHandle<()>>,
 }
 
@@ -55,45 +57,49 @@ impl Seed {
         name: &NodeAddr,
         env: &Environment,
     ) -> Self {
-        let task = tokio::spawn(look_up_forever(number, name.clone(), env.clone()));
+        let lost = Arc::<Notify>::default();
+        let task = look_up_forever(number, name.clone(), env.clone(), Arc::clone(&lost));
+        let task = tokio::spawn(task);
         Self {
             service,
             auth,
             name: name.clone(),
             found: Vec::new(),
-            past: BTreeMap::new(),
+            former: BTreeSet::new(),
+            lost,
             _task: Some(AbortOnDropHandle::new(task)),
         }
     }
 
     /// The name now has these addresses.
-    pub(crate) fn update(&mut self, found: Vec<SocketAddr>, now: Instant) {
-        for gone in std::mem::take(&mut self.found) {
-            self.past.insert(gone, now);
-        }
-        for addr in &found {
-            self.past.remove(addr);
-        }
+    pub(crate) fn update(&mut self, found: Vec<SocketAddr>) {
+        self.former.extend(std::mem::take(&mut self.found));
+        self.former.retain(|addr| !found.contains(addr));
         self.found = found;
-        while self.past.len() > MAX_PAST {
-            let oldest = self.past.iter().min_by_key(|(_, at)| **at).map(|(addr, _)| *addr);
-            oldest.and_then(|addr| self.past.remove(&addr));
+    }
+
+    /// The sentinel at one of its addresses was lost: looks the name up at once.
+    pub(crate) fn lost(&self, addr: &NodeAddr) {
+        if self.found.iter().any(|found| NodeAddr::from(*found) == *addr) {
+            self.lost.notify_one();
         }
     }
 
-    /// The addresses to connect to; `up` tells which of them are connected.
-    pub(crate) fn wanted(
+    /// Whether it is one of its former addresses.
+    pub(crate) fn is_former(&self, addr: &NodeAddr) -> bool {
+        self.former.iter().any(|former| NodeAddr::from(*former) == *addr)
+    }
+
+    /// The former addresses of which `keeps` still holds.
+    pub(crate) fn former(
         &mut self,
-        now: Instant,
-        up: impl Fn(SocketAddr) -> bool,
-    ) -> Vec<SocketAddr> {
-        self.past.retain(|addr, at| {
-            if up(*addr) {
-                *at = now;
-            }
-            now.saturating_duration_since(*at) < KEEP_PAST
-        });
-        self.found.iter().chain(self.past.keys()).copied().collect()
+        keeps: impl Fn(SocketAddr) -> bool,
+    ) -> impl Iterator<Item = SocketAddr> {
+        self.former.retain(|addr| keeps(*addr));
+        while self.former.len() > MAX_FORMER {
+            self.former.pop_first();
+        }
+        self.former.iter().copied()
     }
 }
 
@@ -121,7 +127,8 @@ pub(crate) fn expected<'a>(
     sentinels
 }
 
-async fn look_up_forever(number: usize, name: NodeAddr, env: Environment) {
+async fn look_up_forever(number: usize, name: NodeAddr, env: Environment, lost: Arc<Notify>) {
+    let mut pause = LOOKUP_EVERY;
     let mut lookup = Lookup::new(&env.resolver, &name.host, name.port);
     let (mut last, mut warned): (Option<Vec<SocketAddr>>, bool) = (None, false);
     loop {
@@ -140,7 +147,12 @@ async fn look_up_forever(number: usize, name: NodeAddr, env: Environment) {
                 return;
             }
         }
-        tokio::time::sleep(if empty { LOOKUP_SOON } else { LOOKUP_EVERY }).await;
+        let next = if empty { LOOKUP_SOON } else { pause };
+        pause = (pause * 2).min(LOOKUP_EVERY);
+        tokio::select! {
+            () = tokio::time::sleep(next) => {}
+            () = lost.notified() => pause = LOOKUP_SOON,
+        }
     }
 }
 
@@ -175,26 +187,32 @@ mod tests {
     }
 
     #[test]
-    fn keeps_former_address_while_connected_and_after() {
+    fn keeps_former_address_while_connected() {
         let addr = |number: u8| SocketAddr::from(([10, 0, 0, number], 26379));
         let mut seed = Seed {
             service: 0,
             auth: 0,
             name: NodeAddr { host: "s".into(), port: 26379 },
             found: Vec::new(),
-            past: BTreeMap::new(),
+            former: BTreeSet::new(),
+            lost: Arc::default(),
             _task: None,
         };
-        let start = Instant::now();
-        let at = |seconds: u64| start + Duration::from_secs(seconds);
-        seed.update(vec![addr(1)], at(0));
-        seed.update(vec![addr(2)], at(1));
-        assert_eq!(seed.wanted(at(100), |it| it == addr(1)), [addr(2), addr(1)]);
-        assert_eq!(seed.wanted(at(159), |_| false), [addr(2), addr(1)]);
-        assert_eq!(seed.wanted(at(160), |_| false), [addr(2)]);
+        seed.update(vec![addr(1)]);
+        seed.update(vec![addr(2)]);
+        assert_eq!(seed.former(|it| it == addr(1)).collect::<Vec<_>>(), [addr(1)]);
+        seed.update(vec![addr(1), addr(2)]);
+        assert_eq!(seed.former(|_| true).count(), 0, "it is found again");
+        seed.update(vec![addr(2)]);
+        assert_eq!(seed.former(|_| false).count(), 0);
+        assert_eq!(
+            seed.former(|_| true).count(),
+            0,
+            "a connection that has ended is not made anew"
+        );
         for number in 0..200 {
-            seed.update(vec![addr(number)], at(200));
+            seed.update(vec![addr(number)]);
         }
-        assert!(seed.wanted(at(200), |_| true).len() <= 1 + MAX_PAST);
+        assert_eq!(seed.former(|_| true).count(), MAX_FORMER);
     }
 }

@@ -126,6 +126,8 @@ struct SentinelRecord {
     lost: bool,
     /// Another sentinel has answered at its address since then.
     displaced: bool,
+    /// Its address was one of the configuration, and is no longer.
+    former: bool,
     /// When it answered last that it does not know the master's name.
     abstained_at: Option<Instant>,
     /// Since when members answer, but neither it does nor do enough of them list it.
@@ -196,6 +198,7 @@ impl Electorate {
         if self.founding && received.configured && received.knows_something() {
             sentinel.member.get_or_insert((Admission::Configured, received.at));
         }
+        sentinel.former = !received.configured && (sentinel.former || sentinel.is_configured());
         if let Some((why, _)) = &mut sentinel.member {
             *why = if received.configured { Admission::Configured } else { Admission::Learned };
         }
@@ -265,8 +268,8 @@ impl Electorate {
     /// does.
     pub(super) fn forget_views(&mut self) {
         for sentinel in self.by_id.values_mut() {
-            let SentinelRecord { member, heard, .. } = *sentinel;
-            *sentinel = SentinelRecord { member, heard, ..SentinelRecord::default() };
+            let SentinelRecord { member, heard, former, .. } = *sentinel;
+            *sentinel = SentinelRecord { member, heard, former, ..SentinelRecord::default() };
         }
     }
 
@@ -343,7 +346,8 @@ impl Electorate {
     /// The master that a majority of the configured addresses and at least the quorum of its
     /// sentinels name, with or without votes. It has to be the committed one or to have replicas:
     /// sentinels that lost their files may have been given the address of an empty server. If the
-    /// committed one is gone, any will do.
+    /// committed one is gone, any will do. No other one while a configured member stands by the
+    /// committed one: not all were replaced, and the rest may watch another cluster.
     fn agreed_address(&self, current: Option<&NodeAddr>) -> Option<NodeAddr> {
         let answers = || {
             let received = self.by_id.values().filter_map(|it| it.received.as_ref());
@@ -355,8 +359,11 @@ impl Electorate {
         let agreeing = || answers().filter(|it| it.view.addr == *addr);
         let (ours, all) = (agreeing().count(), answers().count());
         let quorum = agreeing().map(|it| it.view.quorum).max().unwrap_or(0);
+        let stands = |current: &NodeAddr| {
+            self.roots().any(|(id, it)| it.view.addr == *current && !self.is_lost(id))
+        };
         let credible = current.is_none_or(|current| current == addr)
-            || agreeing().all(|it| !it.view.replicas.is_empty());
+            || (agreeing().all(|it| !it.view.replicas.is_empty()) && !current.is_some_and(stands));
         (ours > self.expected / 2 && ours * 2 > all && ours >= quorum && credible)
             .then(|| addr.clone())
     }
@@ -374,9 +381,11 @@ impl Electorate {
             .filter(|(_, listers)| self.is_listed(listers))
             .map(|(id, _)| id.clone())
             .collect();
+        let strangers = self.former_strangers();
         self.by_id.retain(|id, sentinel| {
             let abstains = few_know && sentinel.abstained_at.is_some();
-            let speaks = sentinel.received.is_some() || abstains;
+            let is_stranger = strangers.contains(id);
+            let speaks = (sentinel.received.is_some() && !is_stranger) || abstains;
             if !anyone_speaks || sentinel.member.is_none() || speaks || listed.contains(id) {
                 sentinel.unlisted_since = None;
                 return true;
@@ -384,9 +393,21 @@ impl Electorate {
             let since = *sentinel.unlisted_since.get_or_insert(now);
             // A member that no other lists can be removed by a majority at once. If some list it,
             // only time distinguishes a ghost from a restart.
-            let unlisted = !listings.contains_key(id);
+            let unlisted = is_stranger || !listings.contains_key(id);
             !(most && unlisted) && now.saturating_duration_since(since) <= long
         });
+    }
+
+    /// Members at former addresses that no configured one lists, although most of those list
+    /// others: sentinels of another cluster, whose pods were given these addresses.
+    fn former_strangers(&self) -> BTreeSet<MyId> {
+        let roots = || self.roots().filter(|(id, _)| !self.is_lost(id)).map(|(_, it)| &it.view);
+        if roots().filter(|view| !view.peers.is_empty()).count() * 2 <= roots().count() {
+            return BTreeSet::new();
+        }
+        let is_listed = |id: &MyId| roots().any(|view| view.peers.iter().any(|(it, _)| it == id));
+        let former = self.by_id.iter().filter(|(id, it)| it.former && !is_listed(id));
+        former.map(|(id, _)| id.clone()).collect()
     }
 
     /// Sentinels that answer at configured addresses, know something and have no vote.

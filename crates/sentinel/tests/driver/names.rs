@@ -129,6 +129,27 @@ async fn keeps_sentinel_whose_address_left_its_name() {
         .await;
     assert!(driver.seen().sentinels.iter().any(|it| it.up));
     assert_eq!(cluster.sentinels[0].accepted(), 1);
+    // The address may belong to another pod from now on.
+    cluster.sentinels[0].cut();
+    driver.wait_for("its end", |seen| seen.sentinels.iter().all(|it| !it.up)).await;
+    stays(ms(1000), "not dialled again", || cluster.sentinels[0].accepted() == 1).await;
+}
+
+#[tokio::test]
+async fn looks_a_name_up_at_once_when_its_sentinel_is_lost() {
+    let (cluster, names) = (FakeCluster::new(1, 1).await, Names::default());
+    names.set_master(Some(vec![cluster.sentinels[0].addr]));
+    let watched = watch(NAME, vec![name(cluster.sentinels[0].addr.port())]);
+    let driver = Driver::all(vec![watched], &[], Some(names.resolver()), timeouts()).remove(0);
+    driver.wait_for_target(cluster.addr(0)).await;
+    let asked = || names.asked.load(Ordering::SeqCst);
+    let before = asked();
+    cluster.sentinels[0].behave(Behavior::CloseAtOnce);
+    cluster.sentinels[0].cut();
+    // Every five seconds while its sentinel answers.
+    let lost = Instant::now();
+    until("it was asked three times more", || asked() >= before + 3).await;
+    assert!(lost.elapsed() < ms(4500), "{:?}", lost.elapsed());
 }
 
 #[tokio::test]

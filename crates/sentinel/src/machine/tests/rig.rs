@@ -6,7 +6,7 @@
 //! are recorded as short strings with their milliseconds, such as `"84 hold"` or `"1150 commit B@6
 //! majority"`, and an [`Oracle`] checks the safety rules at each step of each scenario.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -96,6 +96,8 @@ pub(in crate::machine) struct Rig {
     /// The current views of the reachable sentinels.
     pub(in crate::machine) sentinels: BTreeMap<u8, View>,
     unreachable: BTreeMap<u8, View>,
+    /// The sentinels at addresses that are no longer configured.
+    pub(in crate::machine) former: BTreeSet<u8>,
     pub(in crate::machine) nodes: BTreeMap<Letter, Answer>,
     queue: BTreeMap<(Instant, u64), Due>,
     sequence: u64,
@@ -123,6 +125,7 @@ impl Rig {
             zero: now,
             sentinels: BTreeMap::new(),
             unreachable: BTreeMap::new(),
+            former: BTreeSet::new(),
             nodes: BTreeMap::new(),
             queue: BTreeMap::new(),
             sequence: 0,
@@ -199,7 +202,7 @@ impl Rig {
                         from: id(sentinel),
                         view,
                         asked_at,
-                        configured: true,
+                        configured: !self.former.contains(&sentinel),
                     });
                 }
             }

@@ -2,7 +2,7 @@
 
 use super::rig::{Rig, id, master, node, view};
 use crate::machine::{MachineEvent, MachineState, Warning};
-use crate::{MachineRules, Minority, View};
+use crate::{MachineRules, Minority, ProbeFailure, View};
 
 fn answers(rig: &mut Rig, sentinel: u8, view: &View) {
     rig.answers(sentinel, view.clone());
@@ -133,6 +133,61 @@ fn follows_replaced_sentinels_to_another_master() {
         rig.outcomes_untimed().last().map(String::as_str),
         Some("commit B@1 epoch_regression")
     );
+}
+
+/// The pods of another cluster were given the addresses of two that have ended.
+#[test]
+fn stays_at_master_that_one_old_sentinel_stands_by() {
+    let mut rig = Rig::booted();
+    rig.nodes.insert('X', master('X', "other", ""));
+    for (old, new, peer) in [(2, 32, 33), (3, 33, 32)] {
+        rig.disconnects(old);
+        rig.sentinels.insert(new, view('X', 7, &[peer], &['Y']));
+        rig.step(MachineEvent::Displaced { id: id(old) });
+    }
+    rig.run(20_000);
+    assert!(rig.outcomes().is_empty(), "{:?}", rig.outcomes());
+    rig.ends(1);
+    rig.fails('A', ProbeFailure::Unreachable).run(20_000);
+    let last = rig.outcomes_untimed().pop();
+    assert_eq!(last.as_deref(), Some("commit X@7 majority"), "nothing is left of the old one");
+}
+
+/// The names lead to the new pods of our cluster only after another one has been adopted, whose
+/// pods were given the old addresses.
+#[test]
+fn returns_from_strangers_at_former_addresses() {
+    let mut rig = Rig::booted();
+    rig.nodes.insert('X', master('X', "other", ""));
+    rig.fails('A', ProbeFailure::Unreachable);
+    replace_all(&mut rig, 'X', 0, &['Y']);
+    rig.run(20_000);
+    assert_eq!(
+        rig.outcomes_untimed().last().map(String::as_str),
+        Some("commit X@0 epoch_regression")
+    );
+    rig.former.extend([31, 32, 33]);
+    rig.promotes('B');
+    for sentinel in [41, 42, 43] {
+        let peers: Vec<u8> = (41..=43).filter(|peer| *peer != sentinel).collect();
+        rig.sentinels.insert(sentinel, view('B', 6, &peers, &['A', 'C']));
+    }
+    rig.run(3000);
+    assert_eq!(rig.machine.quorum(), (3, 2));
+    assert_eq!(rig.outcomes_untimed().last().map(String::as_str), Some("commit B@6 majority"));
+}
+
+/// A pod that is not ready is not in its service, and its sentinel votes.
+#[test]
+fn counts_sentinels_at_former_addresses() {
+    let mut rig = Rig::booted();
+    rig.former.extend([2, 3]);
+    rig.run(40_000);
+    assert_eq!(rig.machine.quorum(), (3, 2));
+    rig.change(1, |it| it.peers.clear()).run(40_000);
+    assert_eq!(rig.machine.quorum(), (3, 2), "a RESET is no opinion");
+    rig.promotes('B').all_name('B', 6).run(2000);
+    assert_eq!(rig.outcomes_untimed().last().map(String::as_str), Some("commit B@6 majority"));
 }
 
 fn rules() -> MachineRules {
