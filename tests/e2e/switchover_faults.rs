@@ -9,8 +9,10 @@ use std::time::{Duration, Instant};
 
 use harness::{Absences, Client, Cluster, Events, Load, Node, Pointsman, wait_until};
 
-use crate::switchover::{TOKEN, controlled, generation, order, stderr, stdout};
-use crate::{PROGRAM, metric};
+use crate::faults_process::{SHUTDOWN, run};
+use crate::restart::wait_for_place;
+use crate::switchover::{TOKEN, controlled, controlled_by, generation, order, stderr, stdout};
+use crate::{PROGRAM, builder, metric};
 use rounds::Round;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -152,6 +154,25 @@ fn ends_pause_soon_after_the_proxy_is_killed() {
     eprintln!("the master took a write {took:?} after the end of the proxy");
     assert!(took < AFTER_THE_PROXY, "{took:?}");
     order.wait().expect("the order ends");
+}
+
+#[test]
+fn reports_its_result_through_a_takeover() {
+    let cluster = Cluster::builder().start();
+    let lines = format!("{SHUTDOWN}[process]\nstate_dir = {:?}\nworkers = 2", cluster.folder());
+    let pointsman = controlled_by(&cluster, builder(&cluster).lines(&lines));
+    let file = pointsman.process().log_path().with_file_name("pointsman.toml");
+    wait_for_place(&cluster.folder().join("takeover.sock"));
+    let events = Events::of_all(cluster.sentinels());
+    let before = cluster.master().addr();
+    let order = ordered(&pointsman, &["switchover"]);
+    events.wait_for("+try-failover", PATIENCE);
+    let successor = run("successor", cluster.folder(), &file, &["--takeover"]);
+    let done = order.wait_with_output().expect("the order ends");
+    let told = stdout(&done) + &stderr(&done);
+    assert!(done.status.success(), "{told}\n{}", successor.tail());
+    assert_ne!(cluster.master().addr(), before, "{told}");
+    assert_eq!(pointsman.process().wait_exit(PATIENCE).code(), Some(0));
 }
 
 #[test]

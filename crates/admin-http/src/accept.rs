@@ -23,6 +23,7 @@ use crate::connection::{self, ServerState};
 use crate::connection_clock::ConnectionClock;
 use crate::listener::{AdminListener, Stream};
 use crate::log_limit::LogLimit;
+use crate::stop_stage::StopStage;
 
 /// The pause after a failed accept: short enough to answer a probe within its second.
 const BACKOFF: Duration = Duration::from_millis(5);
@@ -66,7 +67,7 @@ impl Reserve {
 pub(crate) async fn run(
     shared: Arc<ServerState>,
     listener: AdminListener,
-    mut stop: watch::Receiver<bool>,
+    mut stop: watch::Receiver<StopStage>,
 ) {
     let stopped = stop.clone();
     let mut reserve = Reserve(Vec::new());
@@ -75,7 +76,7 @@ pub(crate) async fn run(
         reserve.refill();
         let freed = shared.registry.freed.notified();
         let accepted = tokio::select! {
-            _ = stop.wait_for(|stop| *stop) => return,
+            _ = stop.wait_for(|stage| *stage >= StopStage::Leaving) => return,
             accepted = listener.accept() => accepted,
             // A connection was closed, so a descriptor may be free for the reserve.
             () = freed => continue,
@@ -88,7 +89,7 @@ pub(crate) async fn run(
             // The system reports a lack of descriptors before it looks into the queue. If no
             // connection is waiting, none is needed, and no open connection may be closed for it.
             Err(_) if !has_pending_connection(&listener) => tokio::select! {
-                _ = stop.wait_for(|stop| *stop) => return,
+                _ = stop.wait_for(|stage| *stage >= StopStage::Leaving) => return,
                 () = tokio::time::sleep(RECHECK) => {}
             },
             Err(error) => {
@@ -123,7 +124,7 @@ async fn rescue(
     shared: &Arc<ServerState>,
     listener: &AdminListener,
     reserve: &mut Reserve,
-    stop: &watch::Receiver<bool>,
+    stop: &watch::Receiver<StopStage>,
 ) {
     let freed = reserve.release_one() || shared.registry.evict();
     if freed {
@@ -140,7 +141,7 @@ async fn rescue(
     }
     let mut stop = stop.clone();
     tokio::select! {
-        _ = stop.wait_for(|stop| *stop) => {}
+        _ = stop.wait_for(|stage| *stage >= StopStage::Leaving) => {}
         () = tokio::time::sleep(BACKOFF) => {}
     }
 }
@@ -151,7 +152,7 @@ async fn admit(
     listener: &AdminListener,
     stream: Stream,
     once: bool,
-    stop: &watch::Receiver<bool>,
+    stop: &watch::Receiver<StopStage>,
 ) {
     let registry = &shared.registry;
     if !listener.is_allowed(&stream) {

@@ -234,20 +234,26 @@ fn streams_without_deadline_up_to_max_streams() {
 }
 
 #[test]
-fn stops_promptly_with_idle_and_streaming_connections() {
-    let settings = ServerSettings { stop_grace: TEST_TIMEOUT, ..ServerSettings::default() };
+fn streams_on_until_the_stop_and_its_grace() {
+    let settings =
+        ServerSettings { stop_grace: Duration::from_millis(200), ..ServerSettings::default() };
     let (handle, senders) = live(1, settings);
     let address = handle.addresses()[0];
     let mut idle = connect(&handle);
     assert_eq!(ask(&mut idle, "GET /alive HTTP/1.1\r\nHost: a\r\n\r\n").status, 200);
     let mut streaming = connect(&handle);
     assert_eq!(ask(&mut streaming, "GET /live HTTP/1.1\r\nHost: a\r\n\r\n").status, 200);
-    let begin = Instant::now();
-    assert!(stop(handle));
-    assert!(begin.elapsed() < TEST_TIMEOUT / 2, "{:?}", begin.elapsed());
+    handle.leave();
     until_closed(&mut idle);
+    wait_for("the listener to be closed", || TcpStream::connect(address).is_err());
+    let begin = Instant::now();
+    wait_for("longer than the grace", || begin.elapsed() > Duration::from_millis(400));
+    senders[0].blocking_send(Bytes::from("data: result\n\n")).unwrap();
+    read_until(&mut streaming, "data: result\n\n");
+    let begin = Instant::now();
+    stop(handle);
+    assert!(begin.elapsed() < TEST_TIMEOUT / 2, "{:?}", begin.elapsed());
     until_closed(&mut streaming);
-    assert!(TcpStream::connect(address).is_err());
     assert!(senders[0].is_closed());
 }
 

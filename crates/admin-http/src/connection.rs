@@ -35,6 +35,7 @@ use crate::registry::{ConnectionSlot, Registry, SharedClock, lock};
 use crate::report::Reporter;
 use crate::routes::{Body, Origin, PROBES, Reply, Routes};
 use crate::settings::ServerSettings;
+use crate::stop_stage::StopStage;
 
 /// The smallest buffer that hyper accepts.
 const SMALLEST_BUFFER: usize = 8192;
@@ -71,7 +72,7 @@ pub(crate) async fn serve(
     once: bool,
     is_read_only: bool,
     peer: Option<IpAddr>,
-    mut stop: watch::Receiver<bool>,
+    mut stop: watch::Receiver<StopStage>,
 ) {
     let is_owner = matches!(stream, Either::Right(_));
     let Some((stream, session)) = open(&shared, stream, &clock, &mut stop, peer).await else {
@@ -96,7 +97,7 @@ pub(crate) async fn serve(
     let mut connection = pin!(connection);
     let deadline = pin!(DeadlineTimer { clock: &clock, settings: &shared.settings, sleep: None });
     let mut deadline = deadline;
-    let mut stopping = false;
+    let mut leaving = false;
     loop {
         tokio::select! {
             biased;
@@ -106,11 +107,8 @@ pub(crate) async fn serve(
                 shared.registry.stats.count(|it| &mut it.timed_out);
                 break;
             }
-            _ = stop.wait_for(|stop| *stop), if !stopping => {
-                stopping = true;
-                if lock(&clock).is_streaming() {
-                    break;
-                }
+            _ = stop.wait_for(|stage| *stage >= StopStage::Leaving), if !leaving => {
+                leaving = true;
                 connection.as_mut().graceful_shutdown();
             }
         }
@@ -123,7 +121,7 @@ async fn open(
     shared: &ServerState,
     stream: Stream,
     clock: &SharedClock,
-    stop: &mut watch::Receiver<bool>,
+    stop: &mut watch::Receiver<StopStage>,
     peer: Option<IpAddr>,
 ) -> Option<(Channel, Option<Session>)> {
     let (Some(tls), Either::Left(_)) = (&shared.tls, &stream) else {
@@ -138,7 +136,7 @@ async fn open(
             stats.count(|it| &mut it.failed_handshakes);
             return None;
         }
-        _ = stop.wait_for(|stop| *stop) => return None,
+        _ = stop.wait_for(|it| *it >= StopStage::Leaving) => return None,
     };
     match opened {
         Ok(opened) => {

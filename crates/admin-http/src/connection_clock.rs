@@ -99,6 +99,7 @@ impl ConnectionClock {
         }
     }
 
+    #[cfg(test)]
     pub(crate) fn is_streaming(&self) -> bool {
         self.state == RequestState::Streaming
     }

@@ -51,6 +51,7 @@ mod report;
 mod routes;
 mod server;
 mod settings;
+mod stop_stage;
 
 #[cfg(test)]
 mod bounds_tests;

@@ -23,6 +23,7 @@ use crate::registry::{Registry, ServerStats};
 use crate::report::Reporter;
 use crate::routes::{Guard, Handler, Routes};
 use crate::settings::ServerSettings;
+use crate::stop_stage::StopStage;
 
 /// The accept queue; the system may limit it further.
 const BACKLOG: i32 = 1024;
@@ -240,7 +241,7 @@ impl Server {
     pub fn serve(self, reporter: Arc<dyn Reporter>) -> Result<Handle, StartError> {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
-        let (stop, stopped) = watch::channel(false);
+        let (stop, stopped) = watch::channel(StopStage::Serving);
         let (ended, end) = oneshot::channel();
         let grace = self.settings.stop_grace;
         let registry = Registry::new(self.stats.clone(), self.settings.max_connections);
@@ -284,11 +285,11 @@ impl Server {
     }
 }
 
-/// Serves until `stop` is set, then lets responses in progress finish.
+/// Serves until the stop, then lets responses in progress finish.
 async fn run(
     shared: Arc<ServerState>,
     listeners: Vec<AdminListener>,
-    mut stop: watch::Receiver<bool>,
+    mut stop: watch::Receiver<StopStage>,
     grace: Duration,
 ) {
     let mut loops = JoinSet::new();
@@ -296,7 +297,7 @@ async fn run(
         loops.spawn(accept::run(Arc::clone(&shared), listener, stop.clone()));
     }
     // An error means that the handle was dropped, which also stops the server.
-    let _ = stop.wait_for(|stop| *stop).await;
+    let _ = stop.wait_for(|stage| *stage == StopStage::Stopping).await;
     let all_closed = async {
         while loops.join_next().await.is_some() {}
         loop {
@@ -328,7 +329,7 @@ fn listen(address: SocketAddr, only_v6: bool) -> io::Result<TcpListener> {
 pub struct Handle {
     addresses: Vec<SocketAddr>,
     stats: ServerStats,
-    stop: watch::Sender<bool>,
+    stop: watch::Sender<StopStage>,
     end: oneshot::Receiver<()>,
     grace: Duration,
 }
@@ -346,11 +347,17 @@ impl Handle {
         self.stats.clone()
     }
 
+    /// Closes the listeners and the connections that wait for a request. Responses in progress go
+    /// on until [`stop`](Self::stop).
+    pub fn leave(&self) {
+        self.stop.send_replace(StopStage::Leaving);
+    }
+
     /// Closes the listeners, lets responses in progress finish for at most `stop_grace`, and
     /// returns `true` when the thread has ended. A reporter that blocks can keep the thread for
     /// longer; then this returns `false` one second after the grace. Needs a runtime with timers.
     pub async fn stop(self) -> bool {
-        self.stop.send_replace(true);
+        self.stop.send_replace(StopStage::Stopping);
         let bound = self.grace.saturating_add(Duration::from_secs(1));
         matches!(tokio::time::timeout(bound, self.end).await, Ok(Ok(())))
     }

@@ -63,8 +63,7 @@ pub(crate) struct RunningProcess {
     pub(crate) control: Option<ControlSocket>,
     /// The files of the Unix sockets that clients connect to.
     pub(crate) unix: UnixFiles,
-    /// `None` once another process has taken over.
-    pub(crate) probe: Option<admin_http::Handle>,
+    pub(crate) probe: admin_http::Handle,
     pub(crate) report: Arc<ProcessReport>,
     pub(crate) reader: ConfigReader,
     pub(crate) reloader: Reloader,
@@ -138,7 +137,7 @@ impl RunningProcess {
             memory,
             control,
             unix,
-            probe: Some(probe),
+            probe,
             report,
             reader: inputs.reader,
             reloader,

@@ -162,9 +162,7 @@ impl RunningProcess {
         }
         // Before the admin server ends: an operator's command reports its result by it.
         self.undo_operations().await;
-        if let Some(probe) = self.probe {
-            probe.stop().await;
-        }
+        self.probe.stop().await;
         if let Some(last_conversation) = self.last_conversation
             && let Ok(ended) = threads::spawn("handover", || last_conversation.join())
         {
@@ -244,9 +242,8 @@ impl RunningProcess {
         self.control = None;
         // The other process has these sockets, and their files with them.
         self.unix.disown();
-        if let Some(probe) = self.probe.take() {
-            probe.stop().await;
-        }
+        // An operator's command that is under way still reports its result.
+        self.probe.leave();
         self.stop(StopRequest::DrainAtOnce);
         self.plane.drain.reached(Phase::Draining).await;
     }
