@@ -172,7 +172,7 @@ fn service(out: &mut String, it: &Json, rate: Option<f64>) {
         let (to, age) = (text(it, "to"), span(number(it, "age_s")));
         let from = text(it, "from");
         let change =
-            if from.is_empty() { format!("first master {to}") } else { format!("{from} to {to}") };
+            if from.is_empty() { format!("no master to {to}") } else { format!("{from} to {to}") };
         let ms = |key: &str, word: &str| {
             let ms = it.get(key).and_then(Json::as_f64);
             ms.map(|ms| format!(", {word} {ms:.1} ms")).unwrap_or_default()
@@ -360,7 +360,7 @@ orders (master mymaster): stable, generation 2
   nodes      master   10.0.0.2:6379  12 sessions  3 failed connections
              replica  10.0.0.3:6379
   failovers  12m05s ago: 10.0.0.1:6379 to 10.0.0.2:6379, held 812.0 ms, switched in 1.1 ms
-             2h30m ago: first master 10.0.0.1:6379
+             2h30m ago: no master to 10.0.0.1:6379
 ";
         assert_eq!(shown, expected);
         assert!(shown.lines().count() < 24);

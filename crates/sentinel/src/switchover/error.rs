@@ -51,7 +51,8 @@ pub enum SwitchoverError {
     NotBegun(NodeAddr, Duration),
     /// The sentinel aborted the failover, with this event.
     #[error(
-        "sentinel {0} aborted the failover ({1}): the old master stays, and traffic flows again"
+        "sentinel {0} aborted the failover ({1}): no replica was promoted, and traffic flows again \
+         once the master answers"
     )]
     Aborted(NodeAddr, Box<str>),
     /// The master does not do what the sentinel ordered in a coordinated failover.

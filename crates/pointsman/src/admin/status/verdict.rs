@@ -122,7 +122,7 @@ impl ServiceStatus {
         let is_switch = matches!(self.state, "armed" | "committing" | "unconfirmed");
         let is_fault = self.state == "no_master" || (is_minority && !is_switch);
         let why = match self.state {
-            "armed" => format!("armed, the sentinels have begun a failover to {candidate}"),
+            "armed" => format!("armed, a failover to {candidate} seems to have begun"),
             "committing" => format!(
                 "committing, the sentinels decided for {candidate}, which is verified now{fault}"
             ),

@@ -166,13 +166,13 @@ fn explains_states_that_hold_traffic() {
             it.traffic.sessions_waiting = 1;
         },
         Severity::Warning,
-        "Traffic held for 1.2 s: armed, the sentinels have begun a failover to b; \
+        "Traffic held for 1.2 s: armed, a failover to b seems to have begun; \
          1 client is waiting.",
     );
     expect(
         |it| hold(it, "armed"),
         Severity::Warning,
-        "Traffic held for 1.2 s: armed, the sentinels have begun a failover to a replica.",
+        "Traffic held for 1.2 s: armed, a failover to a replica seems to have begun.",
     );
     expect(
         |it| {
