@@ -254,3 +254,32 @@ fn sends_nothing_to_empty_master_that_sentinels_do_not_reach() {
     assert!(before.verdict.missing <= WRITERS as u64, "{before}");
     assert_eq!(after.verdict.missing, 0, "{after}");
 }
+
+/// One sentinel does not reach the master, which restarts from its append-only file: with another
+/// replication ID, and before the others see it down.
+#[test]
+fn uses_restarted_master_that_one_sentinel_misses() {
+    if !alone("two_faults::blindness::uses_restarted_master_that_one_sentinel_misses") {
+        return;
+    }
+    let cluster = Cluster::builder().redis_line("appendonly yes").start_apart();
+    let pointsman = pointsman(&cluster);
+    let (master, blind) = (cluster.master(), &cluster.sentinels()[2]);
+    let mut client = pointsman.client();
+    assert!(client.cmd(&["SET", "kept", "1"]).expect("SET").is_ok());
+    let _cut = Cut::between(&[blind.addr().ip()], &[master.addr().ip()]);
+    wait_until("one sentinel to miss the master", PATIENCE, || {
+        let reply = blind.ask_briefly(&["SENTINEL", "MASTER", "mymaster"]);
+        let reply = reply.map_err(|error| error.to_string())?;
+        let flags = reply.field("flags").map(ToString::to_string).unwrap_or_default();
+        if flags.contains("s_down") { Ok(()) } else { Err(flags) }
+    });
+    master.kill();
+    master.restart();
+    let begin = Instant::now();
+    let mut client = pointsman.client();
+    client.set_timeout(PATIENCE).expect("a timeout");
+    let reply = client.cmd(&["GET", "kept"]).expect("a reply");
+    assert_eq!(reply.text(), Some("1"), "after {:?}", begin.elapsed());
+    assert_eq!(cluster.current_master_addr(), Ok(master.addr()), "no failover");
+}
