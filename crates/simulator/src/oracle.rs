@@ -569,6 +569,10 @@ impl Oracle {
         // a master that was cut has to be verified anew.
         let strict = voted && !node.full;
         let strict = strict && cluster.slowest() == 0 && !cluster.reports_minority(pid);
+        // A start waits while most find the master down: they may be about to replace it.
+        let down = cluster.sentinels.iter().filter(|it| it.master.s_down).count();
+        let is_start = self.proxies[pid].opened_at == 0;
+        let quiet = quiet && !(is_start && down > cluster.sentinels.len() / 2);
         let quiet = quiet && !cluster.is_superseded(addr, epoch);
         let blinded = self.proxies[pid].is_blinded && !cluster.is_asker_served(pid);
         let published = (observed.target().is_some() && !blinded) || voted;
