@@ -22,7 +22,7 @@ const LONGEST_TEST_NAME: usize = 60;
 /// The code lines that each crate may have, without comments, blank lines and tests, and those that
 /// are planned.
 const CRATES: &[(&str, usize, usize)] = &[
-    ("admin-http", 1_635, 1_400),
+    ("admin-http", 1_631, 1_400),
     ("bench", 10_390, 5_000),
     ("doctor", 3_080, 2_000),
     ("drain", 820, 850),
@@ -30,7 +30,7 @@ const CRATES: &[(&str, usize, usize)] = &[
     ("pointsman", 15_100, 14_300),
     ("proxy", 12_990, 12_900),
     ("resp", 6_600, 5_100),
-    ("sentinel", 13_365, 10_900),
+    ("sentinel", 13_370, 10_900),
     ("setup", 540, 300),
     ("simulator", 6_080, 3_700),
     ("target", 1_100, 1_100),

@@ -398,15 +398,22 @@ impl Electorate {
         });
     }
 
-    /// Members at former addresses that no configured one lists, although most of those list
-    /// others: sentinels of another cluster, whose pods were given these addresses.
+    /// Members at former addresses that know no configured one and that none of those knows,
+    /// although most of them list others: sentinels of another cluster, whose pods were given these
+    /// addresses. A sentinel that has just started is known to the others before it knows them.
     fn former_strangers(&self) -> BTreeSet<MyId> {
-        let roots = || self.roots().filter(|(id, _)| !self.is_lost(id)).map(|(_, it)| &it.view);
-        if roots().filter(|view| !view.peers.is_empty()).count() * 2 <= roots().count() {
+        let roots: Vec<_> = self.roots().filter(|(id, _)| !self.is_lost(id)).collect();
+        let lists = |it: &ReceivedView, id: &MyId| it.view.peers.iter().any(|(peer, _)| peer == id);
+        if roots.iter().filter(|(_, it)| !it.view.peers.is_empty()).count() * 2 <= roots.len() {
             return BTreeSet::new();
         }
-        let is_listed = |id: &MyId| roots().any(|view| view.peers.iter().any(|(it, _)| it == id));
-        let former = self.by_id.iter().filter(|(id, it)| it.former && !is_listed(id));
+        let knows = |id: &MyId, it: &SentinelRecord| {
+            let received = it.received.as_ref();
+            roots.iter().any(|(root, of_root)| {
+                lists(of_root, id) || received.is_some_and(|it| lists(it, root))
+            })
+        };
+        let former = self.by_id.iter().filter(|(id, it)| it.former && !knows(id, it));
         former.map(|(id, _)| id.clone()).collect()
     }
 

@@ -186,6 +186,9 @@ fn counts_sentinels_at_former_addresses() {
     assert_eq!(rig.machine.quorum(), (3, 2));
     rig.change(1, |it| it.peers.clear()).run(40_000);
     assert_eq!(rig.machine.quorum(), (3, 2), "a RESET is no opinion");
+    rig.change(1, |it| it.peers.push((id(9), true))).run(2000);
+    assert!([2, 3].iter().all(|it| rig.machine.is_member(&id(*it))), "they know it");
+    rig.change(1, |it| it.peers.clear()).run(2000);
     rig.promotes('B').all_name('B', 6).run(2000);
     assert_eq!(rig.outcomes_untimed().last().map(String::as_str), Some("commit B@6 majority"));
 }
