@@ -12,7 +12,8 @@ use crate::{PROGRAM, builder, metric};
 const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) const TOKEN: &str = "a-token-of-more-than-16";
 
-/// A pointsman with control, which has seen every node: before that, a switchover is refused.
+/// A pointsman with control, which has seen every node: before that, a switchover is refused. It
+/// has heard every sentinel, too.
 pub(crate) fn controlled(cluster: &Cluster) -> Pointsman {
     controlled_by(cluster, builder(cluster))
 }
@@ -28,8 +29,12 @@ pub(crate) fn controlled_by(cluster: &Cluster, builder: PointsmanBuilder<'_>) ->
         let (_, status) = pointsman.get("/status").expect("status");
         let status: serde_json::Value = serde_json::from_str(&status).expect("JSON");
         let nodes = status["services"][0]["nodes"].as_array().expect("nodes");
+        // Two proxies order the same sentinel, and thus one failover, if both know all of them.
+        let sentinels = status["services"][0]["sentinels"].as_array().expect("sentinels");
+        let heard = sentinels.iter().filter(|it| it["up"] == true && it["master"].is_string());
         let all = nodes.len() == cluster.nodes().len()
-            && nodes.iter().all(|node| node["offset"].is_u64());
+            && nodes.iter().all(|node| node["offset"].is_u64())
+            && heard.count() == cluster.sentinels().len();
         if all { Ok(()) } else { Err(status.to_string()) }
     });
     pointsman
