@@ -4,7 +4,8 @@
 //! that is not ready disappears from its Kubernetes service while its sentinel runs. The connection
 //! to an address that is no longer returned is therefore kept while its sentinel is a member, but
 //! never made anew, and it is not one of the configuration any more: the address may be given to
-//! the pod of another cluster.
+//! the pod of another cluster. This also holds for the last address of a name, if the name server
+//! answers that there is none, but not while it does not answer.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -39,7 +40,7 @@ pub(crate) struct Seed {
     pub(crate) auth: usize,
     /// The configured name.
     pub(crate) name: NodeAddr,
-    /// The current addresses of the name, or the last ones known.
+    /// The current addresses of the name, or the last ones while its name server does not answer.
     pub(crate) found: Vec<SocketAddr>,
     /// Its former addresses that are still connected.
     former: BTreeSet<SocketAddr>,
@@ -139,9 +140,12 @@ async fn look_up_forever(number: usize, name: NodeAddr, env: Environment, lost: 
         {
             warn!(sentinel = %name, "cannot resolve sentinel name: {error}");
         }
-        let found = found.unwrap_or_default();
+        let found = if lookup.has_no_address() { Vec::new() } else { found.unwrap_or_default() };
         let empty = found.is_empty();
-        if !empty && last.as_ref() != Some(&found) {
+        if last.as_ref() != Some(&found) && (!empty || last.is_some()) {
+            if empty {
+                warn!(sentinel = %name, "sentinel name has no address any more");
+            }
             last = Some(found.clone());
             if env.out.send(DriverMessage::Seed(number, found)).await.is_err() {
                 return;

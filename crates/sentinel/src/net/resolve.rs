@@ -2,13 +2,16 @@
 //!
 //! The system's resolver may block for minutes. Each [`Lookup`] therefore has at most one request
 //! in progress, on the runtime's bounded pool of blocking threads. A caller waits for a limited
-//! time and gets a late answer with a later call. The last good answer is kept while lookups fail.
+//! time and gets a late answer with a later call. The last good answer is kept while lookups fail,
+//! and also if the name server says that the name has no address: a caller that must not use a
+//! former address then asks [`Lookup::has_no_address`].
 
 use std::io;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use dns_lookup::{AddrInfoHints, LookupErrorKind, getaddrinfo};
 use tokio::sync::Semaphore;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -47,8 +50,8 @@ pub struct Resolver {
 }
 
 impl Resolver {
-    /// Uses `ask` to look up a host and port. It may block: it runs on the runtime's blocking
-    /// threads.
+    /// Uses `ask` to look up a host and port: no addresses if the name has none, an error if that
+    /// is not known. It may block: it runs on the runtime's blocking threads.
     #[must_use]
     pub fn new(
         ask: impl Fn(&str, u16) -> io::Result<Vec<SocketAddr>> + Send + Sync + 'static,
@@ -66,32 +69,49 @@ impl Resolver {
         self.host.as_ref()
     }
 
-    async fn look_up(self, host: Box<str>, port: u16) -> Vec<SocketAddr> {
+    /// The addresses of a name, or `None` if the lookup failed.
+    async fn look_up(self, host: Box<str>, port: u16) -> Option<Vec<SocketAddr>> {
         if let Some(simulated) = &self.host {
-            return simulated.look_up(&host, port).await;
+            return Some(simulated.look_up(&host, port).await);
         }
         // The blocking task keeps the permit until the resolver returns, even if the answer is no
         // longer awaited.
-        let Ok(permit) = self.permits.acquire_owned().await else { return Vec::new() };
+        let permit = self.permits.acquire_owned().await.ok()?;
         let ask = self.ask;
         let answer = tokio::task::spawn_blocking(move || {
-            let found = ask(&host, port).unwrap_or_default();
+            let found = ask(&host, port);
             drop(permit);
             found
         });
-        let mut found = answer.await.unwrap_or_default();
+        let mut found = answer.await.ok()?.ok()?;
         found.sort_unstable();
         found.dedup();
         found.truncate(MAX_ADDRESSES);
-        found
+        Some(found)
     }
 }
 
 impl Default for Resolver {
     /// The system's resolver.
     fn default() -> Self {
-        Self::new(|host, port| (host, port).to_socket_addrs().map(Iterator::collect))
+        Self::new(ask_system)
     }
+}
+
+/// Asks the system's resolver.
+fn ask_system(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    let hints = AddrInfoHints { socktype: libc::SOCK_STREAM, ..AddrInfoHints::default() };
+    let found = match getaddrinfo(Some(host), None, Some(hints)) {
+        Err(error) if matches!(error.kind(), LookupErrorKind::NoName | LookupErrorKind::NoData) => {
+            return Ok(Vec::new());
+        }
+        found => found?,
+    };
+    let with_port = |mut addr: SocketAddr| {
+        addr.set_port(port);
+        addr
+    };
+    found.map(|it| it.map(|it| with_port(it.sockaddr))).collect()
 }
 
 impl std::fmt::Debug for Resolver {
@@ -106,8 +126,9 @@ pub struct Lookup {
     host: Box<str>,
     port: u16,
     resolver: Resolver,
-    pending: Option<AbortOnDropHandle<Vec<SocketAddr>>>,
+    pending: Option<AbortOnDropHandle<Option<Vec<SocketAddr>>>>,
     last_good: Vec<SocketAddr>,
+    has_no_address: bool,
     /// The address that worked last.
     worked: Option<SocketAddr>,
     /// Failed attempts since then.
@@ -124,6 +145,7 @@ impl Lookup {
             resolver: resolver.clone(),
             pending: None,
             last_good: Vec::new(),
+            has_no_address: false,
             worked: None,
             failures: 0,
         }
@@ -156,15 +178,22 @@ impl Lookup {
             Err(_) => ResolveError::TimedOut,
             Ok(answer) => {
                 self.pending = None;
-                let found = answer.unwrap_or_default();
-                if !found.is_empty() {
-                    self.last_good.clone_from(&found);
-                    return Ok(found);
+                if let Some(found) = answer.ok().flatten() {
+                    self.has_no_address = found.is_empty();
+                    if !found.is_empty() {
+                        self.last_good.clone_from(&found);
+                        return Ok(found);
+                    }
                 }
                 ResolveError::NotFound
             }
         };
         if self.last_good.is_empty() { Err(error) } else { Ok(self.last_good.clone()) }
+    }
+
+    /// Whether the last answer of the name server was that the name has no address.
+    pub(crate) fn has_no_address(&self) -> bool {
+        self.has_no_address
     }
 
     /// The address to dial now: the one that worked last, as long as the name still has it. A
@@ -221,6 +250,7 @@ mod tests {
         // server.
         let mut lookup = Lookup::new(&Resolver::default(), "no\0name", 1);
         assert_eq!(lookup.addresses(Duration::from_secs(30)).await, Err(ResolveError::NotFound));
+        assert!(!lookup.has_no_address(), "not known");
     }
 
     #[tokio::test]

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Instant;
 
-use sentinel::{NodeAddr, Resolver};
+use sentinel::{DiscoverySnapshot, NodeAddr, Resolver};
 
 use crate::cluster::{
     DEADLINE, Driver, FakeCluster, NAME, Redis, ms, quick, stays, timeouts, until, watch,
@@ -133,6 +133,51 @@ async fn keeps_sentinel_whose_address_left_its_name() {
     cluster.sentinels[0].cut();
     driver.wait_for("its end", |seen| seen.sentinels.iter().all(|it| !it.up)).await;
     stays(ms(1000), "not dialled again", || cluster.sentinels[0].accepted() == 1).await;
+}
+
+/// As with pods that are all not ready, or gone.
+#[tokio::test]
+async fn follows_connected_sentinels_of_name_without_address() {
+    let (cluster, names) = (FakeCluster::new(3, 2).await, Names::default());
+    let here: Vec<SocketAddr> = vec![cluster.sentinels[0].addr];
+    names.set_master(Some(here.clone()));
+    let seeds = cluster.sentinels.iter().map(|it| name(it.addr.port())).collect();
+    let (mut watched, route) = watch(NAME, seeds);
+    // Learned ones are dialled where they were announced, and only kept with their ID.
+    watched.settings.learn = false;
+    let driver =
+        Driver::all(vec![(watched, route)], &[], Some(names.resolver()), timeouts()).remove(0);
+    driver.wait_for_target(cluster.addr(0)).await;
+    let up = |count| {
+        move |seen: &DiscoverySnapshot| seen.sentinels.iter().filter(|it| it.up).count() == count
+    };
+    driver.wait_for("three", up(3)).await;
+    // Does not answer: each of them is dialled again at the last address of its name.
+    names.set_master(None);
+    let dialled = || cluster.sentinels.iter().map(FakeServer::accepted).sum::<usize>();
+    let before = dialled();
+    cluster.sentinels.iter().for_each(FakeServer::cut);
+    until("all are dialled again", || dialled() == before + 3).await;
+    driver.wait_for("three", up(3)).await;
+    // Answers that there is no address.
+    names.set_master(Some(Vec::new()));
+    let asked = names.asked.load(Ordering::SeqCst);
+    until("all names were asked", || names.asked.load(Ordering::SeqCst) >= asked + 9).await;
+    assert!(driver.seen().sentinels.iter().all(|it| it.up));
+    cluster.promote(1);
+    for sentinel in 0..3 {
+        cluster.switch(sentinel, 0, 1, 2);
+    }
+    driver.wait_for_target(cluster.addr(1)).await;
+    // The addresses may belong to another cluster from now on.
+    let before = dialled();
+    cluster.sentinels.iter().for_each(FakeServer::cut);
+    driver.wait_for("their end", up(0)).await;
+    stays(ms(1000), "not dialled again", || dialled() == before).await;
+    assert_eq!(driver.target(), Some(cluster.addr(1)));
+    names.set_master(Some(here));
+    driver.wait_for("three", up(3)).await;
+    assert_eq!(driver.target(), Some(cluster.addr(1)));
 }
 
 #[tokio::test]
