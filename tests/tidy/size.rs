@@ -27,7 +27,7 @@ const CRATES: &[(&str, usize, usize)] = &[
     ("doctor", 3_080, 2_000),
     ("drain", 820, 850),
     ("haproxy-import", 3_930, 3_600),
-    ("pointsman", 15_100, 14_300),
+    ("pointsman", 15_010, 14_300),
     ("proxy", 12_990, 12_900),
     ("resp", 6_600, 5_100),
     ("sentinel", 13_370, 10_900),

@@ -1,73 +1,36 @@
 //! A TLS session with an admin server, bounded in time, and why there is none.
 
 use std::io;
-use std::net::TcpStream;
-use std::time::{Duration, Instant};
 
-use tls::rustls::{ClientConnection, Error as TlsError, StreamOwned};
+use tls::rustls::Error as TlsError;
 use tls::{ClientTls, Fault, FaultKind};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 use super::admin_server::AdminServer;
 
-/// A connection over TLS.
-type TlsStream = StreamOwned<ClientConnection, TcpStream>;
-
-/// Begins a session on a connected socket. `host` is the name to verify.
+/// Begins a session on a connected socket. `host` is the name to verify. Cancel-safe.
 ///
 /// # Errors
 ///
 /// Of the connection, or a [`TlsProblem`].
-pub(super) fn connect(
+pub(super) async fn connect(
     socket: TcpStream,
     host: &str,
     tls: &ClientTls,
     server: &AdminServer,
-    timeout: Duration,
-) -> io::Result<TlsStream> {
+) -> io::Result<TlsStream<TcpStream>> {
     let (config, name) = tls.connect(host).map_err(|error| io::Error::other(error.to_string()))?;
-    let connection = ClientConnection::new(config, name);
-    let connection = connection.map_err(|error| TlsProblem::of(&error, server))?;
-    let mut stream = StreamOwned::new(connection, socket);
-    handshake(&mut stream, server, timeout)?;
-    Ok(stream)
-}
-
-/// Completes the handshake.
-fn handshake(stream: &mut TlsStream, server: &AdminServer, timeout: Duration) -> io::Result<()> {
-    let deadline = Instant::now() + timeout;
-    let StreamOwned { conn, sock } = stream;
-    while conn.is_handshaking() {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        sock.set_read_timeout(Some(left))?;
-        sock.set_write_timeout(Some(left))?;
-        while conn.wants_write() {
-            conn.write_tls(sock)?;
-        }
-        if !conn.is_handshaking() {
-            break;
-        }
-        if conn.read_tls(sock)? == 0 {
+    let session = TlsConnector::from(config).connect(name, socket).await;
+    session.map_err(|error| match TlsProblem::of_io(&error, server) {
+        Some(problem) => problem.into(),
+        None if error.kind() == io::ErrorKind::UnexpectedEof => {
             let what = "the connection was closed in the TLS handshake; does this port have TLS?";
-            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, what));
+            io::Error::new(io::ErrorKind::UnexpectedEof, what)
         }
-        if let Err(error) = conn.process_new_packets() {
-            // The alert is a courtesy: the server's log then names the reason.
-            let _ = conn.write_tls(sock);
-            return Err(TlsProblem::of(&error, server).into());
-        }
-    }
-    Ok(())
-}
-
-/// An error of a connection, with what an error of TLS means.
-pub(super) fn explained(error: io::Error, server: &AdminServer) -> io::Error {
-    match error.get_ref().and_then(|it| it.downcast_ref()) {
-        Some(fault) => TlsProblem::of(fault, server).into(),
         None => error,
-    }
+    })
 }
 
 /// Why there is no TLS session with an admin server, and what to do.
@@ -116,6 +79,11 @@ impl TlsProblem {
                 remedy: "check that this is the admin address of a pointsman with TLS".to_owned(),
             },
         }
+    }
+
+    /// What an error of a connection means if it is one of TLS.
+    pub(super) fn of_io(error: &io::Error, server: &AdminServer) -> Option<Self> {
+        Some(Self::of(error.get_ref()?.downcast_ref()?, server))
     }
 
     /// The problem that an error of a connection contains.
