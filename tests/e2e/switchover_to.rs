@@ -5,6 +5,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use harness::{Client, Cluster, Load, Node, Pointsman, Value, wait_until};
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::switchover::{TOKEN, controlled, order, stderr, stdout};
 use crate::switchover_faults::{allow_promotion, reason_when_forbidden, wait_settled};
@@ -204,11 +205,13 @@ fn restores_when_the_command_is_interrupted() {
     let cluster = Cluster::builder().start();
     let pointsman = controlled(&cluster);
     let (replica, rival) = (cluster.replicas()[0], cluster.replicas()[1]);
-    let mut order = begin_switch_to(&pointsman, replica.addr());
+    let order = begin_switch_to(&pointsman, replica.addr());
     wait_changed(rival);
     assert_eq!(changed(&pointsman), Some(1.0));
-    order.kill().expect("it is interrupted");
-    order.wait().expect("it is gone");
+    kill_process(Pid::from_child(&order), Signal::INT).expect("Ctrl-C");
+    let ended = order.wait_with_output().expect("it is gone");
+    assert!(!ended.status.success());
+    assert!(stderr(&ended).contains("interrupted: "), "{}", stderr(&ended));
     wait_restored(&cluster);
     wait_until("the metric to show it", PATIENCE, || changed(&pointsman) == Some(0.0));
     assert_ne!(cluster.master().addr(), replica.addr());

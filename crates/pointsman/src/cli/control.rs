@@ -50,6 +50,11 @@ pub(super) enum ControlError {
     Failed(String),
     #[error("{0} ended its response without a result; `pointsman status` shows the state")]
     Unfinished(ControlEndpoint),
+    #[error(
+        "interrupted: {0} undoes a switchover whose failover has not begun; `pointsman status` \
+         shows the state"
+    )]
+    Interrupted(ControlEndpoint),
 }
 
 impl ControlError {
@@ -57,6 +62,9 @@ impl ControlError {
     pub(super) fn unreachable(endpoint: &ControlEndpoint, error: io::Error) -> Self {
         match TlsProblem::in_error(&error) {
             Some(problem) => Self::Tls(endpoint.clone(), problem.to_string()),
+            None if error.kind() == io::ErrorKind::Interrupted => {
+                Self::Interrupted(endpoint.clone())
+            }
             None => Self::Unreachable(endpoint.clone(), error),
         }
     }
@@ -102,7 +110,12 @@ pub(super) fn send(
     });
     let broken = |error| ControlError::unreachable(&endpoint, error);
     // What breaks off after some lines has reached its process, and has no result.
-    let code = code.or_else(|error| last.as_ref().map(|_| 200).ok_or_else(|| broken(error)))?;
+    let code = match code {
+        Err(error) if last.is_none() || error.kind() == io::ErrorKind::Interrupted => {
+            return Err(broken(error));
+        }
+        code => code.unwrap_or(200),
+    };
     match (code, last) {
         (404 | 405, _) if rest.starts_with("no such path") => Err(ControlError::Disabled(endpoint)),
         (200, Some(last)) if last.get("ok") == Some(&Json::Bool(true)) => {

@@ -19,6 +19,7 @@ use hyper_util::rt::TokioIo;
 use tls::OutsideText;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
+use tokio::signal::ctrl_c;
 use tokio::time::timeout;
 
 use super::admin_server::AdminServer;
@@ -90,7 +91,7 @@ pub(super) fn get(
 ///
 /// # Errors
 ///
-/// As [`get`].
+/// As [`get`]; `Interrupted` after Ctrl-C.
 pub(super) fn post(
     endpoint: &ControlEndpoint,
     path: &str,
@@ -139,8 +140,14 @@ fn exchange(
             request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
         }
         let request = request.body(Empty::new()).map_err(io::Error::other)?;
-        let talk = talk(endpoint, stream, request, limits, sink);
-        timeout(limits.time, talk).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+        let talk = timeout(limits.time, talk(endpoint, stream, request, limits, sink));
+        tokio::select! {
+            result = talk => result.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())),
+            // What the command has done so far is left, or undone, by the process.
+            Ok(()) = ctrl_c(), if *method == Method::POST => {
+                Err(io::ErrorKind::Interrupted.into())
+            }
+        }
     })
 }
 
