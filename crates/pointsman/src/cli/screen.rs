@@ -2,7 +2,7 @@
 //!
 //! First the state of the process, then for each service its master, nodes, traffic, the view of
 //! each sentinel, and the last failovers. A document of another schema version is not rendered
-//! here: its fields are then shown under their own names.
+//! here, but shown as JSON.
 
 use std::fmt::Write as _;
 

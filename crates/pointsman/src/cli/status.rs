@@ -2,15 +2,14 @@
 //!
 //! It prints the status document without an interpretation of its own: the process decides on the
 //! verdicts. So an old `status` and a new process work together: known fields have fixed places,
-//! and a document of another schema is printed under its own names.
+//! and a document of another schema is printed as JSON.
 
-use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _};
 use std::os::fd::AsFd;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use serde_json::{Map, Value as Json};
+use serde_json::Value as Json;
 use tls::OutsideText;
 
 use super::Variables;
@@ -24,8 +23,6 @@ use crate::config::Secret;
 
 /// Interval of the requests with `--watch`.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Maximum depth of nested values; deeper ones are printed as JSON.
-const MAX_DEPTH: usize = 3;
 
 /// Why no status is available.
 #[derive(Debug, thiserror::Error)]
@@ -137,8 +134,10 @@ fn present(
     before: Option<(&Json, f64)>,
     only: Option<&str>,
 ) -> String {
-    screen::render(document, before, only)
-        .unwrap_or_else(|| format!("pointsman at {server}\n{}", render(document)))
+    screen::render(document, before, only).unwrap_or_else(|| {
+        let json = format!("{document:#}\n");
+        format!("pointsman at {server}\n{}", OutsideText::lines(json.as_bytes()))
+    })
 }
 
 /// Repeats the request until Ctrl-C or until the reader closes the pipe. A process that does not
@@ -229,103 +228,10 @@ fn write_all(out: &mut impl io::Write, text: &str) -> Result<bool, StatusError> 
     }
 }
 
-/// Formats the document as text: first the fields of the process, then each service under its name.
-fn render(document: &Json) -> String {
-    let mut out = String::new();
-    let Json::Object(top) = document else { return inline(document, 0) + "\n" };
-    let (services, process): (Vec<_>, Vec<_>) = top.iter().partition(|(key, _)| *key == "services");
-    let process: Vec<(&str, &Json)> =
-        process.into_iter().map(|(key, value)| (key.as_str(), value)).collect();
-    fields(&mut out, "", &process);
-    for service in services.iter().filter_map(|(_, list)| list.as_array()).flatten() {
-        let Json::Object(service) = service else { continue };
-        let _ = write!(
-            out,
-            "\n{}\n",
-            service.get("name").map_or_else(|| "?".to_owned(), |name| inline(name, 0))
-        );
-        fields(&mut out, "  ", &in_order(service));
-    }
-    out
-}
-
-/// The most important keys first, then the rest in the order of the document.
-fn in_order(service: &Map<String, Json>) -> Vec<(&str, &Json)> {
-    const FIRST: [&str; 3] = ["target", "gate", "generation"];
-    let first = FIRST.into_iter().filter_map(|key| service.get(key).map(|value| (key, value)));
-    let known = |key: &str| key == "name" || key == "sentinels" || FIRST.contains(&key);
-    let rest =
-        service.iter().filter(|(key, _)| !known(key)).map(|(key, value)| (key.as_str(), value));
-    let last = service.get("sentinels").map(|value| ("sentinels", value));
-    first.chain(rest).chain(last).collect()
-}
-
-fn fields(out: &mut String, indent: &str, fields: &[(&str, &Json)]) {
-    let width = fields.iter().map(|(key, _)| key.chars().count()).max().unwrap_or(0);
-    for (key, value) in fields {
-        let _ = write!(out, "{indent}{:width$}  ", printable(key));
-        match value {
-            Json::Array(items) if items.iter().any(Json::is_object) => {
-                let _ = writeln!(out, "{}", items.len());
-                for item in items {
-                    let _ = writeln!(out, "{indent}  - {}", inline(item, 0));
-                }
-            }
-            value => {
-                let _ = writeln!(out, "{}", inline(value, 0));
-            }
-        }
-    }
-}
-
-/// Formats a value on one line.
-fn inline(value: &Json, depth: usize) -> String {
-    match value {
-        Json::Null => "-".to_owned(),
-        Json::String(text) => printable(text),
-        Json::Array(items) if items.is_empty() => "-".to_owned(),
-        Json::Array(items) if depth < MAX_DEPTH => {
-            items.iter().map(|item| inline(item, depth + 1)).collect::<Vec<_>>().join(", ")
-        }
-        Json::Object(map) if depth < MAX_DEPTH => {
-            let pairs = map
-                .iter()
-                .map(|(key, value)| format!("{} {}", printable(key), inline(value, depth + 1)));
-            let line = pairs.collect::<Vec<_>>().join("  ");
-            if depth == 0 { line } else { format!("({line})") }
-        }
-        other => printable(&other.to_string()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::cli::admin_server::AdminArgs;
-
-    #[test]
-    fn shows_unknown_fields_under_their_names() {
-        let document = serde_json::json!({
-            "phase": "serving", "uptime": "3m12s",
-            "services": [{
-                "name": "mymaster", "generation": 3, "gate": "open", "news": true,
-                "target": {"addr": "10.0.0.2:6379", "name": "redis-1:6379", "epoch": 5},
-                "sentinels": [
-                    {"addr": "10.0.0.1:26379", "state": "up"},
-                    {"addr": "10.0.0.3:26379", "state": "down"},
-                ],
-            }],
-        });
-        let lines = "phase   serving\nuptime  3m12s\n\nmymaster\n\
-                     \x20 target      addr 10.0.0.2:6379  epoch 5  name redis-1:6379\n\
-                     \x20 gate        open\n\
-                     \x20 generation  3\n\
-                     \x20 news        true\n\
-                     \x20 sentinels   2\n\
-                     \x20   - addr 10.0.0.1:26379  state up\n\
-                     \x20   - addr 10.0.0.3:26379  state down\n";
-        assert_eq!(render(&document), lines);
-    }
 
     #[test]
     fn keeps_the_top_on_a_short_terminal() {
