@@ -10,7 +10,6 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio_util::task::AbortOnDropHandle;
@@ -18,15 +17,8 @@ use tracing::warn;
 
 use crate::link::Environment;
 use crate::link::messages::DriverMessage;
-use crate::net::resolve::Lookup;
+use crate::net::resolve::{LOOKUP_EVERY, LOOKUP_SOON, Lookup};
 use crate::{MyId, NodeAddr};
-
-/// The interval between two lookups of a name.
-const LOOKUP_EVERY: Duration = Duration::from_secs(5);
-
-/// The same while the name has no address at all, and first after one of its sentinels was lost:
-/// its address may already belong to another pod.
-const LOOKUP_SOON: Duration = Duration::from_millis(500);
 
 /// The maximum number of addresses per name that it has no longer.
 const MAX_FORMER: usize = 32;
@@ -140,7 +132,7 @@ async fn look_up_forever(number: usize, name: NodeAddr, env: Environment, lost: 
         {
             warn!(sentinel = %name, "cannot resolve sentinel name: {error}");
         }
-        let found = if lookup.has_no_address() { Vec::new() } else { found.unwrap_or_default() };
+        let found = found.unwrap_or_default();
         let empty = found.is_empty();
         if last.as_ref() != Some(&found) && (!empty || last.is_some()) {
             if empty {

@@ -2,9 +2,10 @@
 //!
 //! The system's resolver may block for minutes. Each [`Lookup`] therefore has at most one request
 //! in progress, on the runtime's bounded pool of blocking threads. A caller waits for a limited
-//! time and gets a late answer with a later call. The last good answer is kept while lookups fail,
-//! and also if the name server says that the name has no address: a caller that must not use a
-//! former address then asks [`Lookup::has_no_address`].
+//! time and gets a late answer with a later call.
+//!
+//! The last good answer is kept while lookups fail. An answer that the name has no address is no
+//! failure: what is at its former address by now may be another server.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -13,6 +14,7 @@ use std::time::Duration;
 
 use dns_lookup::{AddrInfoHints, LookupErrorKind, getaddrinfo};
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::net::host::Host;
@@ -24,13 +26,20 @@ const MAX_ADDRESSES: usize = 32;
 /// threads and no others.
 const MAX_LOOKUPS: usize = 16;
 
+/// The interval between two lookups of a name that is in use.
+pub(crate) const LOOKUP_EVERY: Duration = Duration::from_secs(5);
+
+/// The same while the name has no address, and first after a server at one was lost: its address
+/// may already belong to another one.
+pub(crate) const LOOKUP_SOON: Duration = Duration::from_millis(500);
+
 /// How long to wait for a slow resolver if an earlier answer is available.
 const PATIENCE_WITH_CACHE: Duration = Duration::from_millis(50);
 
 /// Why a name has no address now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ResolveError {
-    /// The resolver returned an error or no address.
+    /// The name has no address, or the resolver returned an error and there was no answer before.
     #[error("the name does not resolve")]
     NotFound,
     /// The resolver did not answer in time; the request continues in the background.
@@ -128,7 +137,8 @@ pub struct Lookup {
     resolver: Resolver,
     pending: Option<AbortOnDropHandle<Option<Vec<SocketAddr>>>>,
     last_good: Vec<SocketAddr>,
-    has_no_address: bool,
+    /// When to look the name up again while an address of it is in use, and the pause after that.
+    recheck: (Instant, Duration),
     /// The address that worked last.
     worked: Option<SocketAddr>,
     /// Failed attempts since then.
@@ -145,7 +155,7 @@ impl Lookup {
             resolver: resolver.clone(),
             pending: None,
             last_good: Vec::new(),
-            has_no_address: false,
+            recheck: (Instant::now(), LOOKUP_SOON),
             worked: None,
             failures: 0,
         }
@@ -157,12 +167,11 @@ impl Lookup {
     }
 
     /// The current addresses: at once for an IP address, otherwise by a lookup. Waits up to
-    /// `patience`, and much less if an earlier answer is available. Fails only without any answer.
-    /// Cancel-safe.
+    /// `patience`, and much less if an earlier answer is available. Cancel-safe.
     ///
     /// # Errors
     ///
-    /// The name has no address, or the name server does not answer.
+    /// The name has no address, or the name server does not answer and has not before.
     pub async fn addresses(&mut self, patience: Duration) -> Result<Vec<SocketAddr>, ResolveError> {
         if let Ok(ip) = self.host.parse::<IpAddr>() {
             return Ok(vec![SocketAddr::new(ip, self.port)]);
@@ -179,9 +188,8 @@ impl Lookup {
             Ok(answer) => {
                 self.pending = None;
                 if let Some(found) = answer.ok().flatten() {
-                    self.has_no_address = found.is_empty();
+                    self.last_good.clone_from(&found);
                     if !found.is_empty() {
-                        self.last_good.clone_from(&found);
                         return Ok(found);
                     }
                 }
@@ -191,9 +199,18 @@ impl Lookup {
         if self.last_good.is_empty() { Err(error) } else { Ok(self.last_good.clone()) }
     }
 
-    /// Whether the last answer of the name server was that the name has no address.
-    pub(crate) fn has_no_address(&self) -> bool {
-        self.has_no_address
+    /// Whether the name has addresses now, and this one is not among them. Never waits: a lookup is
+    /// begun now and then, first soon after [`Self::address`], and counts with a later call.
+    pub(crate) async fn has_left(&mut self, addr: SocketAddr) -> bool {
+        let (due, pause) = self.recheck;
+        if self.pending.is_none() && Instant::now() < due {
+            return false;
+        }
+        let found = self.addresses(Duration::ZERO).await;
+        if self.pending.is_none() {
+            self.recheck = (Instant::now() + pause, (pause * 2).min(LOOKUP_EVERY));
+        }
+        found.is_ok_and(|found| !found.contains(&addr))
     }
 
     /// The address to dial now: the one that worked last, as long as the name still has it. A
@@ -205,6 +222,7 @@ impl Lookup {
     ///
     /// Those of [`Self::addresses`].
     pub async fn address(&mut self, patience: Duration) -> Result<SocketAddr, ResolveError> {
+        self.recheck = (Instant::now() + LOOKUP_SOON, LOOKUP_SOON);
         let found = self.addresses(patience).await?;
         let known = self.worked.filter(|worked| found.contains(worked));
         let order = known
@@ -250,7 +268,6 @@ mod tests {
         // server.
         let mut lookup = Lookup::new(&Resolver::default(), "no\0name", 1);
         assert_eq!(lookup.addresses(Duration::from_secs(30)).await, Err(ResolveError::NotFound));
-        assert!(!lookup.has_no_address(), "not known");
     }
 
     #[tokio::test]

@@ -13,6 +13,10 @@
 //! there are at most two connections, with one probe on each.
 //!
 //! A change of the credentials replaces the connection in the same way; see `link::renewal`.
+//!
+//! A node's name is looked up while its connection lasts. If the name has other addresses now, the
+//! connection ends, though a server answers on it: pods get new addresses, and give theirs to
+//! others. If it has none, as a pod that is not ready, the connection stays and is not made anew.
 
 pub(crate) mod probe_connection;
 pub(crate) mod prober_set;
@@ -512,6 +516,13 @@ impl NodeProber {
     async fn ask(&mut self) -> (Instant, ProbeResult) {
         let (timeout, verify) = (self.factory.timeout(), self.factory.verify());
         let trust = self.trust();
+        let dialled = self.connection.as_ref().map(|connection| connection.dialled);
+        if let Some(dialled) = dialled
+            && self.lookup.has_left(dialled).await
+        {
+            // Whoever answers there is not the node any more.
+            self.connection = None;
+        }
         if self.connection.is_none() {
             match self.pause.take() {
                 None => {}

@@ -242,6 +242,34 @@ async fn pins_named_master_and_follows_it_to_new_address() {
         .await;
 }
 
+/// Pods restart, and their addresses go to others: what answers there is not the node any more.
+#[tokio::test]
+async fn leaves_address_that_the_name_has_no_longer() {
+    let (one, two) = two_on_one_port(["127.0.0.2", "127.0.0.3"]).await;
+    let names = Names::default();
+    names.set_master(Some(vec![one.addr]));
+    let cluster = named(one.addr.port()).await;
+    let driver =
+        Driver::all(vec![cluster.watch()], &[], Some(names.resolver()), timeouts()).remove(0);
+    driver.wait_for_target(one.addr).await;
+    // Without an address, as of a pod that is not ready, the connection stays.
+    names.set_master(Some(Vec::new()));
+    let asked = names.asked.load(Ordering::SeqCst);
+    until("it is asked", || names.asked.load(Ordering::SeqCst) >= asked + 2).await;
+    stays(ms(400), "the master stays", || driver.target() == Some(one.addr)).await;
+    // Another server answers there now.
+    let before = one.accepted();
+    one.cut();
+    stays(ms(700), "not dialled again", || one.accepted() == before).await;
+    // The name server still gives the address that the name had before.
+    names.set_master(Some(vec![one.addr]));
+    until("it is dialled again", || one.accepted() > before).await;
+    two.script().run_id = "2".repeat(40);
+    names.set_master(Some(vec![two.addr]));
+    driver.wait_for_target(two.addr).await;
+    assert!(one.accepted() > before, "it answered to the end");
+}
+
 #[tokio::test]
 async fn connects_to_all_addresses_of_a_name() {
     let names = Names::default();
