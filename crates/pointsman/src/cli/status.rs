@@ -250,8 +250,9 @@ mod tests {
     #[test]
     fn replaces_control_characters() {
         let service = serde_json::json!({"name": "\u{7}a", "x": [["\u{1b}"]]});
-        let document = serde_json::json!({"ph\u{1b}ase": "\u{1b}[2Jx\n", "services": [service, 3]});
-        let present = render(&document);
+        let document = serde_json::json!({"ph\u{7f}ase": "\u{9b}2Jx\n", "services": [service, 3]});
+        let server = AdminServer { addr: ([127, 0, 0, 1], 1).into(), tls: None };
+        let present = present(&server, &document, None, None);
         assert!(present.chars().all(|c| c == '\n' || !c.is_control()), "{present:?}");
     }
 

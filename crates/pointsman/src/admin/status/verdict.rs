@@ -129,25 +129,27 @@ impl ServiceStatus {
             "unconfirmed" => UNCONFIRMED.to_owned(),
             "no_master" => format!("no node can be verified as the master{fault}"),
             _ if is_minority => "only a minority of the sentinels is reachable".to_owned(),
-            _ => self.paused(),
+            _ => match (&self.pause, &self.target) {
+                (Some(pause), _) => {
+                    format!("paused by an operator ({}, {} left)", pause.by, span(pause.left_s))
+                }
+                (None, Some(master)) => {
+                    let how = self.role_of(&master.name).and_then(fault_of);
+                    format!("the master {} {}", master.name, how.unwrap_or("may have failed"))
+                }
+                (None, None) => "there is no master".to_owned(),
+            },
         };
         let text = format!("Traffic held{time}: {why}{}.", self.waiting());
         if is_fault { VerdictStatus::fault(text) } else { VerdictStatus::warning(text) }
     }
 
-    /// Which command holds traffic, and for how long.
-    fn paused(&self) -> String {
-        match &self.pause {
-            Some(pause) => {
-                format!("paused by an operator ({}, {} left)", pause.by, span(pause.left_s))
-            }
-            None => "paused by an operator".to_owned(),
-        }
+    fn role_of(&self, node: &str) -> Option<&'static str> {
+        self.nodes.iter().find(|it| it.addr == node).map(|it| it.role)
     }
 
     fn suspected(&self, master: &str) -> String {
-        let node = self.nodes.iter().find(|it| it.addr == master);
-        let how = match node.map(|it| it.role) {
+        let how = match self.role_of(master) {
             Some("unresponsive") => "does not answer, and its clients wait",
             role => role.and_then(fault_of).unwrap_or("may have failed"),
         };

@@ -156,6 +156,21 @@ fn names_command_that_holds_traffic() {
     );
 }
 
+/// For a moment after the connection to it has ended.
+#[test]
+fn names_lost_master_that_holds_traffic() {
+    for (role, how) in [("unreachable", "is unreachable"), ("master", "may have failed")] {
+        expect(
+            |it| {
+                hold(it, "suspect");
+                it.nodes[0].role = role;
+            },
+            Severity::Warning,
+            &format!("Traffic held for 1.2 s: the master a {how}."),
+        );
+    }
+}
+
 #[test]
 fn explains_states_that_hold_traffic() {
     let candidate = |it: &mut ServiceStatus| it.candidate = Some("b".to_owned());

@@ -101,10 +101,10 @@ impl<'a> Preference<'a> {
         loop {
             let seen = leader.look().await;
             let seen = seen.map_err(|problem| SwitchoverError::node(&sentinel, problem))?;
-            let judged =
-                is_established(&seen, &sentinel, &participants.master.addr, requested, *wanted);
+            let (now, master) = (clock::now(), &participants.master.addr);
+            let waited = now.saturating_duration_since(since);
+            let judged = is_established(&seen, &sentinel, master, requested, *wanted, waited);
             let Err(problem) = judged? else { break };
-            let now = clock::now();
             if now >= since + REPORT_PATIENCE {
                 let problem = format!(
                     "it does not report {requested} as the first choice after {} s: {problem}",

@@ -83,13 +83,14 @@ pub(super) fn plan(
 }
 
 /// Whether the leader would promote the requested replica, or why not yet. Fails where waiting is
-/// in vain.
+/// in vain. `waited`: the time since this process has read the replica's own priority.
 pub(super) fn is_established(
     view: &LeaderView,
     leader: &NodeAddr,
     master: &NodeAddr,
     requested: &NodeAddr,
     wanted: u64,
+    waited: Duration,
 ) -> Result<Result<(), String>, SwitchoverError> {
     if view.failing_over {
         return Err(SwitchoverError::FailingOver(leader.clone()));
@@ -97,8 +98,10 @@ pub(super) fn is_established(
     if view.master != *master || view.down {
         return Err(SwitchoverError::Unsettled);
     }
-    // Raised by another process since this one has read it.
-    if let Some(own) = view.replicas.iter().find(|it| it.addr == *requested) {
+    // Raised by another process since this one has read it; an older report may be of a switchover
+    // that has ended.
+    let mut reported = view.replicas.iter().filter(|it| it.addr == *requested);
+    if let Some(own) = reported.find(|it| it.info_age.is_some_and(|age| age < waited)) {
         refuse_raised(requested, own.priority)?;
     }
     Ok(first_choice(view, requested, wanted))
@@ -225,9 +228,15 @@ mod tests {
     #[test]
     fn fails_at_once_when_waiting_is_in_vain() {
         let (node, leader) = (|port| replica(port, 0).node, replica(9, 0).node);
-        let judge = |view: &LeaderView| is_established(view, &leader, &node(1), &node(2), 1);
-        let refused = judge(&view(&[(2, 1_000_000_100), (3, 2)])).unwrap_err().to_string();
+        let after = |seconds, view: &LeaderView| {
+            is_established(view, &leader, &node(1), &node(2), 1, Duration::from_secs(seconds))
+        };
+        let judge = |view: &LeaderView| after(5, view);
+        let raised = view(&[(2, 1_000_000_100), (3, 2)]);
+        let refused = judge(&raised).unwrap_err().to_string();
         assert!(refused.contains("-p 2 CONFIG SET replica-priority 100"), "{refused}");
+        let older = after(3, &raised).unwrap().unwrap_err();
+        assert!(older.contains("not 1; it asks every ten seconds"), "{older}");
         let failing = LeaderView { failing_over: true, ..view(&[]) };
         assert_eq!(judge(&failing), Err(SwitchoverError::FailingOver(node(9))));
         let other = LeaderView { master: node(2), ..view(&[]) };
