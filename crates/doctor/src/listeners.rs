@@ -12,7 +12,7 @@ use serde_json::{Value as Json, json};
 use tls::{CertificateFacts, CertificateFiles, ChainState, KnownAuthorities, PairFault, PemFile};
 
 use crate::diagnose::Severity::{Fault, Note, Warning};
-use crate::diagnose::{CERTIFICATE_SOON, Finding, Findings, days, join, quote, subject};
+use crate::diagnose::{FEW_NAMES, Finding, Findings, days, quote, subject, validity};
 
 /// What follows from files that cannot be used.
 const UNUSABLE: &str =
@@ -20,6 +20,9 @@ const UNUSABLE: &str =
 
 /// What is said of a certificate that is to be replaced.
 const RENEW: &str = "renew it; Pointsman uses new contents of the files within seconds";
+
+/// How many names of a certificate the table shows: those that clients may use.
+const MANY_NAMES: usize = 32;
 
 /// A problem and its remedy.
 pub type Trouble = (String, String);
@@ -142,7 +145,7 @@ fn examine_pair(
     }
     let facts = examined.facts?;
     let at = about(&pair.chain);
-    validity(found, &at, &facts, now);
+    validity(found, now, &at, "it", &facts, RENEW);
     names(found, &at, &facts);
     if let ChainState::Incomplete { issuer, found_in } = examined.chain {
         incomplete(found, &pair.chain, &issuer, &found_in);
@@ -182,30 +185,8 @@ fn pair_fault(found: &mut Findings, all: &[ListenerPair], pair: &ListenerPair, f
     found.add_with(Fault, "certificate-key", about(key), what, remedy, &commands);
 }
 
-fn validity(found: &mut Findings, at: &str, facts: &CertificateFacts, now: Option<Duration>) {
-    let Some(now) = now else { return };
-    let (name, left) = (subject(facts), facts.not_after.saturating_sub(now));
-    if left.is_zero() {
-        let what = format!("it has expired: {name}; clients that verify it cannot connect");
-        found.add(Fault, "certificate-expired", at, what, RENEW);
-    } else if facts.not_before > now {
-        let begins = days(facts.not_before.saturating_sub(now));
-        let what = format!(
-            "it is not valid yet, but in {begins}: {name}; clients that verify it cannot connect"
-        );
-        let remedy = "check the clock of this host, and that of the host that issued it";
-        found.add_with(Fault, "certificate-expired", at, what, remedy, &["date -u".to_owned()]);
-    } else if left < CERTIFICATE_SOON {
-        let left = days(left);
-        let what = format!(
-            "it expires in {left}: {name}; clients that verify it cannot connect from then on"
-        );
-        found.add(Warning, "certificate-expires", at, what, RENEW);
-    }
-}
-
 fn names(found: &mut Findings, at: &str, facts: &CertificateFacts) {
-    let name = subject(facts);
+    let name = subject(facts, FEW_NAMES);
     if facts.names.is_empty() {
         let what = format!("it has no names: {name}; clients that verify names refuse it");
         let remedy = "issue it with the names and addresses that clients use as subjectAltName";
@@ -255,23 +236,9 @@ pub(crate) fn rows(certificates: &[CertificateFacts], now: Option<Duration>) -> 
             Some(now) if now < facts.not_before => ("not yet valid".to_owned(), false),
             Some(now) => (format!("valid for {}", days(facts.not_after.saturating_sub(now))), true),
         };
-        (facts.file.display().to_string(), validity, all_names(facts), is_valid)
+        (facts.file.display().to_string(), validity, subject(facts, MANY_NAMES), is_valid)
     };
     certificates.iter().map(row).collect()
-}
-
-/// The names that clients may use; the subject if there are none.
-fn all_names(facts: &CertificateFacts) -> String {
-    const MAX_NAMES: usize = 32;
-    let mut text = match facts.names.as_slice() {
-        [] => facts.subject.to_string(),
-        names => join(names.iter().take(MAX_NAMES)),
-    };
-    let more = facts.names.len().saturating_sub(MAX_NAMES);
-    if more > 0 {
-        text = format!("{text} and {more} more");
-    }
-    format!("{text}; issued by {}", facts.issuer)
 }
 
 /// The certificates as JSON, for scripts.

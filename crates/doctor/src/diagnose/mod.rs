@@ -30,7 +30,7 @@ use crate::observed::{
 };
 
 pub(crate) use cures::quote;
-pub(crate) use transport::{CERTIFICATE_SOON, days, subject};
+pub(crate) use transport::{FEW_NAMES, days, subject, validity};
 
 /// How much a finding matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -211,7 +211,7 @@ fn causes(code: &str) -> &'static [&'static str] {
 }
 
 /// Items separated by commas.
-pub(crate) fn join(items: impl IntoIterator<Item = impl fmt::Display>) -> String {
+fn join(items: impl IntoIterator<Item = impl fmt::Display>) -> String {
     items.into_iter().map(|it| it.to_string()).collect::<Vec<_>>().join(", ")
 }
 

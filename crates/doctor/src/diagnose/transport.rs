@@ -13,6 +13,11 @@ use super::{Case, Findings, join};
 /// about a month before the end, so it has failed by then.
 pub(crate) const CERTIFICATE_SOON: Duration = Duration::from_secs(14 * DAY);
 const DAY: u64 = 24 * 3600;
+/// How many names of a certificate a finding shows.
+pub(crate) const FEW_NAMES: usize = 4;
+/// The remedy for a certificate of a server or of this client.
+const RENEWAL: &str = "renew it; new contents of its files are used without a restart here, and by \
+                       Redis with CONFIG SET tls-cert-file";
 
 /// The code of the finding for a connection that failed.
 pub(super) fn code(fault: &tls::Fault) -> &'static str {
@@ -28,6 +33,7 @@ pub(super) fn code(fault: &tls::Fault) -> &'static str {
 }
 
 pub(super) fn diagnose(found: &mut Findings, case: &Case<'_>) {
+    let now = case.context.now;
     let (sentinels, nodes) = (case.sentinels.iter(), case.nodes.iter());
     let sentinels =
         sentinels.map(|it| (&it.addr, &it.certificate, it.answer.is_ok(), "service.sentinel_tls"));
@@ -35,10 +41,11 @@ pub(super) fn diagnose(found: &mut Findings, case: &Case<'_>) {
     for (at, certificate, answered, section) in sentinels.chain(nodes) {
         let Some(certificate) = certificate else { continue };
         if answered {
-            expiry(found, case, &at.to_string(), "its certificate", certificate);
+            validity(found, now, &at.to_string(), "its certificate", certificate, RENEWAL);
         } else if certificate.self_signed {
             // It was read without verification, to find the cause of the fault.
-            let what = format!("its certificate is self-signed: {}", subject(certificate));
+            let what =
+                format!("its certificate is self-signed: {}", subject(certificate, FEW_NAMES));
             let remedy = format!(
                 "[{section}] write this certificate into ca_file, or issue certificates by a CA of \
                  your own, so that they can be renewed one by one"
@@ -50,21 +57,31 @@ pub(super) fn diagnose(found: &mut Findings, case: &Case<'_>) {
     let own: BTreeMap<_, _> = case.own_certificates.iter().map(|it| (&it.1.file, it)).collect();
     for (file, (section, certificate)) in own {
         let at = format!("{} ({section}.certificate_file)", file.display());
-        expiry(found, case, &at, "our client certificate", certificate);
+        validity(found, now, &at, "our client certificate", certificate, RENEWAL);
     }
 }
 
-fn expiry(found: &mut Findings, case: &Case<'_>, at: &str, what: &str, facts: &CertificateFacts) {
-    let Some(now) = case.context.now else { return };
-    let remedy = "renew it; new contents of its files are used without a restart here, and by Redis \
-                  with CONFIG SET tls-cert-file";
-    let (name, left) = (subject(facts), facts.not_after.saturating_sub(now));
+/// Reports a certificate that is not valid now, or soon no more; `it` names it in a sentence.
+pub(crate) fn validity(
+    found: &mut Findings,
+    now: Option<Duration>,
+    at: &str,
+    it: &str,
+    facts: &CertificateFacts,
+    renewal: &str,
+) {
+    let Some(now) = now else { return };
+    let (name, left) = (subject(facts, FEW_NAMES), facts.not_after.saturating_sub(now));
     if left.is_zero() {
-        let what = format!("{what} has expired: {name}");
-        found.add(Fault, "certificate-expired", at, what, remedy);
+        found.add(Fault, "certificate-expired", at, format!("{it} has expired: {name}"), renewal);
+    } else if facts.not_before > now {
+        let begins = days(facts.not_before.saturating_sub(now));
+        let what = format!("{it} is not valid yet, but in {begins}: {name}");
+        let remedy = "check the clock of this host, and that of the host that issued it";
+        found.add_with(Fault, "certificate-expired", at, what, remedy, &["date -u".to_owned()]);
     } else if left < CERTIFICATE_SOON {
-        let what = format!("{what} expires in {}: {name}", days(left));
-        found.add(Warning, "certificate-expires", at, what, remedy);
+        let what = format!("{it} expires in {}: {name}", days(left));
+        found.add(Warning, "certificate-expires", at, what, renewal);
     }
 }
 
@@ -76,16 +93,18 @@ pub(crate) fn days(span: Duration) -> String {
     }
 }
 
-/// The names of a certificate, or its subject. Bounded, because the server chose them.
-pub(crate) fn subject(certificate: &CertificateFacts) -> String {
-    const MAX_NAMES: usize = 4;
-    const MAX_LENGTH: usize = 200;
-    let text = match certificate.names.as_slice() {
+/// The first names of a certificate, or its subject. Bounded, because a server chose them.
+pub(crate) fn subject(certificate: &CertificateFacts, most: usize) -> String {
+    let mut text = match certificate.names.as_slice() {
         [] => certificate.subject.to_string(),
-        names => join(names.iter().take(MAX_NAMES)),
+        names => join(names.iter().take(most)),
     };
-    let bounded = |text: &str| text.chars().take(MAX_LENGTH).collect::<String>();
-    format!("{}, issued by {}", bounded(&text), bounded(&certificate.issuer))
+    let more = certificate.names.len().saturating_sub(most);
+    if more > 0 {
+        text = format!("{text} and {more} more");
+    }
+    let bounded = |text: &str| text.chars().take(50 * most).collect::<String>();
+    format!("{}; issued by {}", bounded(&text), bounded(&certificate.issuer))
 }
 
 #[cfg(test)]
