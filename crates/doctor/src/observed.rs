@@ -57,7 +57,7 @@ pub enum ExamineError {
     #[error("{0}")]
     Denied(Denied),
     /// The server at this address is not a sentinel, or not a Redis server.
-    #[error("the server there is not what is expected: a sentinel or Redis")]
+    #[error("not a server of the expected kind, a sentinel or Redis")]
     UnexpectedServer,
     /// TLS failed, or there is TLS where none is configured.
     #[error("{}", .0.what)]
@@ -89,21 +89,6 @@ impl ExamineError {
             Self::LeadsBack => "own_listener",
             Self::OutsideNodes => "outside_nodes",
         }
-    }
-
-    /// The cause, for a table.
-    pub(crate) fn short(&self) -> String {
-        let text = match self {
-            Self::OutOfPorts => "no local port left",
-            Self::Unresponsive => "no answer",
-            Self::UnexpectedServer => "not a server of the expected kind",
-            Self::OtherSentinel => "another sentinel answers at this address",
-            Self::LeadsBack => "a listener of this pointsman",
-            Self::OutsideNodes => "outside service.nodes, not asked",
-            Self::Tls(fault) => return fault.to_string(),
-            _ => return self.to_string(),
-        };
-        text.to_owned()
     }
 }
 

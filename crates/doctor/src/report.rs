@@ -117,13 +117,13 @@ fn report(examined: &ExaminedService, now: Option<Duration>, colour: bool) -> St
     out.push('\n');
     let rows = observed.sentinels.iter().map(|it| {
         let id = it.answer.as_ref().map_or("-", |answer| answer.id.short());
-        let text = it.answer.as_ref().map_or_else(ExamineError::short, describe_answer);
+        let text = it.answer.as_ref().map_or_else(ExamineError::to_string, describe_answer);
         (it.addr.to_string(), id.to_owned(), text, it.answer.is_ok())
     });
     table(&mut out, "sentinels", rows.collect(), paint);
     let rows = observed.nodes.iter().map(|it| {
         let mapped = it.dialled.map(|to| to.to_string()).filter(|to| *to != it.addr.to_string());
-        let text = it.answer.as_ref().map_or_else(ExamineError::short, describe_role);
+        let text = it.answer.as_ref().map_or_else(ExamineError::to_string, describe_role);
         (it.addr.to_string(), mapped.unwrap_or_default(), text, it.answer.is_ok())
     });
     table(&mut out, "nodes", rows.collect(), paint);

@@ -313,48 +313,28 @@ fn forgotten(found: &mut Findings, case: &Case<'_>, at: &NodeAddr, what: String,
 fn refusals(found: &mut Findings, at: &NodeAddr, refused: &[Denied], kind: &str) {
     let (mut commands, mut rules) = (Vec::new(), Vec::new());
     for denied in refused {
-        let rejected = |found: &mut Findings, what: &str, remedy: &str| {
-            found.add(Fault, "connection-rejected", at, what, remedy);
-        };
+        let text = denied.to_string();
+        let (what, remedy) = text.split_once(": ").unwrap_or((&text, ""));
         match denied {
-            Denied::PasswordMissing { setting } => {
-                let what = "it requires a password and none is configured";
-                found.add(Fault, "password", at, what, format!("set {setting}"));
-            }
-            Denied::PasswordWithheld => {
-                let what = "it requires a password, which is not sent to it: it is not configured, \
-                            and if it is a node, no majority of the configured sentinels names or \
-                            lists it";
-                let remedy = "if it is one of yours, add it to service.sentinels if it is a \
-                              sentinel, or find out why the sentinels do not list it";
-                found.add(Warning, "password", at, what, remedy);
-            }
-            Denied::WrongPassword { setting } => {
-                let remedy = format!("check {setting}; ACL LIST on that {kind} shows its users");
-                found.add(Fault, "password", at, "it rejects the user or the password", remedy);
-            }
             Denied::NotPermitted { command, rule } => {
                 if !rules.contains(rule) {
                     commands.push(*command);
                     rules.push(*rule);
                 }
             }
-            Denied::TooManyClients => rejected(
-                found,
-                "it has reached its limit of clients",
-                "raise maxclients, or find the clients that hold so many connections with CLIENT \
-                 LIST",
-            ),
-            Denied::ProtectedMode => rejected(
-                found,
-                "it is in protected mode and accepts connections from its own host only",
-                "set a password there, or protected-mode no",
-            ),
-            Denied::ConnectionRejected => rejected(
-                found,
-                "it answers a new connection with an error and closes it",
-                "check its log",
-            ),
+            Denied::PasswordMissing { .. } => found.add(Fault, "password", at, what, remedy),
+            Denied::WrongPassword { setting } => {
+                let remedy = format!("check {setting}; ACL LIST on that {kind} shows its users");
+                found.add(Fault, "password", at, "it rejects the user or the password", remedy);
+            }
+            Denied::PasswordWithheld => {
+                let remedy = "if it is one of yours, add it to service.sentinels if it is a \
+                              sentinel, or find out why the sentinels do not list it";
+                found.add(Warning, "password", at, what, remedy);
+            }
+            Denied::TooManyClients | Denied::ProtectedMode | Denied::ConnectionRejected => {
+                found.add(Fault, "connection-rejected", at, what, remedy);
+            }
         }
     }
     if rules.is_empty() {
