@@ -50,58 +50,20 @@ fn may_announce<'a>(rules: impl Iterator<Item = &'a str>, all_channels: bool) ->
             "-@all" | "nocommands" | "-@pubsub" | "-@fast" | "-publish" => command = false,
             "allchannels" => channel = true,
             "resetchannels" => channel = false,
-            _ => channel |= rule.strip_prefix('&').is_some_and(|it| matches(it, HELLO)),
+            _ => channel |= rule.strip_prefix('&').is_some_and(|it| may_match(it, HELLO)),
         }
     }
     command && channel
 }
 
-/// Whether a pattern of Redis matches a text. Only the last `*` is tried at several places, which
-/// is sufficient for a match and bounds the work.
-fn matches(pattern: &str, text: &str) -> bool {
-    let (pattern, text) = (pattern.as_bytes(), text.as_bytes());
-    let (mut p, mut t, mut star) = (0, 0, None);
-    while t < text.len() {
-        let (one, length) = match_one(pattern.get(p..).unwrap_or_default(), text.get(t).copied());
-        if pattern.get(p) == Some(&b'*') {
-            star = Some((p + 1, t));
-            p += 1;
-        } else if one {
-            (p, t) = (p + length, t + 1);
-        } else if let Some((after, from)) = star {
-            star = Some((after, from + 1));
-            (p, t) = (after, from + 1);
-        } else {
-            return false;
-        }
-    }
-    pattern.get(p..).is_some_and(|rest| rest.iter().all(|byte| *byte == b'*'))
-}
-
-/// Whether the first element of a pattern matches this byte, and the length of that element.
-fn match_one(pattern: &[u8], byte: Option<u8>) -> (bool, usize) {
-    let Some(byte) = byte else { return (false, 0) };
-    match pattern {
-        [b'?', ..] => (true, 1),
-        [b'\\', escaped, ..] => (*escaped == byte, 2),
-        [b'[', class @ ..] => {
-            let end = class.iter().position(|it| *it == b']').unwrap_or(class.len());
-            let inside = class.get(..end).unwrap_or_default();
-            let negated = inside.strip_prefix(b"^");
-            let (mut rest, mut found) = (negated.unwrap_or(inside), false);
-            while let [first, tail @ ..] = rest {
-                let (last, tail) = match tail {
-                    [b'-', last, tail @ ..] => (last, tail),
-                    _ => (first, tail),
-                };
-                found |= (first.min(last)..=first.max(last)).contains(&&byte);
-                rest = tail;
-            }
-            (found != negated.is_some(), end + 2)
-        }
-        [exact, ..] => (*exact == byte, 1),
-        [] => (false, 0),
-    }
+/// Whether a pattern of Redis may match a text: what precedes its first special character and what
+/// follows its last one does. Patterns with more between these are rare, and count as matching.
+fn may_match(pattern: &str, text: &str) -> bool {
+    let special = ['*', '?', '[', ']', '\\'];
+    let Some(start) = pattern.find(special) else { return pattern == text };
+    let end = pattern.rsplit(special).next().unwrap_or_default();
+    let starts = pattern.get(..start).is_some_and(|start| text.starts_with(start));
+    starts && text.ends_with(end)
 }
 
 /// The users with which sentinels subscribe: they have to publish there. From a reply to
@@ -155,23 +117,22 @@ mod tests {
     }
 
     #[test]
-    fn matches_patterns_as_redis_does() {
-        for (pattern, matching) in [
+    fn misses_no_pattern_that_matches() {
+        for (pattern, may_match) in [
             ("*", true),
             ("**hello", true),
             ("__sentinel__:hello", true),
             ("__sentinel__?hello", true),
             ("__sentinel__:[^i]ello", true),
-            ("__sentinel__:[^h]ello", false),
             ("__sentinel__\\:hello", true),
-            ("__sentinel__:hello?", false),
+            ("__sentinel__:hell[n-p]", true),
             ("*l*l*l*", true),
-            ("*l*l*l*l*", false),
+            ("app:*", false),
+            ("*:events", false),
+            ("__sentinel__:hell", false),
             ("", false),
-            ("[", false),
-            ("\\", false),
         ] {
-            assert_eq!(matches(pattern, HELLO), matching, "{pattern}");
+            assert_eq!(super::may_match(pattern, HELLO), may_match, "{pattern}");
         }
     }
 
