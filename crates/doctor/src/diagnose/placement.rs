@@ -16,10 +16,17 @@ use crate::observed::ObservedNode;
 
 pub(super) fn diagnose(found: &mut Findings, case: &Case<'_>) {
     mixed_names(found, case);
-    let sentinels = sentinel_hosts(case);
-    if sentinels.len() >= 3 {
-        one_host(found, case, &sentinels);
-        one_zone(found, case, &sentinels);
+    let (hosts, zones) = (sentinel_hosts(case), &case.context.zones);
+    if hosts.len() >= 3 {
+        crowded(found, case, &hosts, None);
+        let missing: BTreeSet<_> = hosts.values().filter(|it| !zones.contains_key(*it)).collect();
+        if missing.is_empty() {
+            crowded(found, case, &hosts, Some(zones));
+        } else if !zones.is_empty() {
+            let missing = join(&missing);
+            let what = format!("no zone is given for {missing}: the zones were not compared");
+            found.add(Note, "zones", &case.name, what, "add --zone ADDRESS=ZONE for each");
+        }
     }
     virtual_address(found, case.context);
 }
@@ -33,53 +40,39 @@ fn sentinel_hosts<'a>(case: &'a Case<'_>) -> BTreeMap<&'a MyId, String> {
     reached.chain(listed).collect()
 }
 
-/// The place with the most sentinels, if their loss leaves no majority.
-fn crowded<'a>(total: usize, places: impl Iterator<Item = &'a str>) -> Option<(&'a str, usize)> {
+/// Reports a host, or a zone if zones are given, whose loss leaves no majority of the sentinels.
+fn crowded(
+    found: &mut Findings,
+    case: &Case<'_>,
+    hosts: &BTreeMap<&MyId, String>,
+    zones: Option<&BTreeMap<String, String>>,
+) {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    let places = hosts.values().filter_map(|host| place(zones, host));
     places.for_each(|place| *counts.entry(place).or_default() += 1);
-    let most = counts.into_iter().max_by_key(|(_, count)| *count)?;
-    (total - most.1 < total / 2 + 1).then_some(most)
-}
-
-/// Whether a node at a host for which this holds reports the role of a master.
-fn has_master(case: &Case<'_>, is_there: impl Fn(&str) -> bool) -> bool {
-    let is_master = |node: &&ObservedNode| node.report().is_some_and(|it| it.role == Role::Master);
-    case.nodes.iter().filter(is_master).any(|node| is_there(&node.addr.host))
-}
-
-fn one_host(found: &mut Findings, case: &Case<'_>, sentinels: &BTreeMap<&MyId, String>) {
-    let all = sentinels.len();
-    let Some((host, count)) = crowded(all, sentinels.values().map(String::as_str)) else { return };
+    let (all, most) = (hosts.len(), counts.into_iter().max_by_key(|(_, count)| *count));
+    let Some((crowd, count)) = most.filter(|(_, count)| all - count < all / 2 + 1) else { return };
     // Everything on a loopback address is a test on one machine, and meant to be.
-    if host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback()) {
+    if zones.is_none() && crowd.parse().is_ok_and(|ip: IpAddr| ip.is_loopback()) {
         return;
     }
-    let is_master = has_master(case, |it| it == host);
-    let master = if is_master { ", the host of the master" } else { "" };
-    let what = format!("{count} of {all} sentinels run on {host}{master}");
-    let remedy = "without it the other sentinels are no majority, and nothing is promoted: run \
-                  each sentinel on a host of its own";
-    found.add(Warning, "one-host", &case.name, what, remedy);
+    let (code, kind, at, remedy) = match zones {
+        None => ("one-host", "host", "on", "run each sentinel on a host of its own"),
+        Some(_) => ("one-zone", "zone", "in zone", "spread them over three zones"),
+    };
+    let is_master = |node: &&ObservedNode| node.report().is_some_and(|it| it.role == Role::Master);
+    let mut masters = case.nodes.iter().filter(is_master);
+    let has_master = masters.any(|node| place(zones, &node.addr.host) == Some(crowd));
+    let master = if has_master { format!(", the {kind} of the master") } else { String::new() };
+    let what = format!("{count} of {all} sentinels run {at} {crowd}{master}");
+    let remedy = format!(
+        "without it the other sentinels are no majority, and nothing is promoted: {remedy}"
+    );
+    found.add(Warning, code, &case.name, what, remedy);
 }
 
-fn one_zone(found: &mut Findings, case: &Case<'_>, sentinels: &BTreeMap<&MyId, String>) {
-    let (all, zones) = (sentinels.len(), &case.context.zones);
-    if zones.is_empty() {
-        return;
-    }
-    let missing: BTreeSet<_> = sentinels.values().filter(|it| !zones.contains_key(*it)).collect();
-    if !missing.is_empty() {
-        let what = format!("no zone is given for {}: the zones were not compared", join(&missing));
-        return found.add(Note, "zones", &case.name, what, "add --zone ADDRESS=ZONE for each");
-    }
-    let places = sentinels.values().filter_map(|host| zones.get(host)).map(String::as_str);
-    let Some((crowd, count)) = crowded(all, places) else { return };
-    let is_master = has_master(case, |it| zones.get(it).is_some_and(|zone| zone == crowd));
-    let master = if is_master { ", the zone of the master" } else { "" };
-    let what = format!("{count} of {all} sentinels run in zone {crowd}{master}");
-    let remedy = "without it the other sentinels are no majority, and nothing is promoted: spread \
-                  them over three zones";
-    found.add(Warning, "one-zone", &case.name, what, remedy);
+fn place<'a>(zones: Option<&'a BTreeMap<String, String>>, host: &'a str) -> Option<&'a str> {
+    zones.map_or(Some(host), |zones| zones.get(host).map(String::as_str))
 }
 
 /// Host names and addresses in one cluster: Sentinel compares them as text in places.
