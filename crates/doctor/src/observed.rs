@@ -260,15 +260,13 @@ pub struct AclUser {
     pub announces: bool,
 }
 
-/// `min-replicas-to-write` and `min-replicas-max-lag` of a node.
+/// `min-replicas-to-write` of a node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WriteGuard {
-    /// Both are above 0: the node refuses writes without enough replicas.
+    /// It and `min-replicas-max-lag` are above 0: the node refuses writes without enough replicas.
     pub enabled: bool,
     /// `min-replicas-to-write`; `None` if our user may not read it.
     pub to_write: Option<u64>,
-    /// `min-replicas-max-lag`; `None` if our user may not read it.
-    pub max_lag: Option<Duration>,
     /// How many replicas satisfy it now; only reported while it is enabled.
     pub good: Option<u64>,
 }

@@ -96,12 +96,7 @@ pub(super) fn healthy() -> Observed {
         answer: Ok(report(number)),
         certificate: None,
         details: NodeDetails {
-            write_guard: Some(WriteGuard {
-                enabled: true,
-                to_write: Some(1),
-                max_lag: Some(Duration::from_secs(10)),
-                good: Some(2),
-            }),
+            write_guard: Some(WriteGuard { enabled: true, to_write: Some(1), good: Some(2) }),
             ..NodeDetails::default()
         },
     });
@@ -604,10 +599,9 @@ fn reports_write_guard_that_is_off_or_stops_writes() {
     assert!(found.what.contains("0 of its replicas"), "{found}");
     let found = only("min-replicas", Severity::Warning, guard(|it| it.to_write = Some(2)));
     assert!(found.what.contains("the loss of one stops all writes"), "{found}");
-    only("min-replicas", Severity::Warning, guard(|it| it.max_lag = Some(Duration::from_secs(1))));
-    // Without CONFIG GET the numbers are unknown, and nothing is said about them.
+    // Without CONFIG GET the number is unknown, and nothing is said about it.
     let mut observed = healthy();
-    guard(|it| (it.to_write, it.max_lag) = (None, None))(&mut observed);
+    guard(|it| it.to_write = None)(&mut observed);
     assert_eq!(diagnose(&observed, &context()), []);
 }
 

@@ -32,28 +32,23 @@ use super::{Case, Context};
 use crate::observed::{MasterAnswer, Observed, ObservedMaster, SentinelAnswer};
 
 /// The preparation that a plan needs, for the text of a finding.
-pub(super) fn preparation(context: &Context) -> &'static str {
-    match (context.sentinels_need_login, context.nodes_need_login) {
-        (false, false) => "",
-        (true, false) => {
-            "; the commands take the password of the sentinels from REDISCLI_AUTH and their user, \
-             unless it is default, from SENTINEL_USER"
-        }
-        (false, true) => {
-            "; the commands take the password that the sentinels use for Redis from \
-             REDIS_PASSWORD, and their user, if they use one, from REDIS_USER"
-        }
-        (true, true) => {
-            "; the commands take the password of the sentinels from REDISCLI_AUTH (their user, \
-             unless it is default, from SENTINEL_USER), and the password that the sentinels use \
-             for Redis from REDIS_PASSWORD (their user, if they use one, from REDIS_USER)"
-        }
+pub(super) fn preparation(context: &Context) -> String {
+    let sentinels = "the password of the sentinels from REDISCLI_AUTH (their user, unless it is \
+                     default, from SENTINEL_USER)";
+    let nodes = "the password that the sentinels use for Redis from REDIS_PASSWORD (their user, if \
+                 they use one, from REDIS_USER)";
+    let sentinels = context.sentinels_need_login.then_some(sentinels);
+    let all: Vec<&str> =
+        sentinels.into_iter().chain(context.nodes_need_login.then_some(nodes)).collect();
+    if all.is_empty() {
+        return String::new();
     }
+    format!("; the commands take {}", all.join(", and "))
 }
 
 /// The preparation that these commands need, if there are any.
-pub(super) fn note(case: &Case<'_>, commands: &[String]) -> &'static str {
-    if commands.is_empty() { "" } else { preparation(case.context) }
+pub(super) fn note(case: &Case<'_>, commands: &[String]) -> String {
+    if commands.is_empty() { String::new() } else { preparation(case.context) }
 }
 
 /// The right master, if the observations determine it. It reports the role of a master and is
@@ -134,28 +129,22 @@ pub(super) fn promote_by_hand(case: &Case<'_>) -> Vec<String> {
     shell.checked(lines)
 }
 
-/// Makes every sentinel resolve names.
-pub(super) fn resolve_names(case: &Case<'_>) -> Vec<String> {
-    let shell = Shell::new(case);
-    let set = |it: &SentinelAnswer| {
-        format!("{} SENTINEL CONFIG SET resolve-hostnames yes", shell.cli(it.reached))
-    };
-    let all = distinct(case.views().map(|(_, answer, _)| answer));
-    shell.check_sentinels().chain(all.into_iter().map(set)).collect()
-}
-
 /// Gives these sentinels the password of the master. Empty if none is configured here either.
 pub(super) fn authenticate(case: &Case<'_>, sentinels: &[&SentinelAnswer]) -> Vec<String> {
     let shell = Shell::new(case);
     shell.checked(sentinels.iter().flat_map(|it| shell.credentials(it.reached)).collect())
 }
 
-/// Makes the sentinels forget listed sentinels and replicas that are gone, and former IDs. Empty
-/// unless all find the master up and no failover is in progress.
-pub(super) fn forget(case: &Case<'_>) -> Vec<String> {
+/// Makes the sentinels forget listed sentinels and replicas that are gone, and former IDs: the
+/// commands, and the remedy in words. No commands unless all find the master up and no failover is
+/// in progress.
+pub(super) fn forget(case: &Case<'_>) -> (Vec<String>, String) {
     if case.views().any(|(.., view)| view.down) || right_master(case).is_none() {
-        return Vec::new();
+        let not_now = "SENTINEL RESET. Not now: every sentinel must find the master up, or RESET \
+                       would cost it the list of replicas. Run the doctor again then";
+        return (Vec::new(), not_now.to_owned());
     }
+    let now = format!("SENTINEL RESET on one after the other{}", preparation(case.context));
     let shell = Shell::new(case);
     let others = case.processes().len().saturating_sub(1) as u64;
     let (mut seen, mut lines) = (BTreeSet::new(), Vec::new());
@@ -168,10 +157,10 @@ pub(super) fn forget(case: &Case<'_>) -> Vec<String> {
         lines.push(shell.command(answer.reached, "SENTINEL RESET", ""));
         lines.push(shell.wait(answer.reached, &whole));
     }
-    let Some((_, before)) = lines.split_last_mut() else { return lines };
+    let Some((_, before)) = lines.split_last_mut() else { return (lines, now) };
     // No further sentinel is reset unless the one before is whole again.
     before.iter_mut().for_each(|line| line.push_str(" &&"));
-    shell.check_sentinels().chain(lines).collect()
+    (shell.check_sentinels().chain(lines).collect(), now)
 }
 
 /// Whether this view lists a sentinel or a replica that is gone, or a former ID.

@@ -50,7 +50,7 @@ pub(super) fn identities(found: &mut Findings, case: &Case<'_>) {
 /// entry at its address. If two IDs were listed there, as after the copy of a file, chance decides
 /// which one stays. PING is answered for it, so that it is never found down, and it counts.
 pub(super) fn former_ids(found: &mut Findings, case: &Case<'_>) {
-    let commands = cures::forget(case);
+    let (commands, cure) = cures::forget(case);
     for (sentinel, _, view) in case.views() {
         for peer in view.peers.iter().filter(|it| case.is_former(view, it)) {
             let Some(id) = peer.id.as_ref().map(MyId::short) else { continue };
@@ -63,18 +63,8 @@ pub(super) fn former_ids(found: &mut Findings, case: &Case<'_>) {
             let what = format!(
                 "it lists a sentinel {id} {place}: a former ID, which counts towards its majority"
             );
-            let remedy = if commands.is_empty() {
-                "make it forget the former ID with SENTINEL RESET. Not now: every sentinel must \
-                 find the master up, or RESET would cost it the list of replicas. Run the doctor \
-                 again then"
-                    .to_owned()
-            } else {
-                let note = cures::preparation(case.context);
-                format!(
-                    "nothing replaces the entry: make the sentinels forget it, one after the \
-                     other{note}"
-                )
-            };
+            let remedy =
+                format!("nothing replaces the entry: make the sentinels forget it by {cure}");
             found.add_with(Warning, "former-id", &sentinel.addr, what, remedy, &commands);
         }
     }

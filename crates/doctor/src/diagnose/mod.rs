@@ -233,45 +233,52 @@ fn no_answer(found: &mut Findings, case: &Case<'_>, at: &ObservedSentinel, error
             let remedy = format!("[service.sentinel_tls] {}", fault.remedy);
             return found.add(Fault, transport::code(fault), at, &fault.what, remedy);
         }
-        ExamineError::OutOfPorts => LOCAL_PORTS,
-        _ if !configured => return ghost(found, case, at, error),
-        ExamineError::Unresolved(_) => {
-            ("dns", "check the spelling, the search domain and the name server that this host uses")
-        }
-        ExamineError::Unreachable(_) => (
-            "unreachable",
-            "check that it runs, and that firewalls and network policies allow connections from \
-             this host to its port",
-        ),
-        ExamineError::Unresponsive => {
-            ("unresponsive", "the process may be stopped, or starved of CPU: check its host")
+        _ if !configured && *error != ExamineError::OutOfPorts => {
+            return ghost(found, case, at, error);
         }
         ExamineError::UnexpectedServer | ExamineError::OtherSentinel => (
             "no-sentinel",
             "Sentinel usually listens on port 26379 and Redis on 6379; Sentinel 6.2 or newer is \
              required",
         ),
-        ExamineError::OutsideNodes => OUTSIDE_NODES,
-        ExamineError::LeadsBack => {
-            ("loop", "configure the address of a sentinel, not of this proxy")
-        }
+        _ => cause(error).unwrap_or((
+            "unreachable",
+            "check that it runs, and that firewalls and network policies allow connections from \
+             this host to its port",
+        )),
     };
     found.add(Fault, code, at, error.to_string(), remedy);
 }
 
-/// Code and remedy of an announced address that `service.nodes` does not permit.
-const OUTSIDE_NODES: (&str, &str) = (
-    "outside-nodes",
-    "add it to service.nodes if it is yours; otherwise find out which client may publish to \
-     __sentinel__:hello, and make the sentinels forget it (SENTINEL RESET)",
-);
-
-/// Code and remedy for a host without a local port.
-const LOCAL_PORTS: (&str, &str) = (
-    "local-ports",
-    "the ports of net.ipv4.ip_local_port_range are in use towards that address: widen the range, \
-     or find the program that opens so many connections (ss -tan)",
-);
+/// Code and remedy of causes that are the same for sentinels and Redis nodes.
+fn cause(error: &ExamineError) -> Option<(&'static str, &'static str)> {
+    Some(match error {
+        ExamineError::Unresolved(_) => (
+            "dns",
+            "the name must resolve on this host: check its spelling, the search domain and the \
+             name server; if sentinels announce it, see announce-hostnames, or set address_map",
+        ),
+        ExamineError::Unresponsive => {
+            ("unresponsive", "the process may be busy, stopped, or starved of CPU: check its host")
+        }
+        ExamineError::LeadsBack => (
+            "loop",
+            "the address belongs to this proxy: configure that of the server; if sentinels \
+             announce it, remove it there, or correct address_map",
+        ),
+        ExamineError::OutsideNodes => (
+            "outside-nodes",
+            "add it to service.nodes if it is yours; otherwise find out which client may publish \
+             to __sentinel__:hello, and make the sentinels forget it (SENTINEL RESET)",
+        ),
+        ExamineError::OutOfPorts => (
+            "local-ports",
+            "the ports of net.ipv4.ip_local_port_range are in use towards that address: widen the \
+             range, or find the program that opens so many connections (ss -tan)",
+        ),
+        _ => return None,
+    })
+}
 
 /// A listed sentinel that is not configured and does not answer.
 fn ghost(found: &mut Findings, case: &Case<'_>, at: &NodeAddr, error: &ExamineError) {
@@ -279,8 +286,7 @@ fn ghost(found: &mut Findings, case: &Case<'_>, at: &NodeAddr, error: &ExamineEr
     let listed = case.views().filter(|(.., view)| view.peers.iter().any(|it| is_it(&it)));
     let who = join(listed.map(|(it, ..)| &it.addr));
     let what = format!("it is listed as a sentinel by {who}, and {error}");
-    if *error == ExamineError::OutsideNodes {
-        let (code, remedy) = OUTSIDE_NODES;
+    if let (ExamineError::OutsideNodes, Some((code, remedy))) = (error, cause(error)) {
         return found.add(Warning, code, at, what, remedy);
     }
     if case.peers().filter(is_it).any(|it| it.up) {
@@ -292,20 +298,11 @@ fn ghost(found: &mut Findings, case: &Case<'_>, at: &NodeAddr, error: &ExamineEr
 
 /// Reports a listed server that is gone, with the commands that make the sentinels forget it.
 fn forgotten(found: &mut Findings, case: &Case<'_>, at: &NodeAddr, what: String, effect: &str) {
-    let commands = cures::forget(case);
-    let remedy = if commands.is_empty() {
-        format!(
-            "if it is gone for good, the sentinels have to forget it with SENTINEL RESET: until \
-             then {effect}. Not now: each of them must find the master up, or RESET would cost it \
-             the list of replicas. Run the doctor again then"
-        )
-    } else {
-        format!(
-            "if it runs, make its port reachable from this host. If it is gone for good, make the \
-             sentinels forget it, one after the other: until then {effect}{}",
-            cures::preparation(case.context)
-        )
-    };
+    let (commands, cure) = cures::forget(case);
+    let remedy = format!(
+        "if it runs, make its port reachable from this host. If it is gone for good, {effect} until \
+         the sentinels forget it: {cure}"
+    );
     found.add_with(Warning, "ghost", at, what, remedy, &commands);
 }
 

@@ -3,14 +3,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::slice::from_ref;
-use std::time::Duration;
 
 use sentinel::{Denied, NodeAddr, NodeReport, PingReply, Role, Verify};
 
 use super::Severity::{Fault, Note, Warning};
 use super::{
-    Case, Context, Findings, LOCAL_PORTS, OUTSIDE_NODES, Severity, cures, electorate, forgotten,
-    join, refusals, transport,
+    Case, Context, Findings, Severity, cause, cures, electorate, forgotten, join, refusals,
+    transport,
 };
 use crate::observed::{AclUser, ExamineError, HELLO, ObservedNode};
 
@@ -101,29 +100,14 @@ fn unreachable(found: &mut Findings, case: &Case<'_>, node: &ObservedNode, error
     let dialled = node.dialled.map(NodeAddr::from).filter(|it| *it != node.addr);
     let dialled = dialled.map(|it| format!("dialled at {it}: ")).unwrap_or_default();
     let what = format!("the sentinels announce this {kind}; {dialled}{error}");
-    let (code, remedy) = match error {
-        ExamineError::Unresolved(_) => (
-            "dns",
-            "the announced name must resolve on this host; see announce-hostnames, or set \
-             address_map",
-        ),
-        ExamineError::LeadsBack => (
-            "loop",
-            "the address belongs to this proxy: remove it from the sentinels, or correct \
-             address_map",
-        ),
-        ExamineError::OutsideNodes => OUTSIDE_NODES,
-        ExamineError::OutOfPorts => LOCAL_PORTS,
-        ExamineError::Unresponsive => ("unresponsive", "it is busy or stopped; check its host"),
-        _ if case.context.mapped.contains(&node.addr) => {
-            ("not-dialable", "correct its entry in address_map")
-        }
-        _ => (
-            "not-dialable",
-            "if it runs, this address is not valid on this host: make the node announce another \
-             (replica-announce-ip), set address_map for NAT, or open firewalls and network policies",
-        ),
+    let is_mapped = case.context.mapped.contains(&node.addr);
+    let address = if is_mapped {
+        "correct its entry in address_map"
+    } else {
+        "if it runs, this address is not valid on this host: make the node announce another \
+         (replica-announce-ip), set address_map for NAT, or open firewalls and network policies"
     };
+    let (code, remedy) = cause(error).unwrap_or(("not-dialable", address));
     found.add(severity, code, &node.addr, what, remedy);
 }
 
@@ -304,17 +288,15 @@ fn unlisted(found: &mut Findings, case: &Case<'_>, node: &ObservedNode) {
     }
     for addr in distinct.difference(&listed) {
         let what = "the master has this replica, and no sentinel lists it: it is never promoted";
-        let (remedy, commands) = if addr.ip().is_none() {
-            let remedy = "it announces a name, which sentinels ignore by default: sentinel \
-                          resolve-hostnames yes on each of them (and announce-hostnames, if \
-                          clients use names), or an address in replica-announce-ip";
-            (remedy, cures::resolve_names(case))
+        let remedy = if addr.ip().is_none() {
+            "it announces a name, which sentinels ignore by default: SENTINEL CONFIG SET \
+             resolve-hostnames yes on each of them (and announce-hostnames, if clients use names), \
+             or an address in replica-announce-ip"
         } else {
-            let remedy = "sentinels ask the master every ten seconds: run the doctor again. If it \
-                          stays, check that they log in with a user that may run INFO";
-            (remedy, Vec::new())
+            "sentinels ask the master every ten seconds: run the doctor again. If it stays, check \
+             that they log in with a user that may run INFO"
         };
-        found.add_with(Warning, "replica-unlisted", addr, what, remedy, &commands);
+        found.add(Warning, "replica-unlisted", addr, what, remedy);
     }
 }
 
@@ -356,11 +338,6 @@ fn write_guard(found: &mut Findings, case: &Case<'_>, node: &ObservedNode) {
              stops all writes, and so does each failover until all follow the new master"
         );
         add(Warning, &what, "add a replica, or lower min-replicas-to-write");
-    }
-    // Replicas acknowledge once per second.
-    if guard.max_lag.is_some_and(|lag| lag < Duration::from_secs(2)) {
-        let what = "min-replicas-max-lag is 1, and replicas acknowledge once per second";
-        add(Warning, what, "set at least 2, or writes are refused now and then");
     }
 }
 

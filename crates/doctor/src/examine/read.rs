@@ -163,7 +163,7 @@ const NODE_QUESTIONS: &[&[&str]] = &[
     &["PING"],
     &["ROLE"],
     &["INFO", "replication"],
-    &["CONFIG", "GET", "min-replicas-*"],
+    &["CONFIG", "GET", "min-replicas-to-write"],
     &["CONFIG", "GET", "save"],
     &["CONFIG", "GET", "appendonly"],
     &["ACL", "LIST"],
@@ -203,18 +203,13 @@ pub(super) fn read_details(replies: &[Reply]) -> NodeDetails {
     }
 }
 
-/// `INFO` tells whether there is a guard; the numbers need `CONFIG GET`, which a narrow ACL
+/// `INFO` tells whether there is a guard; the number needs `CONFIG GET`, which a narrow ACL
 /// refuses: that is no fault.
 fn read_write_guard(info: &Reply, config: &Reply) -> Option<WriteGuard> {
     info.info("role")?;
     let good = info.info("min_slaves_good_slaves").and_then(|text| text.parse().ok());
-    let number = |key: &str| config.field(key).and_then(|text| text.parse::<u64>().ok());
-    Some(WriteGuard {
-        enabled: good.is_some(),
-        to_write: number("min-replicas-to-write"),
-        max_lag: number("min-replicas-max-lag").map(Duration::from_secs),
-        good,
-    })
+    let to_write = config.field("min-replicas-to-write").and_then(|text| text.parse().ok());
+    Some(WriteGuard { enabled: good.is_some(), to_write, good })
 }
 
 #[cfg(test)]
@@ -327,15 +322,10 @@ mod tests {
     #[test]
     fn reads_write_guard_with_and_without_config() {
         let info = |extra: &str| text(&format!("# Replication\r\nrole:master\r\n{extra}"));
-        let config = list(&["min-replicas-to-write", "2", "min-replicas-max-lag", "10"]);
+        let config = list(&["min-replicas-to-write", "2"]);
         let guard = |[info, config]: [Reply; 2]| read_write_guard(&info, &config);
         let on = info("min_slaves_good_slaves:1\r\n");
-        let expected = WriteGuard {
-            enabled: true,
-            to_write: Some(2),
-            max_lag: Some(Duration::from_secs(10)),
-            good: Some(1),
-        };
+        let expected = WriteGuard { enabled: true, to_write: Some(2), good: Some(1) };
         assert_eq!(guard([on.clone(), config.clone()]), Some(expected));
         let refused = Reply::Error("NOPERM this user has no permissions".into());
         let expected = WriteGuard { enabled: true, good: Some(1), ..WriteGuard::default() };
