@@ -17,7 +17,7 @@ use crate::proxies::RedisListener;
 use crate::render::quote;
 use crate::report::LineOutcome;
 use crate::sections::Directive;
-use crate::tls_words::{CipherProblem, TlsDefaults, TlsWords};
+use crate::tls_words::{TlsDefaults, TlsWords};
 use crate::tokenizer::safe_word;
 use crate::values::BindAddress;
 
@@ -147,13 +147,6 @@ impl<'a> Planner<'a> {
         table.extend(self.keys_of_verify(bind, words));
         table.extend(self.common_keys(bind, words));
         if is_admin {
-            let count = table.len();
-            table.retain(|(key, _)| *key != "ciphers");
-            if table.len() < count {
-                let note = "the list of ciphers is not converted: all ciphers of Pointsman are \
-                            authenticated ones with forward secrecy";
-                self.notes.add(bind, LineOutcome::Assumed, note);
-            }
             let note = "[admin.tls]: the paths of probes are answered without TLS and without a \
                         certificate of the client, too";
             self.notes.add(bind, LineOutcome::Assumed, note);
@@ -230,7 +223,7 @@ impl<'a> Planner<'a> {
 
     /// The keys that both sides have.
     pub(super) fn common_keys(&mut self, line: &'a Directive, words: &TlsWords) -> Vec<Key> {
-        let mut table = words.versions().unwrap_or_else(|()| {
+        let table = words.versions().unwrap_or_else(|()| {
             let message = "Pointsman speaks TLS 1.2 and 1.3, which this line excludes";
             self.refuse(line, message, format!("allow one of them, {PLAIN}"));
             Vec::new()
@@ -239,19 +232,10 @@ impl<'a> Planner<'a> {
             let note = "TLS 1.1 and older is refused: 1.2 is the oldest version of Pointsman";
             self.notes.add(line, LineOutcome::Assumed, note);
         }
-        match words.ciphers() {
-            Ok(None) => {}
-            Ok(Some(ciphers)) => table.push(("ciphers", toml_list(&ciphers))),
-            Err(CipherProblem::Expression) => {
-                let note = "the list of ciphers is not converted: all ciphers of Pointsman are \
-                            authenticated ones with forward secrecy, see the key ciphers";
-                self.notes.add(line, LineOutcome::Assumed, note);
-            }
-            Err(CipherProblem::NoneSupported) => {
-                let message = "Pointsman supports none of these ciphers";
-                let remedy = format!("allow one with forward secrecy and GCM or Poly1305, {PLAIN}");
-                self.refuse(line, message, remedy);
-            }
+        if words.has_ciphers {
+            let note = "the list of ciphers is not converted: all ciphers of Pointsman are \
+                        authenticated ones with forward secrecy, see the key ciphers";
+            self.notes.add(line, LineOutcome::Assumed, note);
         }
         for word in &words.dropped {
             let note = format!("`{word}` has no counterpart in Pointsman");

@@ -13,19 +13,6 @@ type Version = u8;
 /// The oldest and the newest version that Pointsman speaks.
 const SPOKEN: (Version, Version) = (12, 13);
 
-/// Ciphers of TLS 1.2 that Pointsman supports, as OpenSSL names them.
-const CIPHERS_12: [&str; 6] = [
-    "ECDHE-ECDSA-AES256-GCM-SHA384",
-    "ECDHE-ECDSA-AES128-GCM-SHA256",
-    "ECDHE-ECDSA-CHACHA20-POLY1305",
-    "ECDHE-RSA-AES256-GCM-SHA384",
-    "ECDHE-RSA-AES128-GCM-SHA256",
-    "ECDHE-RSA-CHACHA20-POLY1305",
-];
-/// Ciphers of TLS 1.3 that Pointsman supports.
-const CIPHERS_13: [&str; 3] =
-    ["TLS_AES_256_GCM_SHA384", "TLS_AES_128_GCM_SHA256", "TLS_CHACHA20_POLY1305_SHA256"];
-
 /// Options that change who is admitted, and that Pointsman lacks.
 const UNSUPPORTED: &[&str] =
     &["ca-sign-file", "ca-verify-file", "crl-file", "crt-list", "generate-certificates"];
@@ -50,8 +37,8 @@ pub(super) struct TlsWords {
     pub(super) computed_name: Option<String>,
     min: Version,
     max: Version,
-    ciphers: Option<String>,
-    suites: Option<String>,
+    /// `ciphers` or `ciphersuites`.
+    pub(super) has_ciphers: bool,
     /// Options to refuse, by name.
     pub(super) unsupported: Vec<String>,
     /// Options to report, by name.
@@ -79,8 +66,7 @@ impl TlsDefaults {
             let (first, value) = (line.word(0), line.word(1));
             match (first.strip_prefix(&prefix), first.as_str()) {
                 (Some("options"), _) => defaults.options = line.rest(1),
-                (Some("ciphers"), _) => defaults.words.ciphers = Some(value),
-                (Some("ciphersuites"), _) => defaults.words.suites = Some(value),
+                (Some("ciphers" | "ciphersuites"), _) => defaults.words.has_ciphers = true,
                 (_, "ssl-server-verify") if side == "server" => defaults.words.verify = Some(value),
                 (_, "ca-base") => defaults.ca_base = value,
                 (_, "crt-base") => defaults.crt_base = value,
@@ -147,8 +133,7 @@ impl TlsWords {
                 Err(expression) if self.name.is_none() => self.computed_name = Some(expression),
                 Err(_) => {}
             },
-            "ciphers" => self.ciphers = Some(value()),
-            "ciphersuites" => self.suites = Some(value()),
+            "ciphers" | "ciphersuites" => self.has_ciphers |= !value().is_empty(),
             "ssl-min-ver" => self.min = version(&value()),
             "ssl-max-ver" => self.max = version(&value()),
             "no-tlsv13" => self.max = self.max.min(12),
@@ -184,58 +169,6 @@ impl TlsWords {
     pub(super) fn admits_old_versions(&self) -> bool {
         self.min < SPOKEN.0
     }
-
-    /// The key `ciphers`; `None` if nothing is restricted.
-    ///
-    /// # Errors
-    /// The list is an expression, or has no supported cipher of a version that is spoken.
-    pub(super) fn ciphers(&self) -> Result<Option<Vec<&'static str>>, CipherProblem> {
-        let (mut found, mut is_restricted, mut lacks_all) = (Vec::new(), false, false);
-        for (is_spoken, list, supported) in [
-            (self.max >= 13, &self.suites, &CIPHERS_13[..]),
-            (self.min <= 12 && self.max >= 12, &self.ciphers, &CIPHERS_12[..]),
-        ] {
-            if is_spoken {
-                let selected = select(list.as_deref(), supported)?;
-                is_restricted |= selected.len() < supported.len();
-                lacks_all |= selected.is_empty();
-                found.extend(selected);
-            }
-        }
-        if lacks_all {
-            Err(CipherProblem::NoneSupported)
-        } else {
-            Ok(is_restricted.then_some(found))
-        }
-    }
-}
-
-/// Why a list of ciphers cannot be converted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum CipherProblem {
-    /// It names groups of ciphers, or has operators.
-    Expression,
-    /// Pointsman supports none of its ciphers.
-    NoneSupported,
-}
-
-/// The supported ciphers of a list, in its order; in ours if it has all of them, or without a list.
-fn select(
-    list: Option<&str>,
-    supported: &[&'static str],
-) -> Result<Vec<&'static str>, CipherProblem> {
-    let Some(list) = list else { return Ok(supported.to_vec()) };
-    let mut found: Vec<&'static str> = Vec::new();
-    for name in list.split([':', ',', ' ']).filter(|name| !name.is_empty()) {
-        let is_name = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
-        let is_group = !name.contains(['-', '_']);
-        if !name.chars().all(is_name) || name.starts_with('-') || is_group {
-            return Err(CipherProblem::Expression);
-        }
-        let known = supported.iter().find(|it| it.eq_ignore_ascii_case(name));
-        found.extend(known.filter(|it| !found.contains(it)).copied());
-    }
-    Ok(if found.len() < supported.len() { found } else { supported.to_vec() })
 }
 
 fn version(text: &str) -> Version {
@@ -292,35 +225,6 @@ mod tests {
         }
         assert!(read("ssl ssl-min-ver TLSv1.1").admits_old_versions());
         assert!(!read("ssl ssl-min-ver TLSv1.2").admits_old_versions());
-    }
-
-    #[test]
-    fn keeps_only_supported_ciphers() {
-        let all: Vec<&str> = CIPHERS_13.to_vec();
-        let with_all = |old: &'static str| Ok(Some([&all[..], &[old]].concat()));
-        for (words, expected) in [
-            ("ssl", Ok(None)),
-            (
-                "ssl ciphers ECDHE-RSA-AES128-GCM-SHA256:AES128-SHA",
-                with_all("ECDHE-RSA-AES128-GCM-SHA256"),
-            ),
-            (
-                "ssl ciphers ECDHE-RSA-AES128-GCM-SHA256 no-tlsv13",
-                Ok(Some(vec!["ECDHE-RSA-AES128-GCM-SHA256"])),
-            ),
-            (
-                "ssl ciphersuites TLS_AES_128_GCM_SHA256 force-tlsv13",
-                Ok(Some(vec!["TLS_AES_128_GCM_SHA256"])),
-            ),
-            ("ssl ciphers HIGH:!aNULL", Err(CipherProblem::Expression)),
-            ("ssl ciphers ECDHE-RSA-AES128-GCM-SHA256:HIGH", Err(CipherProblem::Expression)),
-            ("ssl ciphers AES128-SHA:AES256-SHA", Err(CipherProblem::NoneSupported)),
-            ("ssl ciphers AES128-SHA force-tlsv13", Ok(None)),
-        ] {
-            assert_eq!(read(words).ciphers(), expected, "{words}");
-        }
-        let every = format!("ssl ciphers {}:AES128-SHA", CIPHERS_12.join(":"));
-        assert_eq!(read(&every).ciphers(), Ok(None), "nothing is restricted");
     }
 
     #[test]
