@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use sentinel::{PingReply, Role};
-use serde_json::{Value as Json, json};
+use serde_json::{Map, Value as Json, json};
 
 use crate::diagnose::Severity;
-use crate::listeners::{self, ExaminedListeners};
-use crate::observed::{ExamineError, MasterAnswer, ObservedMaster};
-use crate::report::{ExaminedService, Report, is_healthy};
+use crate::listeners;
+use crate::observed::{ExamineError, MasterAnswer, Observed, ObservedMaster};
+use crate::report::{Examined, Report, is_healthy};
 
 /// Version of the document.
 const SCHEMA: u32 = 1;
@@ -17,19 +17,33 @@ impl Report {
     /// The report for scripts.
     #[must_use]
     pub fn json(&self) -> String {
-        let services: Vec<Json> = self.services.iter().map(|it| service(it, self.now)).collect();
+        let services: Vec<Json> = self.services.iter().map(|it| part(it, self.now)).collect();
         let healthy = self.worst() == Severity::Note;
         let mut document = json!({ "schema": SCHEMA, "healthy": healthy, "services": services });
         if let (Some(examined), Some(fields)) = (&self.admin, document.as_object_mut()) {
-            fields.insert("admin".to_owned(), admin(examined, self.now));
+            fields.insert("admin".to_owned(), part(examined, self.now));
         }
         format!("{document:#}\n")
     }
 }
 
-/// The part of one service.
-pub(crate) fn service(examined: &ExaminedService, now: Option<Duration>) -> Json {
-    let ExaminedService { name, observed, certificates, findings } = examined;
+/// A service or the admin server.
+pub(crate) fn part(examined: &Examined, now: Option<Duration>) -> Json {
+    let mut part = Map::new();
+    let mut add = |key: &str, value| drop(part.insert(key.to_owned(), value));
+    add("healthy", json!(is_healthy(&examined.findings)));
+    add("certificates", json!(listeners::document(&examined.certificates, now)));
+    add("findings", json!(examined.findings));
+    if let Some((name, observed)) = &examined.service {
+        add("name", json!(name));
+        add("master_name", json!(&*observed.name));
+        add("sentinels", sentinels(observed));
+        add("nodes", nodes(observed));
+    }
+    part.into()
+}
+
+fn sentinels(observed: &Observed) -> Json {
     let sentinels = observed.sentinels.iter().map(|it| {
         let (answer, trouble) = (it.answer.as_ref().ok(), it.answer.as_ref().err());
         json!({
@@ -47,6 +61,10 @@ pub(crate) fn service(examined: &ExaminedService, now: Option<Duration>) -> Json
             }),
         })
     });
+    sentinels.collect()
+}
+
+fn nodes(observed: &Observed) -> Json {
     let nodes = observed.nodes.iter().map(|it| {
         let (report, trouble) = (it.answer.as_ref().ok(), it.answer.as_ref().err());
         let (role, follows) = match report.map(|it| &it.role) {
@@ -69,15 +87,7 @@ pub(crate) fn service(examined: &ExaminedService, now: Option<Duration>) -> Json
             "ping": report.map(|it| it.ping.label()),
         })
     });
-    json!({
-        "name": name,
-        "master_name": &*observed.name,
-        "healthy": is_healthy(findings),
-        "sentinels": sentinels.collect::<Vec<_>>(),
-        "nodes": nodes.collect::<Vec<_>>(),
-        "certificates": listeners::document(certificates, now),
-        "findings": findings,
-    })
+    nodes.collect()
 }
 
 fn view_json(view: &ObservedMaster) -> Json {
@@ -102,14 +112,5 @@ fn view_json(view: &ObservedMaster) -> Json {
             "priority": it.priority,
         })).collect::<Vec<_>>(),
         "failover_possible": view.ckquorum.as_ref().map(Result::is_ok),
-    })
-}
-
-/// The part of the admin server.
-fn admin(examined: &ExaminedListeners, now: Option<Duration>) -> Json {
-    json!({
-        "healthy": is_healthy(&examined.findings),
-        "certificates": listeners::document(&examined.certificates, now),
-        "findings": examined.findings,
     })
 }

@@ -5,7 +5,7 @@
 //! connections, credentials and address map as discovery, from the host of the proxy. Observing and
 //! judging are separate: [`examine`] collects [`Observed`], and [`diagnose`] derives [`Finding`]s
 //! from it without a socket. The certificates of the own listeners are
-//! [examined](examine_listeners) beside it. A [`Report`] shows all of it as text or JSON.
+//! [examined](Examined::add_listeners) beside it. A [`Report`] shows all of it as text or JSON.
 //!
 //! The doctor never changes the cluster. It prints the commands, and an operator runs them.
 
@@ -25,11 +25,9 @@ mod tests;
 pub use diagnose::{Context, Finding, HostFacts, Severity, diagnose};
 pub use examine::{Examination, examine};
 pub use host_facts::host_facts;
-pub use listeners::{
-    ExaminedListeners, ListenerFile, ListenerPair, ListenerSection, Trouble, examine_listeners,
-};
+pub use listeners::{ListenerFile, ListenerPair, ListenerSection, Trouble};
 pub use observed::{
     AclUser, ExamineError, MasterAnswer, NodeDetails, Observed, ObservedMaster, ObservedNode,
     ObservedPeer, ObservedReplica, ObservedSentinel, SentinelAnswer, Watched, WriteGuard,
 };
-pub use report::{ExaminedService, Report};
+pub use report::{Examined, Report};

@@ -11,8 +11,9 @@ use std::time::Duration;
 use serde_json::{Value as Json, json};
 use tls::{CertificateFacts, CertificateFiles, ChainState, KnownAuthorities, PairFault, PemFile};
 
+use crate::Examined;
 use crate::diagnose::Severity::{Fault, Note, Warning};
-use crate::diagnose::{FEW_NAMES, Finding, Findings, days, quote, subject, validity};
+use crate::diagnose::{FEW_NAMES, Findings, days, quote, subject, validity};
 
 /// What follows from files that cannot be used.
 const UNUSABLE: &str =
@@ -66,35 +67,27 @@ pub struct ListenerSection {
     pub faults: Vec<(String, Trouble)>,
 }
 
-/// The certificates of one section, as far as they can be read, and what is wrong with them.
-#[derive(Debug, Default)]
-pub struct ExaminedListeners {
-    /// Those that could be read.
-    pub certificates: Vec<CertificateFacts>,
-    /// What is wrong, the most severe first.
-    pub findings: Vec<Finding>,
-}
-
-/// Examines the certificates of a section. `now` is the time since 1970; `None` if the clock is
-/// unset.
-#[must_use]
-pub fn examine_listeners(section: &ListenerSection, now: Option<Duration>) -> ExaminedListeners {
-    let mut found = Findings::default();
-    let pairs = section.pairs.iter();
-    let certificates = pairs.filter_map(|it| examine_pair(&mut found, section, it, now)).collect();
-    let files = section.pairs.iter().flat_map(|pair| [Some(&pair.chain), pair.key.as_ref()]);
-    let files = files.chain([section.client_ca.as_ref()]).flatten();
-    files.for_each(|file| examine_file(&mut found, file));
-    // Whatever else prevents the section from being used.
-    let explained: Vec<String> = found.0.iter().map(|it| it.what.clone()).collect();
-    for (key, (what, remedy)) in &section.faults {
-        if !explained.iter().any(|it| it.starts_with(what)) {
-            found.add(Fault, "certificate-file", key, format!("{what}: {UNUSABLE}"), remedy);
+impl Examined {
+    /// Examines the certificates of a section. `now` is the time since 1970; `None` if the clock is
+    /// unset.
+    pub fn add_listeners(&mut self, section: &ListenerSection, now: Option<Duration>) {
+        let mut found = Findings::default();
+        let pairs = section.pairs.iter();
+        self.certificates.extend(pairs.filter_map(|it| examine_pair(&mut found, section, it, now)));
+        let files = section.pairs.iter().flat_map(|pair| [Some(&pair.chain), pair.key.as_ref()]);
+        let files = files.chain([section.client_ca.as_ref()]).flatten();
+        files.for_each(|file| examine_file(&mut found, file));
+        // Whatever else prevents the section from being used.
+        let explained: Vec<String> = found.0.iter().map(|it| it.what.clone()).collect();
+        for (key, (what, remedy)) in &section.faults {
+            if !explained.iter().any(|it| it.starts_with(what)) {
+                found.add(Fault, "certificate-file", key, format!("{what}: {UNUSABLE}"), remedy);
+            }
         }
+        self.findings.append(&mut found.0);
+        self.findings.sort();
+        self.findings.dedup();
     }
-    found.0.sort();
-    found.0.dedup();
-    ExaminedListeners { certificates, findings: found.0 }
 }
 
 fn about(file: &ListenerFile) -> String {
@@ -281,6 +274,12 @@ mod tests {
         let pairs = vec![ListenerPair { chain, key: Some(file("key_file", certificate.key)) }];
         let authorities = KnownAuthorities::default();
         ListenerSection { pairs, client_ca: None, authorities, faults: Vec::new() }
+    }
+
+    fn examine_listeners(section: &ListenerSection, now: Option<Duration>) -> Examined {
+        let mut examined = Examined::default();
+        examined.add_listeners(section, now);
+        examined
     }
 
     #[test]

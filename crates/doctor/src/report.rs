@@ -8,19 +8,16 @@ use sentinel::{NodeReport, PingReply, Role};
 use tls::CertificateFacts;
 
 use crate::diagnose::{Finding, Severity};
-use crate::listeners::{self, ExaminedListeners, Row};
+use crate::listeners::{self, Row};
 use crate::observed::{ExamineError, MasterAnswer, Observed, SentinelAnswer};
-
-/// The title of a table.
-const CERTIFICATES: &str = "certificates shown to clients";
 
 /// The result of an examination.
 #[derive(Debug)]
 pub struct Report {
     /// The services, in the order of the configuration.
-    pub services: Vec<ExaminedService>,
-    /// The certificates of the admin server, if it has any.
-    pub admin: Option<ExaminedListeners>,
+    pub services: Vec<Examined>,
+    /// The admin server, if it has certificates.
+    pub admin: Option<Examined>,
     /// The time of the examination since 1970; `None` if the clock is unset.
     pub now: Option<Duration>,
 }
@@ -29,28 +26,25 @@ impl Report {
     /// The severity of the worst finding, which decides about the exit code.
     #[must_use]
     pub fn worst(&self) -> Severity {
-        let services = self.services.iter().flat_map(|it| &it.findings);
-        let all = services.chain(self.admin.iter().flat_map(|it| &it.findings));
+        let all = self.services.iter().chain(&self.admin).flat_map(|it| &it.findings);
         all.map(|it| it.severity).min().unwrap_or(Severity::Note)
     }
 
     /// The report for people, coloured if that is wanted.
     #[must_use]
     pub fn text(&self, colour: bool) -> String {
-        let services = self.services.iter().map(|it| report(it, self.now, colour));
-        let admin = self.admin.as_ref().map(|it| report_admin(it, self.now, colour));
-        services.chain(admin).collect::<Vec<_>>().join("\n")
+        let all = self.services.iter().chain(&self.admin);
+        all.map(|it| report(it, self.now, colour)).collect::<Vec<_>>().join("\n")
     }
 }
 
-/// The result for one service.
-#[derive(Debug)]
-pub struct ExaminedService {
-    /// The name of the service; that of its master is in `observed`.
-    pub name: String,
-    /// What its sentinels and nodes answered.
-    pub observed: Observed,
-    /// The certificates that its listeners show.
+/// The result for one service, or for the admin server.
+#[derive(Debug, Default)]
+pub struct Examined {
+    /// The name of the service, and what its sentinels and nodes answered, with Sentinel's name of
+    /// the master. `None` for the admin server.
+    pub service: Option<(String, Observed)>,
+    /// The certificates that the listeners show.
     pub certificates: Vec<CertificateFacts>,
     /// What is wrong, the most severe first.
     pub findings: Vec<Finding>,
@@ -106,10 +100,27 @@ fn painter(colour: bool) -> impl Fn(&str, &str) -> String + Copy {
     }
 }
 
-/// Formats the result for a service as text.
-fn report(examined: &ExaminedService, now: Option<Duration>, colour: bool) -> String {
-    let ExaminedService { name, observed, certificates, findings } = examined;
+/// Formats the result for a service or the admin server as text.
+fn report(examined: &Examined, now: Option<Duration>, colour: bool) -> String {
+    let Examined { service, certificates, findings } = examined;
     let paint = painter(colour);
+    let mut out = match service {
+        Some((name, observed)) => report_service(name, observed, paint),
+        None => format!("{}\n", paint("1", "admin server")),
+    };
+    if service.is_none() || !certificates.is_empty() {
+        let rows = listeners::rows(certificates, now);
+        table(&mut out, "certificates shown to clients", rows, paint);
+    }
+    report_findings(&mut out, findings, paint);
+    out
+}
+
+fn report_service(
+    name: &str,
+    observed: &Observed,
+    paint: impl Fn(&str, &str) -> String + Copy,
+) -> String {
     let mut out = paint("1", name);
     if *name != *observed.name {
         let _ = write!(out, " (master {})", observed.name);
@@ -127,19 +138,6 @@ fn report(examined: &ExaminedService, now: Option<Duration>, colour: bool) -> St
         (it.addr.to_string(), mapped.unwrap_or_default(), text, it.answer.is_ok())
     });
     table(&mut out, "nodes", rows.collect(), paint);
-    if !certificates.is_empty() {
-        table(&mut out, CERTIFICATES, listeners::rows(certificates, now), paint);
-    }
-    report_findings(&mut out, findings, paint);
-    out
-}
-
-/// Formats the result for the admin server as text.
-fn report_admin(examined: &ExaminedListeners, now: Option<Duration>, colour: bool) -> String {
-    let paint = painter(colour);
-    let mut out = format!("{}\n", paint("1", "admin server"));
-    table(&mut out, CERTIFICATES, listeners::rows(&examined.certificates, now), paint);
-    report_findings(&mut out, &examined.findings, paint);
     out
 }
 
@@ -195,10 +193,10 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::document::service;
+    use crate::document::part;
     use crate::{Context, ObservedSentinel};
 
-    fn examined() -> ExaminedService {
+    fn examined() -> Examined {
         let addr = NodeAddr { host: "10.0.0.2".into(), port: 26379 };
         let answer = Err(ExamineError::Unreachable("cannot connect: refused".to_owned()));
         let observed = Observed {
@@ -208,8 +206,8 @@ mod tests {
             nodes: Vec::new(),
         };
         let findings = crate::diagnose(&observed, &Context::default());
-        let name = "m".to_owned();
-        ExaminedService { name, observed, certificates: Vec::new(), findings }
+        let service = Some(("m".to_owned(), observed));
+        Examined { service, certificates: Vec::new(), findings }
     }
 
     #[test]
@@ -238,12 +236,12 @@ mod tests {
         let report = report(&examined, None, false);
         assert_eq!(report.matches("\n       redis-cli -h 10.0.0.2").count(), 1, "{report}");
         assert_eq!(report.matches("(the same commands as above, once)").count(), 1, "{report}");
-        assert_eq!(service(&examined, None)["findings"][1]["commands"], json!(commands));
+        assert_eq!(part(&examined, None)["findings"][1]["commands"], json!(commands));
     }
 
     #[test]
     fn renders_findings_as_json() {
-        let document = service(&examined(), None);
+        let document = part(&examined(), None);
         assert_eq!(document["healthy"], json!(false));
         assert_eq!(document["sentinels"][0]["state"], json!("unreachable"));
         assert_eq!(document["findings"][0]["severity"], json!("fault"));

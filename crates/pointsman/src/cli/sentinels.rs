@@ -10,7 +10,7 @@ use std::io::{self, IsTerminal as _};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use doctor::{Context, ExaminedService, HostFacts, Report, Severity, host_facts};
+use doctor::{Context, Examined, HostFacts, Report, Severity, host_facts};
 use sentinel::Resolver;
 
 use super::Variables;
@@ -49,7 +49,7 @@ pub(super) fn sentinels(
         tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(16).build();
     let runtime = runtime.map_err(|error| Failure::Run(RunError::System(error)))?;
     let now = since_1970();
-    let examined: Vec<ExaminedService> = runtime.block_on(async {
+    let examined: Vec<Examined> = runtime.block_on(async {
         let mut examined = Vec::new();
         for (service, values) in services {
             // The default is not one of our addresses: on this host a Redis server may listen
@@ -58,10 +58,7 @@ pub(super) fn sentinels(
             let is_own = listen.is_some_and(|it| it.origin != Origin::Default);
             let mut result = examine(&config, is_own, service, &args.zones(), now).await;
             if let Some(section) = loaded.listener_certificates(values) {
-                let listeners = doctor::examine_listeners(&section, now);
-                result.certificates = listeners.certificates;
-                result.findings.extend(listeners.findings);
-                result.findings.sort();
+                result.add_listeners(&section, now);
             }
             examined.push(result);
         }
@@ -69,8 +66,11 @@ pub(super) fn sentinels(
     });
     // A name lookup that hangs in the system's resolver must not delay the exit.
     runtime.shutdown_background();
-    let admin = loaded.admin_certificates();
-    let admin = admin.map(|section| doctor::examine_listeners(&section, now));
+    let admin = loaded.admin_certificates().map(|section| {
+        let mut admin = Examined::default();
+        admin.add_listeners(&section, now);
+        admin
+    });
     let report = Report { services: examined, admin, now };
     let text = if args.json {
         report.json()
@@ -88,7 +88,7 @@ async fn examine(
     service: &config::ServiceConfig,
     zones: &BTreeMap<String, String>,
     now: Option<Duration>,
-) -> ExaminedService {
+) -> Examined {
     let (mut own, mut host) = (Vec::new(), HostFacts::default());
     if is_own {
         own.extend(service.listen.iter().filter_map(proxy::ListenAddr::tcp));
@@ -109,7 +109,8 @@ async fn examine(
     };
     let observed = doctor::examine(patient, &Resolver::default()).await;
     let findings = doctor::diagnose(&observed, &context);
-    ExaminedService { name: service.name.clone(), observed, certificates: Vec::new(), findings }
+    let service = Some((service.name.clone(), observed));
+    Examined { service, certificates: Vec::new(), findings }
 }
 
 #[expect(clippy::disallowed_methods, reason = "the validity of certificates is in wall time")]
