@@ -3,18 +3,21 @@
 
 use std::net::{SocketAddr, UdpSocket};
 
-use crate::diagnose::HostFacts;
-
-/// What the start of a service with these listen addresses on this host depends on.
+/// Those of the listen addresses that this host does not have now, as may be right for a virtual
+/// address, and whether it can listen there nevertheless (`ip_nonlocal_bind`), if that is readable.
 #[must_use]
-pub fn host_facts(listen: &[SocketAddr]) -> HostFacts {
-    let specific = listen.iter().copied();
-    let foreign = specific.filter(|addr| !addr.ip().is_unspecified() && !is_ours(*addr));
-    let sysctl = |family: &str| {
-        let path = format!("/proc/sys/net/{family}/ip_nonlocal_bind");
-        std::fs::read_to_string(path).ok().map(|text| text.trim() == "1")
+pub fn foreign_addresses(listen: &[SocketAddr]) -> Vec<(SocketAddr, Option<bool>)> {
+    let foreign = listen.iter().filter(|addr| !addr.ip().is_unspecified() && !is_ours(**addr));
+    let with_sysctl = |addr: &SocketAddr| {
+        let path = format!("/proc/sys/net/{}/ip_nonlocal_bind", family(*addr));
+        (*addr, std::fs::read_to_string(path).ok().map(|text| text.trim() == "1"))
     };
-    HostFacts { foreign_listen: foreign.collect(), nonlocal_bind: [sysctl("ipv4"), sysctl("ipv6")] }
+    foreign.map(with_sysctl).collect()
+}
+
+/// The name of an address family in sysctls.
+pub(crate) fn family(addr: SocketAddr) -> &'static str {
+    if addr.is_ipv4() { "ipv4" } else { "ipv6" }
 }
 
 /// Whether this host has the address. Its route then leads to itself, so that a datagram socket

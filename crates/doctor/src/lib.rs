@@ -22,9 +22,9 @@ mod cause_tests;
 #[cfg(test)]
 mod tests;
 
-pub use diagnose::{Context, Finding, HostFacts, Severity, diagnose};
+pub use diagnose::{Context, Finding, Severity, diagnose};
 pub use examine::{Examination, examine};
-pub use host_facts::host_facts;
+pub use host_facts::foreign_addresses;
 pub use listeners::{ListenerFile, ListenerPair, ListenerSection, Trouble};
 pub use observed::{
     AclUser, ExamineError, MasterAnswer, NodeDetails, Observed, ObservedMaster, ObservedNode,

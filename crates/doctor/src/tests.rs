@@ -8,7 +8,7 @@ use std::time::Duration;
 use sentinel::{Denied, Lineage, MyId, NodeAddr, NodeReport, PingReply, Role, Verify};
 
 use super::{
-    Context, ExamineError, Finding, HostFacts, MasterAnswer, NodeDetails, Observed, ObservedMaster,
+    Context, ExamineError, Finding, MasterAnswer, NodeDetails, Observed, ObservedMaster,
     ObservedNode, ObservedPeer, ObservedReplica, ObservedSentinel, SentinelAnswer, Severity,
     Watched, WriteGuard, diagnose,
 };
@@ -657,8 +657,8 @@ fn reports_hosts_and_zones_whose_loss_leaves_no_majority() {
 #[test]
 fn reports_virtual_address_that_cannot_be_bound() {
     let of = |v4: Option<bool>| {
-        let host = HostFacts { foreign_listen: vec![place(99)], nonlocal_bind: [v4, Some(true)] };
-        diagnose(&healthy(), &Context { host, ..context() })
+        let foreign_listen = vec![(place(99), v4)];
+        diagnose(&healthy(), &Context { foreign_listen, ..context() })
     };
     assert_eq!(
         (of(Some(false))[0].severity, of(Some(false))[0].code),

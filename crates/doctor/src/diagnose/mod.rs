@@ -93,19 +93,10 @@ pub struct Context {
     pub durability_replicas: usize,
     /// The zone of each host, as far as the operator named it.
     pub zones: BTreeMap<String, String>,
-    /// Facts of the host on which the doctor runs.
-    pub host: HostFacts,
+    /// Configured listen addresses that this host does not have now, and `ip_nonlocal_bind`.
+    pub foreign_listen: Vec<(SocketAddr, Option<bool>)>,
     /// The time of the examination since 1970, for certificates; `None` if the clock is unset.
     pub now: Option<Duration>,
-}
-
-/// Facts of the host on which the doctor runs, for services that listen on a virtual address.
-#[derive(Debug, Clone, Default)]
-pub struct HostFacts {
-    /// Configured listen addresses that this host does not have at present.
-    pub foreign_listen: Vec<SocketAddr>,
-    /// `net.ipv4.ip_nonlocal_bind` and `net.ipv6.ip_nonlocal_bind`; `None` if unreadable.
-    pub nonlocal_bind: [Option<bool>; 2],
 }
 
 /// The observations, and the settings that findings depend on.

@@ -12,6 +12,7 @@ use sentinel::{MyId, NodeAddr, Role};
 
 use super::Severity::{Fault, Note, Warning};
 use super::{Case, Context, Findings, join};
+use crate::host_facts::family;
 use crate::observed::ObservedNode;
 
 pub(super) fn diagnose(found: &mut Findings, case: &Case<'_>) {
@@ -96,12 +97,10 @@ fn mixed_names(found: &mut Findings, case: &Case<'_>) {
 }
 
 fn virtual_address(found: &mut Findings, context: &Context) {
-    let [v4, v6] = context.host.nonlocal_bind;
-    for addr in &context.host.foreign_listen {
-        let (allowed, family) = if addr.is_ipv4() { (v4, "ipv4") } else { (v6, "ipv6") };
-        let sysctl = format!("net.{family}.ip_nonlocal_bind");
+    for (addr, may_bind) in &context.foreign_listen {
+        let sysctl = format!("net.{}.ip_nonlocal_bind", family(*addr));
         let what = "service.listen names an address that this host does not have now";
-        match allowed {
+        match may_bind {
             Some(false) => {
                 let what = format!("{what}, and {sysctl} is 0: Pointsman cannot start here");
                 let remedy = format!(

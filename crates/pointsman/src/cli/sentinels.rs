@@ -10,7 +10,7 @@ use std::io::{self, IsTerminal as _};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use doctor::{Context, Examined, HostFacts, Report, Severity, host_facts};
+use doctor::{Context, Examined, Report, Severity, foreign_addresses};
 use sentinel::Resolver;
 
 use super::Variables;
@@ -89,10 +89,10 @@ async fn examine(
     zones: &BTreeMap<String, String>,
     now: Option<Duration>,
 ) -> Examined {
-    let (mut own, mut host) = (Vec::new(), HostFacts::default());
+    let (mut own, mut foreign_listen) = (Vec::new(), Vec::new());
     if is_own {
         own.extend(service.listen.iter().filter_map(proxy::ListenAddr::tcp));
-        host = host_facts(&own);
+        foreign_listen = foreign_addresses(&own);
         own.extend(config.admin.listen.iter().chain(&config.admin.read_only_listen));
     }
     let patient = settings::examination(service, own);
@@ -104,7 +104,7 @@ async fn examine(
         nodes_need_login: patient.settings.auth.is_some(),
         durability_replicas: service.durability.replicas,
         zones: zones.clone(),
-        host,
+        foreign_listen,
         now,
     };
     let observed = doctor::examine(patient, &Resolver::default()).await;
