@@ -17,6 +17,11 @@ const SENTINELS: &str =
 const CLUSTER: &str = "leads to Redis Cluster, which has no single master: keep it in haproxy; \
                        Pointsman serves masters that Sentinel monitors";
 
+const NO_UNIX: &str =
+    "the admin server listens on TCP; admin.control_socket accepts orders on a Unix socket";
+const NO_TLS: &str = "TLS of the admin server is not converted, and this address is left out: set \
+                      admin.listen and [admin.tls]";
+
 impl<'a> Planner<'a> {
     /// The addresses of a section, with a note on each line that `key` takes.
     pub(super) fn listen_of(&mut self, section: usize, key: &str) -> Vec<PlannedListen> {
@@ -58,9 +63,11 @@ impl<'a> Planner<'a> {
         let admin = &self.proxies.admin;
         for (section, backends) in admin {
             for listen in self.listen_of(*section, "admin.listen") {
-                if let BindAddress::Unix(_) = listen.addr {
-                    let note = "the admin server listens on TCP; admin.control_socket accepts \
-                                orders on a Unix socket";
+                let lost = match listen.addr {
+                    BindAddress::Unix(_) => Some(NO_UNIX),
+                    BindAddress::Tcp(_) => listen.has_tls.then_some(NO_TLS),
+                };
+                if let Some(note) = lost {
                     self.notes.replace(&listen.position, LineOutcome::Unmatched, note);
                 } else if !plan.admin.iter().any(|known| known.addr == listen.addr) {
                     plan.admin.push(listen);

@@ -69,8 +69,6 @@ pub(super) struct PlannedService<'a> {
 pub(super) struct Plan<'a> {
     pub(super) services: Vec<PlannedService<'a>>,
     pub(super) admin: Vec<PlannedListen>,
-    /// The table `[admin.tls]`.
-    pub(super) admin_tls: Vec<PlannedKey>,
     pub(super) shutdown: Vec<PlannedKey>,
     pub(super) process: Vec<PlannedKey>,
     /// What loses its TLS, with the line.

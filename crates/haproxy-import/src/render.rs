@@ -42,9 +42,7 @@ pub(super) fn render(plan: &Plan<'_>, files: &[&str]) -> String {
         let listen = plan.admin.iter().map(|it| (it.addr.to_string(), Some(&it.position)));
         list(&mut out, "listen", listen);
     }
-    let tables =
-        [("admin.tls", &plan.admin_tls), ("shutdown", &plan.shutdown), ("process", &plan.process)];
-    for (header, keys) in tables {
+    for (header, keys) in [("shutdown", &plan.shutdown), ("process", &plan.process)] {
         if !keys.is_empty() {
             let _ = writeln!(out, "\n[{header}]");
             keys.iter().for_each(|it| write_key(&mut out, it));

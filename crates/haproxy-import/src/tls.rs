@@ -5,9 +5,7 @@
 //! that Pointsman lacks and that decides who is admitted. Options without such consequences are
 //! reported. `--allow-plaintext` gives up all of it, line by line. Servers are in `tls_servers`.
 //!
-//! The admin server has one certificate, and all of its addresses have TLS or none has. Lines that
-//! differ are refused: an address that lost its TLS would send tokens in plain text, and one that
-//! gained it would refuse its clients.
+//! TLS of the admin server is not converted: an address with `ssl` is left out, see `admin`.
 
 use std::collections::BTreeSet;
 
@@ -32,7 +30,7 @@ const SERVERS: &str =
 const RESERVED: [&str; 4] = [".key", ".issuer", ".ocsp", ".sctl"];
 
 impl<'a> Planner<'a> {
-    /// Adds TLS to the services and to the admin server.
+    /// Adds TLS to the services.
     pub(super) fn add_tls(&mut self, plan: &mut Plan<'a>) {
         if self.options.allow_plaintext {
             return self.drop_tls(plan);
@@ -45,7 +43,6 @@ impl<'a> Planner<'a> {
             self.add_tls_of_redis(&listeners, service);
             self.add_tls_of_sentinels(&listeners, service);
         }
-        self.add_tls_of_admin(plan);
     }
 
     fn add_tls_of_clients(
@@ -58,7 +55,7 @@ impl<'a> Planner<'a> {
         for listener in listeners {
             let binds = self.config.lines(listener.section, "bind");
             for bind in binds.filter(|it| it.has("ssl")) {
-                let Some(keys) = self.keys_of_bind(bind, &defaults, false) else { continue };
+                let Some(keys) = self.keys_of_bind(bind, &defaults) else { continue };
                 let is_unix = |it: &PlannedListen| {
                     it.position == bind.position && matches!(it.addr, BindAddress::Unix(_))
                 };
@@ -92,65 +89,21 @@ impl<'a> Planner<'a> {
         true
     }
 
-    /// Adds TLS to the admin server.
-    fn add_tls_of_admin(&mut self, plan: &mut Plan<'a>) {
-        let listens = |bind: &&Directive| plan.admin.iter().any(|it| it.position == bind.position);
-        let sections = self.proxies.admin.iter().map(|(section, _)| *section);
-        let lines = sections.flat_map(|section| self.config.lines(section, "bind"));
-        let binds: Vec<&'a Directive> = lines.filter(listens).collect();
-        let defaults = TlsDefaults::read(self.config, "bind");
-        let mut planned: Option<(Vec<Key>, &'a Directive)> = None;
-        for bind in binds.iter().filter(|it| it.has("ssl")) {
-            if let Some(plain) = binds.iter().find(|it| !it.has("ssl")) {
-                let message = format!(
-                    "{} has no TLS, and all addresses of the admin server have TLS or none has",
-                    plain.position
-                );
-                let remedy = "use `ssl` on both lines, or give up TLS with --allow-plaintext";
-                self.refuse(bind, message, remedy);
-                continue;
-            }
-            let Some(keys) = self.keys_of_bind(bind, &defaults, true) else { continue };
-            self.agrees(&mut planned, &keys, bind, "there is one [admin.tls]");
-        }
-        if let Some((keys, line)) = planned {
-            plan.admin_tls = planned_keys(keys, line);
-        }
-    }
-
-    /// The keys of `[service.tls]` or of `[admin.tls]`; `None` after a refusal.
-    fn keys_of_bind(
-        &mut self,
-        bind: &'a Directive,
-        defaults: &TlsDefaults,
-        is_admin: bool,
-    ) -> Option<Vec<Key>> {
+    /// The keys of `[service.tls]`; `None` after a refusal.
+    fn keys_of_bind(&mut self, bind: &'a Directive, defaults: &TlsDefaults) -> Option<Vec<Key>> {
         let words = &defaults.of_bind(bind);
         let refusals = self.refusals.len();
         self.refuse_unsupported(bind, words);
         let (chains, keys) = self.certificates(bind, words);
         if chains.is_empty() && self.refusals.len() == refusals {
             self.refuse(bind, "it has `ssl` without a certificate", "add `crt FILE`");
-        } else if chains.len() > 1 && is_admin {
-            let message = "it has several certificates, and the admin server has one";
-            self.refuse(bind, message, "name one with `crt`");
         }
-        let mut table: Vec<Key> = match (chains.as_slice(), keys.as_slice()) {
-            ([chain], [key]) if is_admin => {
-                vec![("certificate_file", quote(chain)), ("key_file", quote(key))]
-            }
-            _ => vec![("certificate_files", toml_list(&chains)), ("key_files", toml_list(&keys))],
-        };
-        if keys == chains {
-            table.truncate(1);
+        let mut table: Vec<Key> = vec![("certificate_files", toml_list(&chains))];
+        if keys != chains {
+            table.push(("key_files", toml_list(&keys)));
         }
         table.extend(self.keys_of_verify(bind, words));
         table.extend(self.common_keys(bind, words));
-        if is_admin {
-            let note = "[admin.tls]: the paths of probes are answered without TLS and without a \
-                        certificate of the client, too";
-            self.notes.add(bind, LineOutcome::Assumed, note);
-        }
         (self.refusals.len() == refusals).then_some(table)
     }
 

@@ -18,15 +18,8 @@ fn table_of(imported: &Import, name: &str) -> String {
 
 /// The keys of a table of the service as they are compared: `key=value`, in alphabetic order.
 fn keys_of(imported: &Import, name: &str) -> String {
-    keys(service(imported).get(name))
-}
-
-fn admin_keys_of(imported: &Import) -> String {
-    keys(table(imported)["admin"].get("tls"))
-}
-
-fn keys(table: Option<&toml::Value>) -> String {
-    let Some(table) = table else { return String::new() };
+    let service = service(imported);
+    let Some(table) = service.get(name) else { return String::new() };
     let keys = table.as_table().unwrap().iter();
     keys.map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(" ")
 }
@@ -159,24 +152,19 @@ fn admin(binds: &str) -> String {
     format!("{}listen s\n mode http\n {binds}\n stats enable\n", server("", ""))
 }
 
+/// An address whose TLS is not converted is left out, and never opened in plain text.
 #[test]
-fn converts_tls_of_the_admin_server() {
-    for (options, expected) in [
-        ("ssl crt /x.pem", r#"certificate_file="/x.pem""#),
-        ("ssl crt /certs/b.pem", r#"certificate_file="/certs/b.pem" key_file="/certs/b.pem.key""#),
-        (
-            "ssl crt /x.pem verify optional ca-file /ca.pem force-tlsv13",
-            r#"certificate_file="/x.pem" client_ca_file="/ca.pem" client_certificates="optional" min_version="1.3""#,
-        ),
-        ("ssl crt /x.pem ciphersuites TLS_AES_128_GCM_SHA256", r#"certificate_file="/x.pem""#),
-        ("", ""),
-    ] {
-        let imported = import(&admin(&format!("bind :9 {options}\n bind :10 {options}")));
-        assert_eq!(admin_keys_of(&imported), expected, "{options}");
-        let note = &line(&imported, 7).note;
-        assert_eq!(note.contains("probes are answered without TLS"), !options.is_empty(), "{note}");
-        assert_eq!(note.contains("list of ciphers"), options.contains("suites"), "{note}");
-    }
+fn leaves_out_admin_addresses_with_tls() {
+    let text = admin("bind :9 ssl crt /x.pem\n bind :10");
+    let imported = import(&text);
+    let listens = |imported: &Import| table(imported)["admin"]["listen"].to_string();
+    assert_eq!(listens(&imported), "[\"0.0.0.0:10\"]");
+    let found = line(&imported, 7);
+    assert_eq!(found.outcome, LineOutcome::Unmatched);
+    assert!(found.note.contains("[admin.tls]"), "{found:?}");
+    let options = ImportOptions { allow_plaintext: true, ..ImportOptions::default() };
+    let plain = import_with(&text, &options);
+    assert_eq!(listens(&plain), "[\"0.0.0.0:9\", \"0.0.0.0:10\"]");
 }
 
 /// An option that cannot be kept is refused by name, at its line.
@@ -208,12 +196,6 @@ fn refuses_tls_without_counterpart() {
         (two(" ssl verify none", ""), 5, "is reached without TLS"),
         (two(" ssl verify none", " ssl ca-file /ca"), 5, "its TLS differs"),
         (two(" ssl ca-file /a verifyhost x", " ssl ca-file /a verifyhost y"), 5, "its TLS differs"),
-        (admin("bind :9 ssl"), 7, "without a certificate"),
-        (admin("bind :9 ssl crt /x.pem crt /y.pem"), 7, "several certificates"),
-        (admin("bind :9 ssl crt /x.pem crl-file /c"), 7, "`crl-file` has no counterpart"),
-        (admin("bind :9 ssl crt /x.pem verify required"), 7, "without a `ca-file`"),
-        (admin("bind :9 ssl crt /x.pem\n bind :10"), 7, "have TLS or none has"),
-        (admin("bind :9 ssl crt /x.pem\n bind :10 ssl crt /y.pem"), 8, "its TLS differs"),
     ] {
         let refused = refusal(&text);
         assert!(refused.starts_with(&format!("h.cfg:{number}:2: ")), "{text}: {refused}");
