@@ -287,7 +287,9 @@ fn read_login(
         [user, password, ..] => (Some(display(user)), password),
         [] => return None,
     };
-    let is_unreadable = |it: &Word| display(it).contains(char::REPLACEMENT_CHARACTER);
+    // Redis has rules of its own for quotes in inline commands.
+    let is_unreadable =
+        |it: &Word| display(it).contains([char::REPLACEMENT_CHARACTER, '"', '\'', '\\']);
     let password = match password.fragments.as_slice() {
         _ if arguments?.iter().any(is_unreadable) => Password::Computed,
         [Fragment::Text(text)] => Password::Literal(text.clone()),
@@ -307,11 +309,10 @@ fn display(argument: &Word) -> String {
     argument.expand(&|name| Some(format!("${{{name}}}"))).unwrap_or_default()
 }
 
-/// Splits what is sent into pieces. `read` gives what a character adds to its piece, if anything,
-/// or an error if it separates two. Empty pieces are dropped unless they are quoted.
+/// Splits what is sent into pieces that are not empty.
 fn split(
     sent: impl IntoIterator<Item = (Position, Fragment)>,
-    mut read: impl FnMut(char) -> Result<Option<char>, ()>,
+    separators: [char; 2],
 ) -> Vec<(Position, Word)> {
     let mut pieces = Vec::new();
     let mut open: Option<(Position, Word)> = None;
@@ -322,12 +323,10 @@ fn split(
             continue;
         };
         for c in text.chars() {
-            match read(c) {
-                Err(()) => pieces.extend(open.take()),
-                Ok(c) => {
-                    let word = &mut open.get_or_insert_with(piece).1;
-                    c.into_iter().for_each(|c| word.push(c));
-                }
+            if separators.contains(&c) {
+                pieces.extend(open.take());
+            } else {
+                open.get_or_insert_with(piece).1.push(c);
             }
         }
     }
@@ -335,29 +334,11 @@ fn split(
     pieces
 }
 
-/// Reads a character of an inline command by Redis' rules of quoting. `quotes` are the open quote
-/// and the backslash that precede it. Of escapes only those of quotes and backslashes are read.
-fn unquote(quotes: &mut String, c: char) -> Result<Option<char>, ()> {
-    match (quotes.as_str(), c) {
-        ("", ' ' | '\t') => return Err(()),
-        ("", '"' | '\'') | ("\"" | "'", '\\') => quotes.push(c),
-        ("\"", '"') | ("'", '\'') => quotes.clear(),
-        ("" | "\"" | "'", _) => return Ok(Some(c)),
-        (escape, _) => {
-            let is_read = escape.starts_with(c) || (escape.starts_with('"') && c == '\\');
-            quotes.pop();
-            return Ok(Some(if is_read { c } else { char::REPLACEMENT_CHARACTER }));
-        }
-    }
-    Ok(None)
-}
-
 /// Splits what is sent into commands: an inline command is one line, a RESP array several.
 fn commands(sent: Vec<(Position, Fragment)>) -> Vec<(Position, Vec<Word>)> {
     let mut commands: Vec<(Position, Vec<Word>)> = Vec::new();
     let mut missing = 0_usize;
-    let end = |c| if c == '\r' || c == '\n' { Err(()) } else { Ok(Some(c)) };
-    for (position, line) in split(sent, end) {
+    for (position, line) in split(sent, ['\r', '\n']) {
         let first = display(&line);
         let is_length = first.strip_prefix('$').is_some_and(|it| it.parse::<u32>().is_ok());
         if let Some(count) = first.strip_prefix('*').and_then(|count| count.parse().ok()) {
@@ -372,8 +353,7 @@ fn commands(sent: Vec<(Position, Fragment)>) -> Vec<(Position, Vec<Word>)> {
             }
         } else {
             let fragments = line.fragments.into_iter().map(|it| (position.clone(), it));
-            let mut quotes = String::new();
-            let arguments = split(fragments, |c| unquote(&mut quotes, c)).into_iter();
+            let arguments = split(fragments, [' ', '\t']).into_iter();
             commands.push((position.clone(), arguments.map(|(_, it)| it).collect()));
         }
     }

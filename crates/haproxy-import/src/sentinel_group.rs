@@ -9,32 +9,31 @@ use crate::sections::Directive;
 pub(super) struct SentinelGroup<'a> {
     /// As `host:port`, without repetition.
     pub(super) endpoints: Vec<String>,
-    pub(super) known: BTreeSet<String>,
     pub(super) hosts: BTreeSet<String>,
     pub(super) lines: Vec<&'a Directive>,
 }
 
 impl<'a> SentinelGroup<'a> {
     pub(super) fn add(&mut self, host: &str, endpoint: String, line: &'a Directive) {
-        if self.known.insert(endpoint.clone()) {
-            self.endpoints.push(endpoint);
-        }
+        self.add_endpoint(endpoint);
         self.hosts.insert(host.to_ascii_lowercase());
         self.lines.push(line);
     }
 
-    fn extend(&mut self, other: &Self) {
-        for endpoint in &other.endpoints {
-            if self.known.insert(endpoint.clone()) {
-                self.endpoints.push(endpoint.clone());
-            }
+    fn add_endpoint(&mut self, endpoint: String) {
+        if !self.endpoints.contains(&endpoint) {
+            self.endpoints.push(endpoint);
         }
+    }
+
+    fn extend(&mut self, other: &Self) {
+        other.endpoints.iter().for_each(|it| self.add_endpoint(it.clone()));
         self.hosts.extend(other.hosts.iter().cloned());
         self.lines.extend(&other.lines);
     }
 
     fn shares(&self, other: &Self) -> bool {
-        other.endpoints.iter().any(|endpoint| self.known.contains(endpoint))
+        other.endpoints.iter().any(|endpoint| self.endpoints.contains(endpoint))
     }
 }
 
