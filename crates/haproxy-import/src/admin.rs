@@ -49,13 +49,6 @@ impl<'a> Planner<'a> {
                 }
             }
         }
-        // The spelling of haproxy 1.4: `listen NAME ADDRESS`.
-        let head = self.config.head(section).filter(|head| all.is_empty() && head.begins("listen"));
-        if let Some(head) = head
-            && let Ok(addrs) = values::bind_addresses(&head.word(2), false)
-        {
-            add(&mut all, addrs, head, false);
-        }
         all
     }
 

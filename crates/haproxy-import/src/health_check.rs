@@ -76,9 +76,7 @@ pub(super) struct HealthCheck {
     pub(super) is_active_replica: bool,
     /// It asks for the state of Redis Cluster.
     pub(super) is_cluster: bool,
-    /// `tcp-check connect … ssl`.
-    pub(super) tls: Vec<Position>,
-    /// Those whose connection leads to Redis and not to a sentinel.
+    /// `tcp-check connect … ssl` whose connection leads to Redis and not to a sentinel.
     pub(super) redis_tls: Vec<Position>,
     /// Parts that haproxy computes and that may contain a password.
     pub(super) computed: Vec<Position>,
@@ -120,9 +118,6 @@ pub(super) fn read<'a>(
                 (false, true) => CheckTls::OfServer,
                 (false, false) => CheckTls::Off,
             };
-            if tls == CheckTls::On {
-                check.tls.push(directive.position.clone());
-            }
             let opened_at = Some(directive.position.clone());
             exchanges.push(Exchange { port, addr, tls, opened_at, sent: Vec::new() });
         } else if directive.begins("tcp-check expect") {

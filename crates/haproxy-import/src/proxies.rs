@@ -63,11 +63,9 @@ pub(super) struct Proxies {
     pub(super) foreign: Vec<usize>,
 }
 
-/// Whether the section has an address to listen on. haproxy 1.4 wrote `listen NAME ADDRESS`.
+/// Whether the section has an address to listen on.
 fn listens(config: &ConfigFile, section: usize) -> bool {
-    let head = config.head(section).filter(|it| it.begins("listen"));
-    let has_address = head.is_some_and(|it| it.word(2).contains(':'));
-    has_address || config.lines(section, "bind").next().is_some()
+    config.lines(section, "bind").next().is_some()
 }
 
 /// Sorts the sections.
@@ -146,8 +144,7 @@ fn is_admin(config: &ConfigFile, section: usize, backends: &[usize]) -> bool {
 
 /// The ports that clients of a section connect to.
 pub(super) fn listen_ports(config: &ConfigFile, section: usize) -> BTreeSet<u16> {
-    let head = config.head(section).map(|it| it.word(2));
-    let lists = config.lines(section, "bind").map(|it| it.word(1)).chain(head);
+    let lists = config.lines(section, "bind").map(|it| it.word(1));
     let addrs = lists.filter_map(|it| values::bind_addresses(&it, false).ok()).flatten();
     let port = |addr: BindAddress| match addr {
         BindAddress::Tcp(addr) => Some(addr.port()),

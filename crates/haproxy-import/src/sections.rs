@@ -172,6 +172,10 @@ fn add(sections: &mut Vec<Section>, directive: Directive, refusals: &mut Vec<Ref
             let what = format!("the section \"{first}\" has no name");
             refusals.push(Refusal::new(&directive, what, "give it a name"));
         }
+        if kind.is_proxy() && directive.word(2).contains(':') {
+            let what = "an address in the head of a section, which haproxy no longer reads";
+            refusals.push(Refusal::new(&directive, what, "write it in a `bind` line below"));
+        }
         let (kind, directives) = (*kind, Vec::new());
         sections.push(Section { kind, name, head: directive, directives, defaults: None });
     } else if let Some(section) = sections.last_mut() {

@@ -13,8 +13,6 @@ use crate::values;
 const MAX_HALF_CLOSE: Duration = Duration::from_secs(59);
 /// Pointsman's default of `shutdown.drain_spread`, which must not exceed the drain timeout.
 const DEFAULT_SPREAD: Duration = Duration::from_secs(5);
-/// Pointsman's default of `shutdown.accept_max`, which must not be below `accept_min`.
-const DEFAULT_ACCEPT_MAX: Duration = Duration::from_secs(15);
 /// The longest duration that a key accepts.
 const MAX_DURATION: Duration = Duration::from_secs(7 * 24 * 3600);
 /// The most connections that a key accepts.
@@ -78,14 +76,11 @@ fn service_keys(
 fn process_key(directive: &Directive, plan: &mut Plan<'_>, notes: &mut Notes) {
     let time = values::duration(&directive.word(1)).filter(|time| *time <= MAX_DURATION);
     let spread = time.filter(|time| *time < DEFAULT_SPREAD);
-    let accept_max = time.filter(|time| *time > DEFAULT_ACCEPT_MAX);
     for (keyword, table, key, value) in [
         ("maxconn", "process", "max_connections", count(directive, MAX_CONNECTIONS)),
         ("nbthread", "process", "workers", count(directive, MAX_WORKERS)),
         ("hard-stop-after", "shutdown", "drain_timeout", time.map(quoted)),
         ("hard-stop-after", "shutdown", "drain_spread", spread.map(quoted)),
-        ("grace", "shutdown", "accept_min", time.map(quoted)),
-        ("grace", "shutdown", "accept_max", accept_max.map(quoted)),
     ] {
         let Some(value) = value.filter(|_| directive.begins(keyword)) else { continue };
         notes.add(directive, LineOutcome::Mapped, &format!("{table}.{key} = {value}"));

@@ -218,30 +218,19 @@ impl<'a> Planner<'a> {
             let binds = self.config.lines(section, "bind");
             found.extend(binds.filter(|it| it.has("ssl")).map(|it| (it.position.clone(), CLIENTS)));
         }
+        let speaks_tls = |it: &&Directive| {
+            let mut lines = ["server", "server-template", "default-server", "tcp-check"].iter();
+            lines.any(|keyword| it.has_at(0, keyword)) && (it.has("ssl") || it.has("check-ssl"))
+        };
         for section in self.proxies.serving() {
-            found.extend(self.tls_to_servers(section).into_iter().map(|at| (at, SERVERS)));
+            let lines = self.config.defaults_first(section).filter(speaks_tls);
+            found.extend(lines.map(|it| (it.position.clone(), SERVERS)));
         }
         for (position, loss) in found {
             let note = format!("TLS is dropped because of --allow-plaintext: {loss}");
             self.notes.replace(&position, LineOutcome::Unmatched, &note);
             plan.plaintext.push((position, loss));
         }
-    }
-
-    /// Lines that make haproxy speak TLS with the servers of a backend, in traffic or in checks.
-    fn tls_to_servers(&self, section: usize) -> Vec<Position> {
-        let check = self.config.check(section);
-        let mut found: Vec<Position> = check.map(|it| it.tls.clone()).unwrap_or_default();
-        let has_tls = |it: &Directive| it.has("ssl") || it.has("check-ssl");
-        let defaults = || self.config.default_servers(section).filter(|it| has_tls(it));
-        for server in self.config.servers(section) {
-            if has_tls(server.directive) {
-                found.push(server.directive.position.clone());
-            } else if !server.directive.has("no-ssl") {
-                found.extend(defaults().map(|it| it.position.clone()));
-            }
-        }
-        found
     }
 }
 

@@ -9,7 +9,7 @@ use crate::sections::{Section, SectionKind};
 use crate::tokenizer::{Fragment, Word};
 
 /// Directives that are expanded.
-const EXPANDED: &str = "bind, clitcpka-idle, contimeout, default-server, default_backend, grace, \
+const EXPANDED: &str = "bind, clitcpka-idle, contimeout, default-server, default_backend, \
                         hard-stop-after, maxconn, mode, nbthread, server, server-template, \
                         tcp-check connect, timeout, use_backend";
 
@@ -60,11 +60,9 @@ impl<'a> Variables<'a> {
     /// Expands what can be expanded; an unset variable stays as `${NAME}`.
     pub(super) fn expand_all(&self, sections: &mut [Section]) {
         for section in sections {
-            let listen = section.kind == SectionKind::Listen;
-            let head = listen.then_some(&mut section.head);
             let directives = section.directives.iter_mut();
             let expanded = directives.filter(|it| EXPANDED.split(", ").any(|text| it.begins(text)));
-            for word in expanded.chain(head).flat_map(|it| &mut it.words) {
+            for word in expanded.flat_map(|it| &mut it.words) {
                 if let Ok(text) = self.expand(word) {
                     word.fragments = vec![Fragment::Text(text)];
                 }

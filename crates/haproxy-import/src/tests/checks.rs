@@ -192,7 +192,7 @@ fn replaces_tcp_checks_of_defaults() {
 
 #[test]
 fn maps_limits_and_timeouts() {
-    let global = "global\n maxconn 5000\n nbthread 3\n hard-stop-after 2s\n grace 20s\n";
+    let global = "global\n maxconn 5000\n nbthread 3\n hard-stop-after 2s\n";
     let imported = import(&format!(
         "{global}{}",
         listen(" maxconn 400\n timeout client-fin 90s\n timeout connect 0\n")
@@ -203,8 +203,6 @@ fn maps_limits_and_timeouts() {
         ("process", "workers", "3"),
         ("shutdown", "drain_timeout", "\"2s\""),
         ("shutdown", "drain_spread", "\"2s\""),
-        ("shutdown", "accept_min", "\"20s\""),
-        ("shutdown", "accept_max", "\"20s\""),
     ] {
         assert_eq!(table[section][key].to_string(), value, "{section}.{key}");
     }
@@ -212,7 +210,7 @@ fn maps_limits_and_timeouts() {
     assert_eq!(service["max_connections"].as_integer(), Some(400));
     assert_eq!(service["half_close_timeout"].as_str(), Some("59s"), "below the kernel's limit");
     assert!(!service.contains_key("connect_timeout"));
-    assert!(line(&imported, 11).note.contains("keeps its default"), "{:?}", line(&imported, 11));
+    assert!(line(&imported, 10).note.contains("keeps its default"), "{:?}", line(&imported, 10));
     let too_many = import(&format!("global\n maxconn 100\n{}", listen(" maxconn 400\n")));
     assert!(
         !too_many.toml.contains("max_connections = 400")
