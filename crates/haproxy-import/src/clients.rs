@@ -7,7 +7,7 @@
 //! would admit more clients. Rules on anything else are reported.
 //!
 //! `accept` ends only its own stage, of `connection`, `session` and `content`. If several rules
-//! restrict clients, the networks of one have to be part of those of all others.
+//! restrict clients, they have to name the same networks.
 //!
 //! With `accept-proxy`, rules of the stage `connection` concern the load balancer and not the
 //! client, so only later stages are converted.
@@ -147,23 +147,19 @@ impl<'a> Planner<'a> {
                 }
             }
         }
-        // A client has to pass all of them.
-        let is_part = |it: &&Restriction<'a>| found.iter().all(|other| is_within(&it.0, &other.0));
         let lines: Vec<&Directive> = found.iter().flat_map(|it| &it.1).copied().collect();
-        match (found.iter().find(is_part), lines.last()) {
-            (Some((networks, used)), _) => {
-                rules.allow = used.last().map(|last| (toml_list(networks), *last));
-                let words = lines.iter().flat_map(|it| it.rest(3));
-                let named: BTreeSet<String> = words.map(|it| it.replace('!', "")).collect();
-                let is_used = |it: &&&Directive| it.has_at(0, "acl") && named.contains(&it.word(1));
-                rules.lines.extend(own.iter().filter(is_used));
-                rules.lines.extend(&lines);
-            }
-            (None, Some(last)) => {
-                self.refuse(last, "no network list is part of all others", REMEDY);
-            }
-            (None, None) => {}
+        let lists: BTreeSet<String> = found.iter().map(|it| toml_list(&it.0)).collect();
+        let (Some(networks), Some(last)) = (lists.first(), lines.last()) else { return rules };
+        if lists.len() > 1 {
+            self.refuse(last, "its networks differ from those of an earlier rule", REMEDY);
+            return rules;
         }
+        rules.allow = Some((networks.clone(), last));
+        let words = lines.iter().flat_map(|it| it.rest(3));
+        let named: BTreeSet<String> = words.map(|it| it.replace('!', "")).collect();
+        let is_used = |it: &&&Directive| it.has_at(0, "acl") && named.contains(&it.word(1));
+        rules.lines.extend(own.iter().filter(is_used));
+        rules.lines.extend(&lines);
         rules
     }
 }
@@ -308,21 +304,10 @@ fn network(text: &str) -> Option<String> {
     Some(format!("{base}/{length}"))
 }
 
-/// Whether each of these networks is part of one of the others.
-fn is_within(networks: &[String], others: &[String]) -> bool {
-    let is_part = |inner: &String, outer: &String| {
-        let [(base, own), (_, wider)] =
-            [inner, outer].map(|it| it.split_once('/').unwrap_or_default());
-        own.parse::<u32>().ok() >= wider.parse().ok()
-            && network(&format!("{base}/{wider}")).as_ref() == Some(outer)
-    };
-    networks.iter().all(|inner| others.iter().any(|outer| is_part(inner, outer)))
-}
-
+/// The distinct networks, in alphabetic order.
 fn toml_list(networks: &[String]) -> String {
-    let mut seen = BTreeSet::new();
-    let distinct: Vec<&String> = networks.iter().filter(|it| seen.insert(*it)).collect();
-    tls::toml_list(&distinct)
+    let distinct: BTreeSet<&String> = networks.iter().collect();
+    tls::toml_list(&distinct.into_iter().collect::<Vec<_>>())
 }
 
 #[cfg(test)]
