@@ -1,19 +1,15 @@
 //! How lines of the file are shown: without secrets, on one line of bounded length.
 //!
-//! Hidden are checks that may authenticate, users of the statistics page, variables that are set,
+//! Hidden are what checks send, users of the statistics page, variables that are set,
 //! rules about HTTP, conditions on what clients send, the arguments of unknown keywords, and words
 //! with credentials.
 
 use crate::keywords;
 use crate::sections::Directive;
-use crate::tokenizer::{Word, safe_word, shorten, without_credentials};
+use crate::tokenizer::{safe_word, shorten, without_credentials};
 
 /// The longest line that is shown, in characters.
 const MAX_LINE: usize = 90;
-
-/// Commands of a check without secret arguments.
-const HARMLESS: &[&str] =
-    &["PING", "INFO", "ROLE", "QUIT", "SENTINEL", "SELECT", "COMMAND", "TIME"];
 
 /// Keywords of which only the next word is shown.
 const HIDDEN: &str = "setenv, presetenv, email-alert, stats auth, option httpchk, tcp-check comment, redirect, \
@@ -28,9 +24,7 @@ pub(super) fn line(directive: &Directive) -> String {
         return keyword_only(directive);
     }
     let sends = directive.begins("tcp-check") && directive.word(1).starts_with("send");
-    let command = directive.words.get(2).and_then(single_command);
-    let is_harmless = command.is_some_and(|it| HARMLESS.contains(&it.as_str()));
-    let is_hidden = HIDDEN.split(", ").any(|it| directive.begins(it)) || (sends && !is_harmless);
+    let is_hidden = sends || HIDDEN.split(", ").any(|it| directive.begins(it));
     let words: Vec<String> = directive.words.iter().map(ToString::to_string).collect();
     let is_acl = directive.begins("acl");
     let is_fetch = |at: usize| {
@@ -50,12 +44,4 @@ pub(super) fn line(directive: &Directive) -> String {
 /// A line of which only the keyword is shown.
 pub(super) fn keyword_only(directive: &Directive) -> String {
     format!("{} …", safe_word(&directive.word(0)))
-}
-
-/// The command in upper case, if the text is exactly one: a second one could hide a password.
-fn single_command(data: &Word) -> Option<String> {
-    let text = data.expand(&|_| Some("$".to_owned())).ok()?;
-    let mut lines = text.trim_end().lines();
-    let command = lines.next()?.split(' ').next().unwrap_or_default().to_uppercase();
-    lines.next().is_none().then_some(command)
 }

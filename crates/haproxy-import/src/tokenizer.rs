@@ -142,22 +142,15 @@ fn escape(chars: &mut Peekable<Chars<'_>>, word: &mut Word, quoted: bool) {
     word.push(plain);
 }
 
-/// A run of `\xHH`, each of which is one byte. Bytes that are not UTF-8 become U+FFFD.
+/// `\xHH`: one byte. What is not ASCII becomes U+FFFD.
 fn hexadecimal(chars: &mut Peekable<Chars<'_>>, word: &mut Word) {
-    let (mut bytes, mut ahead) = (Vec::new(), chars.clone());
-    while ahead.next() == Some('x') {
-        let digits: Option<Vec<u32>> = (0..2).map(|_| ahead.next()?.to_digit(16)).collect();
-        let Some([high, low]) = digits.as_deref() else { break };
-        bytes.extend(u8::try_from(high * 16 + low));
-        *chars = ahead.clone();
-        if ahead.next() != Some('\\') {
-            break;
-        }
-    }
-    if bytes.is_empty() {
-        word.push('\\');
-    }
-    String::from_utf8_lossy(&bytes).chars().for_each(|c| word.push(c));
+    let mut digits = chars.clone().skip(1).map(|c| c.to_digit(16));
+    let (Some(Some(high)), Some(Some(low))) = (digits.next(), digits.next()) else {
+        return word.push('\\');
+    };
+    chars.nth(2);
+    let byte = char::from_u32(high * 16 + low).filter(char::is_ascii);
+    word.push(byte.unwrap_or(char::REPLACEMENT_CHARACTER));
 }
 
 /// `$NAME`, `${NAME}`, `${NAME-default}` or `${NAME[*]}`, after the dollar sign.
@@ -242,7 +235,7 @@ mod tests {
             (r#"x "$A b" '$A "b"' $A"#, &["x", "<A> b", "$A \"b\"", "$A"]),
             (r#""" ''"#, &["", ""]),
             (r"\x41\x0d \q \x4", &["A\r", "\\q", "\\x4"]),
-            (r"\xc3\xa4\x4g \x41x42 \xe4\x41", &["ä\\x4g", "Ax42", "\u{fffd}A"]),
+            (r"\xe4\x4g \x41x42 \x4", &["\u{fffd}\\x4g", "Ax42", "\\x4"]),
             (r#""\$A \" # no comment""#, &["$A \" # no comment"]),
         ] {
             assert_eq!(texts(line), words, "{line}");
