@@ -525,10 +525,6 @@ fn reports_nodes_in_wrong_role_or_state() {
         });
     };
     only("no-candidate", Severity::Fault, none);
-    only("priorities-differ", Severity::Note, |it| {
-        (0..3).for_each(|number| view(it, number).replicas[1].priority = Some(99));
-        (0..3).for_each(|number| view(it, number).replicas[0].priority = Some(100));
-    });
     only("priority-raised", Severity::Warning, |it| {
         (0..3).for_each(|number| {
             view(it, number).replicas.iter_mut().for_each(|it| it.priority = Some(100));

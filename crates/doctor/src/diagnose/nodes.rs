@@ -112,34 +112,20 @@ fn unreachable(found: &mut Findings, case: &Case<'_>, node: &ObservedNode, error
 }
 
 fn ping(found: &mut Findings, node: &ObservedNode, report: &NodeReport, severity: Severity) {
-    let wait = "wait; INFO persistence and INFO replication show its progress";
-    let answer;
-    let (severity, code, what, remedy) = match report.ping {
-        PingReply::Loading => {
-            (severity, "no-pong", "it answers PING with -LOADING: it is loading its data", wait)
-        }
-        PingReply::MasterDown => (
-            severity,
-            "no-pong",
-            "it answers PING with -MASTERDOWN: it has no link to its master, and \
-             replica-serve-stale-data is no",
-            wait,
-        ),
-        PingReply::Other => {
-            let words = node.details.ping.as_deref().unwrap_or("something else");
-            answer = format!("it does not answer PING with PONG: {words}");
-            let remedy = "the sentinels need PONG as well, and consider it down: check \
-                          rename-command and whether a Redis server listens there";
-            (severity, "no-pong", &*answer, remedy)
-        }
-        other => {
-            let Some(what) = other.refusal() else { return };
-            let remedy = "free its disk, or end the script; the sentinels consider a node down \
-                          that answers PING like this, and may fail over";
-            (Warning, "refuses", what, remedy)
-        }
-    };
-    found.add(severity, code, &node.addr, what, remedy);
+    if let Some(what) = report.ping.refusal() {
+        let remedy = "free its disk, or end the script; the sentinels consider a node down that \
+                      answers PING like this, and may fail over";
+        return found.add(Warning, "refuses", &node.addr, what, remedy);
+    }
+    if report.ping != PingReply::Pong {
+        let words = node.details.ping.as_deref().unwrap_or(report.ping.label());
+        let what = format!("it does not answer PING with PONG: {words}");
+        let remedy = "while it loads its data or waits for its master, INFO persistence and INFO \
+                      replication show the progress. The sentinels need PONG as well, and consider \
+                      it down: otherwise check rename-command, replica-serve-stale-data and \
+                      whether a Redis server listens there";
+        found.add(severity, "no-pong", &node.addr, what, remedy);
+    }
 }
 
 /// Commands without which a node is not verified at all, or not its history.
