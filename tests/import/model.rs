@@ -26,7 +26,6 @@ enum Auth {
     None,
     Literal,
     Variable,
-    LogFormat,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -81,8 +80,7 @@ struct Model {
 
 fn group() -> impl Strategy<Value = RedisGroup> {
     let votes = prop::sample::select(vec![Votes::None, Votes::Backend, Votes::SameCheck]);
-    let auth =
-        prop::sample::select(vec![Auth::None, Auth::Literal, Auth::Variable, Auth::LogFormat]);
+    let auth = prop::sample::select(vec![Auth::None, Auth::Literal, Auth::Variable]);
     let readers = prop::sample::select(vec![Readers::None, Readers::ByRole, Readers::ByName]);
     (1_usize..=3, votes, auth, readers, any::<bool>(), any::<bool>()).prop_map(
         |(hosts, votes, auth, readers, asks_role, is_listen)| RedisGroup {
@@ -202,9 +200,7 @@ impl Model {
             let auth = match group.auth {
                 Auth::None => None,
                 Auth::Literal => Some(format!("password = \"secret{at}\"")),
-                Auth::Variable | Auth::LogFormat => {
-                    Some("password_env = \"REDIS_PASSWORD\"".to_owned())
-                }
+                Auth::Variable => Some("password_env = \"REDIS_PASSWORD\"".to_owned()),
             };
             let (master, is_shared) = (self.master(at), self.namesakes(at).next().is_some());
             Understood {
@@ -375,9 +371,6 @@ impl Model {
             Auth::None => {}
             Auth::Literal => self.send(out, &format!("AUTH secret{at}")),
             Auth::Variable => self.send(out, "AUTH ${REDIS_PASSWORD}"),
-            Auth::LogFormat => {
-                out.push_str("  tcp-check send-lf \"AUTH %[env(REDIS_PASSWORD)]\\r\\n\"\n");
-            }
         }
     }
 }

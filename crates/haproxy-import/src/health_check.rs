@@ -176,46 +176,14 @@ fn role(pattern: &str, negated: bool) -> Option<Role> {
 /// What a `tcp-check send` sends.
 fn sent(directive: &Directive) -> Vec<(Position, Fragment)> {
     let Some(data) = directive.words.get(2) else { return Vec::new() };
-    let computed = || Fragment::Variable { name: COMPUTED.to_owned(), default: None };
+    let computed = Fragment::Variable { name: COMPUTED.to_owned(), default: None };
     let fragments = match directive.word(1).as_str() {
-        "send" => data.fragments.clone(),
-        "send-lf" => data.fragments.iter().flat_map(|it| log_format(it, &computed)).collect(),
-        "send-binary-lf" if data.to_string().contains('%') => vec![computed()],
+        "send-lf" | "send-binary-lf" if data.to_string().contains('%') => vec![computed],
+        "send" | "send-lf" => data.fragments.clone(),
         "send-binary" | "send-binary-lf" => vec![Fragment::Text(hexadecimal(&data.to_string()))],
         _ => Vec::new(),
     };
     fragments.into_iter().map(|fragment| (directive.position.clone(), fragment)).collect()
-}
-
-/// A text in haproxy's log format: `%[env(NAME)]` is a variable, every other `%` is computed.
-fn log_format(fragment: &Fragment, computed: &dyn Fn() -> Fragment) -> Vec<Fragment> {
-    let Fragment::Text(text) = fragment else { return vec![fragment.clone()] };
-    let mut found = Vec::new();
-    let mut rest = text.as_str();
-    while let Some((before, after)) = rest.split_once('%') {
-        found.push(Fragment::Text(before.to_owned()));
-        rest = if let Some(tail) = after.strip_prefix('%') {
-            found.push(Fragment::Text("%".to_owned()));
-            tail
-        } else if let Some((expression, tail)) =
-            after.strip_prefix('[').and_then(|it| it.split_once(']'))
-        {
-            let name = expression.trim().strip_prefix("env(").and_then(|it| it.strip_suffix(')'));
-            let name = name.map(|it| it.trim_matches(['\'', '"']));
-            let is_name = |it: &str| it.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
-            found.push(match name.filter(|it| !it.is_empty() && is_name(it)) {
-                Some(name) => Fragment::Variable { name: name.to_owned(), default: None },
-                None => computed(),
-            });
-            tail
-        } else {
-            found.push(computed());
-            after.trim_start_matches(|c: char| c.is_ascii_alphabetic())
-        };
-    }
-    found.push(Fragment::Text(rest.to_owned()));
-    found.retain(|it| *it != Fragment::Text(String::new()));
-    found
 }
 
 fn hexadecimal(text: &str) -> String {
