@@ -122,7 +122,7 @@ pub struct ImportOptions {
 
 /// What the caller knows that this crate must not decide by itself.
 pub struct Environment<'a> {
-    /// The value of an environment variable. Never called for passwords.
+    /// The value of an environment variable. That of a password is never used.
     pub variable: &'a dyn Fn(&str) -> Option<String>,
     /// The names of the files in a folder, sorted; `None` if it cannot be listed.
     pub folder: &'a dyn Fn(&str) -> Option<Vec<String>>,

@@ -16,37 +16,34 @@ const EXPANDED: &str = "bind, clitcpka-idle, contimeout, default-server, default
 /// All variables that the files may refer to.
 pub(super) struct Variables<'a> {
     env: &'a dyn Fn(&str) -> Option<String>,
+    /// Those that the file sets, except `presetenv` of those that the environment has.
     set: BTreeMap<String, String>,
-    preset: BTreeMap<String, String>,
 }
 
 impl<'a> Variables<'a> {
     /// Collects `setenv` and `presetenv` of the global sections.
     pub(super) fn new(sections: &[Section], env: &'a dyn Fn(&str) -> Option<String>) -> Self {
-        let mut variables = Self { env, set: BTreeMap::new(), preset: BTreeMap::new() };
+        let mut variables = Self { env, set: BTreeMap::new() };
         let global = sections.iter().filter(|section| section.kind == SectionKind::Global);
         for directive in global.flat_map(|section| &section.directives) {
-            let (preset, set) = (directive.begins("presetenv"), directive.begins("setenv"));
-            let Some(word) = directive.words.get(2).filter(|_| preset || set) else { continue };
-            let Ok(value) = variables.expand(word) else { continue };
-            if set {
-                variables.set.insert(directive.word(1), value);
-            } else {
-                variables.preset.entry(directive.word(1)).or_insert(value);
-            }
+            let name = directive.word(1);
+            let sets = directive.begins("setenv")
+                || directive.begins("presetenv") && variables.get(&name).is_none();
+            let value = directive.words.get(2).filter(|_| sets);
+            let value = value.and_then(|word| variables.expand(word).ok());
+            variables.set.extend(value.map(|value| (name, value)));
         }
         variables
     }
 
     /// The value that haproxy would use here.
     pub(super) fn get(&self, name: &str) -> Option<String> {
-        let set = self.set.get(name).cloned();
-        set.or_else(|| (self.env)(name)).or_else(|| self.preset.get(name).cloned())
+        self.in_file(name).cloned().or_else(|| (self.env)(name))
     }
 
     /// The value that the file itself gives. The process that replaces haproxy does not get it.
     pub(super) fn in_file(&self, name: &str) -> Option<&String> {
-        self.set.get(name).or_else(|| self.preset.get(name))
+        self.set.get(name)
     }
 
     /// A word with its variables expanded.
