@@ -263,11 +263,10 @@ pub struct AclUser {
 /// `min-replicas-to-write` of a node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WriteGuard {
-    /// It and `min-replicas-max-lag` are above 0: the node refuses writes without enough replicas.
-    pub enabled: bool,
     /// `min-replicas-to-write`; `None` if our user may not read it.
     pub to_write: Option<u64>,
-    /// How many replicas satisfy it now; only reported while it is enabled.
+    /// How many replicas satisfy it now. Only reported while both it and `min-replicas-max-lag` are
+    /// above 0: otherwise nothing refuses writes.
     pub good: Option<u64>,
 }
 

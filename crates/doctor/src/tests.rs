@@ -96,7 +96,7 @@ pub(super) fn healthy() -> Observed {
         answer: Ok(report(number)),
         certificate: None,
         details: NodeDetails {
-            write_guard: Some(WriteGuard { enabled: true, to_write: Some(1), good: Some(2) }),
+            write_guard: Some(WriteGuard { to_write: Some(1), good: Some(2) }),
             ..NodeDetails::default()
         },
     });
@@ -586,8 +586,7 @@ fn reports_write_guard_that_is_off_or_stops_writes() {
             }
         }
     };
-    let off = |it: &mut WriteGuard| *it = WriteGuard { enabled: false, good: None, ..*it };
-    let found = only("min-replicas", Severity::Note, guard(off));
+    let found = only("min-replicas", Severity::Note, guard(|it| it.good = None));
     assert!(found.about == "10.0.1.1:6379" && found.remedy.contains("max-lag 10"), "{found}");
     let found = only("min-replicas", Severity::Fault, guard(|it| it.to_write = Some(3)));
     assert!(found.what.contains("refuses all writes"), "{found}");

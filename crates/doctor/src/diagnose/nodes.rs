@@ -296,13 +296,13 @@ fn write_guard(found: &mut Findings, case: &Case<'_>, node: &ObservedNode) {
     let mut add = |severity, what: &str, remedy: &str| {
         found.add(severity, "min-replicas", &node.addr, what, remedy);
     };
-    if !guard.enabled {
+    let Some(good) = guard.good else {
         let what = "min-replicas-to-write is off: a master that was cut off from its replicas \
                     keeps accepting writes, which are lost when another one is promoted";
         let remedy = "min-replicas-to-write 1 and min-replicas-max-lag 10 on every node bound it \
                       to ten seconds; writes then need one reachable replica";
         return add(Note, what, remedy);
-    }
+    };
     let Some(to_write) = guard.to_write else { return };
     if to_write > replicas {
         let what = format!(
@@ -311,7 +311,7 @@ fn write_guard(found: &mut Findings, case: &Case<'_>, node: &ObservedNode) {
         );
         let remedy = format!("add replicas, or CONFIG SET min-replicas-to-write {}", replicas / 2);
         add(Fault, &what, &remedy);
-    } else if let Some(good) = guard.good.filter(|good| *good < to_write) {
+    } else if good < to_write {
         let what = format!(
             "it refuses writes: {good} of its replicas have acknowledged within \
              min-replicas-max-lag, and min-replicas-to-write is {to_write}"

@@ -209,7 +209,7 @@ fn read_write_guard(info: &Reply, config: &Reply) -> Option<WriteGuard> {
     info.info("role")?;
     let good = info.info("min_slaves_good_slaves").and_then(|text| text.parse().ok());
     let to_write = config.field("min-replicas-to-write").and_then(|text| text.parse().ok());
-    Some(WriteGuard { enabled: good.is_some(), to_write, good })
+    Some(WriteGuard { to_write, good })
 }
 
 #[cfg(test)]
@@ -325,12 +325,12 @@ mod tests {
         let config = list(&["min-replicas-to-write", "2"]);
         let guard = |[info, config]: [Reply; 2]| read_write_guard(&info, &config);
         let on = info("min_slaves_good_slaves:1\r\n");
-        let expected = WriteGuard { enabled: true, to_write: Some(2), good: Some(1) };
+        let expected = WriteGuard { to_write: Some(2), good: Some(1) };
         assert_eq!(guard([on.clone(), config.clone()]), Some(expected));
         let refused = Reply::Error("NOPERM this user has no permissions".into());
-        let expected = WriteGuard { enabled: true, good: Some(1), ..WriteGuard::default() };
+        let expected = WriteGuard { to_write: None, good: Some(1) };
         assert_eq!(guard([on, refused.clone()]), Some(expected));
-        assert_eq!(guard([info(""), config]).map(|it| it.enabled), Some(false));
+        assert_eq!(guard([info(""), config]).map(|it| it.good), Some(None));
         assert_eq!(guard([refused.clone(), refused]), None, "nothing is known without INFO");
     }
 
