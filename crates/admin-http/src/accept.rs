@@ -23,6 +23,7 @@ use crate::connection::{self, ServerState};
 use crate::connection_clock::ConnectionClock;
 use crate::listener::{AdminListener, Stream};
 use crate::log_limit::LogLimit;
+use crate::routes::Origin;
 use crate::stop_stage::StopStage;
 
 /// The pause after a failed accept: short enough to answer a probe within its second.
@@ -170,10 +171,11 @@ async fn admit(
     }
     let clock = Arc::new(Mutex::new(clock));
     // A peer without an address has disconnected already.
-    let peer = match &stream {
-        Either::Left(stream) => stream.peer_addr().ok().map(|addr| addr.ip()),
-        Either::Right(_) => None,
+    let (is_owner, peer) = match &stream {
+        Either::Left(stream) => (false, stream.peer_addr().ok().map(|addr| addr.ip())),
+        Either::Right(_) => (true, None),
     };
+    let origin = Origin { is_owner, is_read_only: listener.is_read_only(), peer };
     let Some(slot) = registry.admit(Arc::clone(&clock), peer) else {
         registry.stats.count(|it| &mut it.refused);
         return;
@@ -190,8 +192,7 @@ async fn admit(
         clock,
         slot,
         once,
-        listener.is_read_only(),
-        peer,
+        origin,
         stop.clone(),
     ));
     registry.started(number, task.abort_handle());

@@ -70,15 +70,11 @@ pub(crate) async fn serve(
     clock: SharedClock,
     slot: ConnectionSlot,
     once: bool,
-    is_read_only: bool,
-    peer: Option<IpAddr>,
+    origin: Origin,
     mut stop: watch::Receiver<StopStage>,
 ) {
-    let is_owner = matches!(stream, Either::Right(_));
-    let Some((stream, session)) = open(&shared, stream, &clock, &mut stop, peer).await else {
-        return drop(slot);
-    };
-    let origin = Origin { is_owner, is_read_only, peer };
+    let opened = open(&shared, stream, &clock, &mut stop, origin.peer).await;
+    let Some((stream, session)) = opened else { return drop(slot) };
     let io = TimedStream { io: TokioIo::new(stream), clock: Arc::clone(&clock) };
     let (session, stopped) = (session.as_ref(), &shared);
     let service = service_fn(|request| {
