@@ -13,10 +13,9 @@ use crate::values::{self, BindAddress, BindError};
 const PROBES: &[&str] = &["/healthz", "/livez", "/readyz", "/alive", "/ready", "/startup"];
 const SENTINELS: &str =
     "leads to sentinels: keep it in haproxy, or set sentinel_listen = [\"ADDRESS\"] in the service";
-/// What is said of a section that leads to Redis Cluster, and of its lines.
-const CLUSTER: &str = "leads to Redis Cluster, which has no single master: keep it in haproxy; \
-                       Pointsman serves masters that Sentinel monitors";
-
+/// What is said of a section that leads to nodes without a master, and of its lines.
+const CLUSTER: &str = "leads to Redis Cluster, or to KeyDB nodes that all accept writes: keep it in \
+                       haproxy; Pointsman serves masters that Sentinel monitors";
 const NO_UNIX: &str =
     "the admin server listens on TCP; admin.control_socket accepts orders on a Unix socket";
 const NO_TLS: &str = "TLS of the admin server is not converted, and this address is left out: set \

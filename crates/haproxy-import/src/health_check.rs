@@ -72,10 +72,8 @@ pub(super) struct HealthCheck {
     /// How it authenticates at Redis.
     pub(super) login: Option<CheckLogin>,
     pub(super) role: Option<Role>,
-    /// It expects `role:active-replica`, which KeyDB says of nodes that all accept writes.
-    pub(super) is_active_replica: bool,
-    /// It asks for the state of Redis Cluster.
-    pub(super) is_cluster: bool,
+    /// It asks for the state of nodes that all accept writes: of Redis Cluster, or of KeyDB.
+    pub(super) has_no_master: bool,
     /// `tcp-check connect … ssl` whose connection leads to Redis and not to a sentinel.
     pub(super) redis_tls: Vec<Position>,
     /// Parts that haproxy computes and that may contain a password.
@@ -98,8 +96,8 @@ const COMPUTED: &str = "%";
 
 /// The role of a KeyDB node that follows another node and accepts writes.
 const ACTIVE_REPLICA: &str = "active-replica";
-/// What a node of Redis Cluster says in `CLUSTER INFO` and `INFO cluster`.
-const CLUSTER_STATE: [&str; 2] = ["cluster_state", "cluster_enabled:1"];
+/// What such a node says, and a node of Redis Cluster in `CLUSTER INFO` and `INFO cluster`.
+const WITHOUT_MASTER: [&str; 3] = [ACTIVE_REPLICA, "cluster_state", "cluster_enabled:1"];
 
 /// Reads the check from the directives that apply to a backend.
 pub(super) fn read<'a>(
@@ -122,9 +120,10 @@ pub(super) fn read<'a>(
             exchanges.push(Exchange { port, addr, tls, opened_at, sent: Vec::new() });
         } else if directive.begins("tcp-check expect") {
             let (pattern, negated) = expected(&directive.words);
-            check.role = check.role.or_else(|| role(&pattern, negated));
-            check.is_active_replica |= pattern.contains(ACTIVE_REPLICA);
-            check.is_cluster |= CLUSTER_STATE.iter().any(|it| pattern.contains(it));
+            let role = role(&pattern, negated);
+            check.role = check.role.or(role);
+            check.has_no_master |=
+                role.is_none() && WITHOUT_MASTER.iter().any(|it| pattern.contains(it));
         } else if let Some(exchange) = exchanges.last_mut()
             && directive.begins("tcp-check")
         {
@@ -208,7 +207,7 @@ fn interpret(mut exchange: Exchange, variables: &Variables<'_>, check: &mut Heal
             "HELLO" if word(2) == "AUTH" => {
                 login = login.or_else(|| read_login(&position, command.get(3..), variables));
             }
-            "CLUSTER" => (check.is_redis, check.is_cluster) = (true, true),
+            "CLUSTER" => (check.is_redis, check.has_no_master) = (true, true),
             "SENTINEL" => {
                 check.is_redis = true;
                 check.is_sentinel |= exchange.port.is_none() && exchange.addr.is_none();

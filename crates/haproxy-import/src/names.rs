@@ -61,7 +61,9 @@ impl<'a> Planner<'a> {
         let all = names.chain(self.options.sentinels.iter().map(|it| ("--sentinel", it)));
         for (flag, (listener, value)) in all {
             let Some(listener) = listener else { continue };
-            if !self.proxies.listeners.iter().any(|it| it.name == *listener) {
+            // Without any listener there is another refusal.
+            let has_name = |it: &RedisListener| it.name == *listener;
+            if !known.is_empty() && !self.proxies.listeners.iter().any(has_name) {
                 let (listener, value) = (safe_word(listener), safe_word(value));
                 let message = format!("{flag} {listener}={value}: no Redis listener has this name");
                 let remedy = format!("use one of: {}", known.join(", "));

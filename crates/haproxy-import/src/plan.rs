@@ -175,7 +175,7 @@ impl<'a> Planner<'a> {
         } else if !self.proxies.sentinel_frontends.is_empty() {
             "no listener leads to Redis, only to sentinels"
         } else if !self.proxies.clusters.is_empty() {
-            "no listener leads to a master of Sentinel, only to Redis Cluster"
+            "no listener leads to a master of Sentinel, only to Redis Cluster or KeyDB"
         } else if self.proxies.foreign.iter().any(|at| is_redis(*at)) {
             "no frontend leads to the Redis servers of this file"
         } else {

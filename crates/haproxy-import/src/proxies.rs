@@ -22,8 +22,6 @@ pub(super) struct RedisListener {
     pub(super) role: Option<Role>,
     /// How its checks authenticate at Redis.
     pub(super) login: Option<CheckLogin>,
-    /// Its checks accept KeyDB nodes that all accept writes.
-    pub(super) is_active_replica: bool,
     /// What its checks ask the sentinels.
     pub(super) queries: Vec<SentinelQuery>,
     /// All servers that clients can reach.
@@ -51,7 +49,7 @@ pub(super) struct Proxies {
     pub(super) listeners: Vec<RedisListener>,
     /// Listeners whose servers are sentinels, with their backends.
     pub(super) sentinel_frontends: Vec<(usize, Vec<usize>)>,
-    /// Listeners whose servers are nodes of Redis Cluster, with their backends.
+    /// Listeners whose servers are nodes of Redis Cluster or KeyDB, with their backends.
     pub(super) clusters: Vec<(usize, Vec<usize>)>,
     /// Sections of probes, statistics and metrics, with the backends that they use.
     pub(super) admin: Vec<(usize, Vec<usize>)>,
@@ -124,10 +122,10 @@ fn effective_mode(config: &ConfigFile, section: usize, backends: &[usize]) -> St
     if is_upgraded && own != "health" { "http".to_owned() } else { own }
 }
 
-/// Whether a check asks for the state of Redis Cluster and none asks a sentinel.
+/// Whether a check asks for the state of nodes without a master and none asks a sentinel.
 fn leads_to_cluster(config: &ConfigFile, backends: &[usize]) -> bool {
     let mut all = backends.iter().filter_map(|at| config.check(*at));
-    all.clone().any(|it| it.is_cluster) && all.all(|it| it.sentinel.is_none())
+    all.clone().any(|it| it.has_no_master) && all.all(|it| it.sentinel.is_none())
 }
 
 fn is_admin(config: &ConfigFile, section: usize, backends: &[usize]) -> bool {
@@ -218,7 +216,6 @@ fn listener(config: &ConfigFile, section: usize, backends: Vec<usize>) -> Option
         name: head.name.clone(),
         role: role.or(queries.iter().any(|it| it.finds_master).then_some(Role::Master)),
         login: backends.iter().filter_map(check).find_map(|check| check.login.clone()),
-        is_active_replica: backends.iter().filter_map(check).any(|check| check.is_active_replica),
         queries,
         servers,
         differs,

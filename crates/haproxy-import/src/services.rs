@@ -97,7 +97,7 @@ impl<'a> Planner<'a> {
         };
         listeners.iter().partition(|it| match it.role {
             Some(role) => role == Role::Master,
-            None => !has_master || it.is_active_replica || !is_reader(it),
+            None => !has_master || !is_reader(it),
         })
     }
 
@@ -107,7 +107,6 @@ impl<'a> Planner<'a> {
         if self.refuse_roles(listener, Role::Master)
             | self.refuse_routing(listener, first.is_given)
             | self.refuse_name(&first)
-            | self.refuse_active_replica(&first)
         {
             return;
         }
@@ -216,31 +215,6 @@ impl<'a> Planner<'a> {
             let note = format!("the name {master} {assumption}");
             self.notes.add(listener, LineOutcome::Assumed, &note);
         }
-    }
-
-    /// Refuses nodes that all accept writes, unless an option names their master.
-    fn refuse_active_replica(&mut self, named: &NamedListener<'_>) -> bool {
-        let listener = named.listener;
-        if !listener.is_active_replica || listener.role.is_some() {
-            return false;
-        }
-        if named.is_given {
-            let note = "role:active-replica: haproxy used any node, Pointsman uses the one that \
-                        the sentinels name, and ROLE has to say that it is the master";
-            self.notes.add(listener, LineOutcome::Assumed, note);
-            return false;
-        }
-        let name = safe_word(&listener.name);
-        let message = format!(
-            "the checks of {name} accept role:active-replica: all of its nodes accept writes, \
-             and Pointsman needs the one master of a sentinel"
-        );
-        let remedy = format!(
-            "keep this section in haproxy, or, if sentinels monitor these nodes, name their \
-             master: --name {name}=NAME"
-        );
-        self.refuse(listener, message, remedy);
-        true
     }
 
     /// Refuses a listener that spreads its clients over servers that need not share a dataset.

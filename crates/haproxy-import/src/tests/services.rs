@@ -392,15 +392,14 @@ fn takes_statistics_from_an_http_backend_of_a_tcp_frontend() {
 
 /// Such nodes all accept writes: none of them is a replica, and none is the only master.
 #[test]
-fn refuses_active_replicas_unless_named() {
+fn leaves_active_replicas_in_haproxy() {
     let text = |pattern: &str| listen(&format!(" tcp-check expect {pattern}\n"));
     let active = text("string role:active-replica");
-    let shown = refusal(&active);
-    assert!(shown.contains("h.cfg:1:1: the checks of redis accept role:active-replica"), "{shown}");
-    assert!(shown.contains("--name redis=NAME") && !shown.contains("for readers"), "{shown}");
-    let named_one = import_with(&active, &named(&["redis=m"]));
-    assert!(!service(&named_one).contains_key("replica_listen"));
-    assert!(line(&named_one, 1).note.contains("active-replica"), "{:?}", line(&named_one, 1));
+    for options in [ImportOptions::default(), named(&["redis=m"])] {
+        let imported = import_with(&active, &options);
+        assert!(!imported.refusals.is_empty() && imported.toml.is_empty());
+        assert!(line(&imported, 1).note.contains("KeyDB"), "{:?}", line(&imported, 1));
+    }
     // A check that accepts a master as well asks for the master.
     let both = import(&text("rstring role:(master|active-replica)"));
     assert_eq!(services(&both).len(), 1);
