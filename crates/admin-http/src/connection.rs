@@ -175,7 +175,8 @@ async fn respond(
         Some(refusal) => refusal.reply(),
         None => {
             take_turn(shared, &parts, clock, origin).await;
-            decide(shared, &parts, origin)
+            let (reporter, nonce) = (shared.reporter.as_ref(), || nonce(&shared.keys));
+            shared.routes.answer(&parts, origin, &shared.streams, reporter, nonce)
         }
     };
     let stats = &shared.registry.stats;
@@ -208,23 +209,9 @@ async fn take_turn(shared: &ServerState, parts: &Parts, clock: &SharedClock, ori
     }
 }
 
-fn decide(shared: &ServerState, parts: &Parts, origin: Origin) -> Reply {
-    let nonce = || nonce(&shared.keys);
-    shared.routes.answer(parts, origin, &shared.streams, shared.reporter.as_ref(), nonce)
-}
-
 /// Reads and ignores the body; returns whether it ended within the limit.
 async fn discard_body(body: Incoming, limit: usize) -> bool {
-    if body.size_hint().lower() > limit as u64 {
-        return false;
-    }
-    let mut body = Limited::new(body, limit);
-    while let Some(frame) = body.frame().await {
-        if frame.is_err() {
-            return false;
-        }
-    }
-    true
+    body.size_hint().lower() <= limit as u64 && Limited::new(body, limit).collect().await.is_ok()
 }
 
 /// Adds the headers that every response has.
@@ -343,11 +330,9 @@ struct TimedStream {
 }
 
 impl TimedStream {
-    fn note_write(&self, result: &Poll<io::Result<usize>>) {
-        match result {
-            Poll::Ready(Ok(_)) => lock(&self.clock).wrote(true, Instant::now()),
-            Poll::Pending => lock(&self.clock).wrote(false, Instant::now()),
-            Poll::Ready(Err(_)) => {}
+    fn note_write<T>(&self, result: &Poll<io::Result<T>>) {
+        if !matches!(result, Poll::Ready(Err(_))) {
+            lock(&self.clock).wrote(result.is_ready(), Instant::now());
         }
     }
 }
@@ -380,8 +365,8 @@ impl Write for TimedStream {
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.io).poll_flush(cx);
         // TLS accepts bytes before the socket does. Without TLS there is nothing to flush.
-        if matches!(self.io.inner(), Either::Left(_)) && !matches!(flushed, Poll::Ready(Err(_))) {
-            lock(&self.clock).wrote(flushed.is_ready(), Instant::now());
+        if matches!(self.io.inner(), Either::Left(_)) {
+            self.note_write(&flushed);
         }
         flushed
     }
