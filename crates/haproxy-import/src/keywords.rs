@@ -95,10 +95,7 @@ const UNNEEDED: &[(&str, &str)] = &[
     ("the admin server answers /alive, /ready, /startup and /healthz", "monitor-uri"),
     ("Pointsman has no runtime socket; see `pointsman status` and /status", "stats socket"),
     ("see /, /status and /metrics of the admin server", "stats"),
-    ("a disabled section is left out", "disabled"),
-    ("every service is enabled", "enabled"),
-    ("a description", "description"),
-    ("services are identified by name", "id, guid"),
+    ("services have names, and all are enabled", "id, guid, description, enabled, disabled"),
     (
         "set by the service manager or the pod",
         "daemon, master-worker, user, group, uid, gid, chroot, pidfile, node, localpeer, \

@@ -7,7 +7,7 @@
 use crate::config_file::ConfigFile;
 use crate::sections::{Directive, SectionKind};
 
-/// A version of TLS as haproxy names it, ordered by age; 0 is older than TLS 1.0.
+/// A version of TLS, ordered by age; 0 is older than TLS 1.2.
 type Version = u8;
 
 /// The oldest and the newest version that Pointsman speaks.
@@ -138,9 +138,7 @@ impl TlsWords {
             "ssl-max-ver" => self.max = version(&value()),
             "no-tlsv13" => self.max = self.max.min(12),
             "no-tlsv12" => self.min = self.min.max(13),
-            "force-sslv3" => (self.min, self.max) = (0, 0),
-            "force-tlsv10" => (self.min, self.max) = (10, 10),
-            "force-tlsv11" => (self.min, self.max) = (11, 11),
+            "force-sslv3" | "force-tlsv10" | "force-tlsv11" => (self.min, self.max) = (0, 0),
             "force-tlsv12" => (self.min, self.max) = (12, 12),
             "force-tlsv13" => (self.min, self.max) = (13, 13),
             other if UNSUPPORTED.contains(&other) => self.unsupported.push(other.to_owned()),
@@ -175,8 +173,6 @@ fn version(text: &str) -> Version {
     match text {
         "TLSv1.3" => 13,
         "TLSv1.2" => 12,
-        "TLSv1.1" => 11,
-        "TLSv1.0" => 10,
         _ => 0,
     }
 }
