@@ -301,6 +301,7 @@ fn forgotten(found: &mut Findings, case: &Case<'_>, at: &NodeAddr, what: String,
 fn refusals(found: &mut Findings, at: &NodeAddr, refused: &[Denied], kind: &str) {
     let (mut commands, mut rules) = (Vec::new(), Vec::new());
     for denied in refused {
+        // The text of a refusal is the problem, and after a colon the remedy, if it has one.
         let text = denied.to_string();
         let (what, remedy) = text.split_once(": ").unwrap_or((&text, ""));
         match denied {
