@@ -22,11 +22,11 @@ const LONGEST_TEST_NAME: usize = 60;
 /// The code lines that each crate may have, without comments, blank lines and tests, and those that
 /// are planned.
 const CRATES: &[(&str, usize, usize)] = &[
-    ("admin-http", 1_631, 1_400),
+    ("admin-http", 1_620, 1_400),
     ("bench", 10_390, 5_000),
-    ("doctor", 3_080, 2_000),
+    ("doctor", 2_900, 2_000),
     ("drain", 820, 850),
-    ("haproxy-import", 3_930, 3_600),
+    ("haproxy-import", 3_680, 3_600),
     ("pointsman", 14_970, 14_300),
     ("proxy", 12_990, 12_900),
     ("resp", 6_600, 5_100),
