@@ -13,7 +13,7 @@
 //! Requests that may have been executed are not answered here.
 
 use crate::commands::class::Class;
-use crate::scan::limits::{Bounds, Limits};
+use crate::scan::limits::Bounds;
 use crate::scan::request::{RequestScan, RequestScanner};
 
 /// Maximum bytes of error replies to one client. A pipeline of more than five hundred requests is
@@ -22,7 +22,7 @@ const MAX_BYTES: usize = 64 * 1024;
 
 /// Generates error replies to requests that were not forwarded. The requests are given from a
 /// request boundary on, in pieces of any size.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct ErrorReplies {
     /// The error text after its first byte. An error line is the same in RESP2 and RESP3.
     error: &'static str,
@@ -39,15 +39,7 @@ impl ErrorReplies {
     /// `transaction` is whether a `MULTI` of the session was answered with success.
     #[must_use]
     pub fn new(error: &'static str, transaction: bool) -> Self {
-        let limits = Bounds::from(&Limits::default());
-        Self {
-            error,
-            requests: RequestScanner::new(),
-            limits,
-            transaction,
-            finished: false,
-            lines: Vec::new(),
-        }
+        Self { error, transaction, ..Self::default() }
     }
 
     /// Adds replies to the requests that end within `bytes`.

@@ -7,10 +7,11 @@
 
 /// The class of a request. Most known commands are [`Class::Ordinary`]: one reply, and no state on
 /// the connection. A command that is not known by name is [`Class::Unknown`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[repr(u8)]
 pub enum Class {
     /// One reply and no effect on the connection.
+    #[default]
     Ordinary,
     /// `HELLO`: protocol version, and optionally credentials and name.
     Hello,

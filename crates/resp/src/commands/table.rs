@@ -52,6 +52,12 @@ pub(crate) enum Prefix {
     SearchCursor,
 }
 
+impl Default for ClassLookup {
+    fn default() -> Self {
+        Self::START
+    }
+}
+
 impl ClassLookup {
     pub(crate) const START: Self = Self::After(Prefix::Nothing);
 

@@ -28,16 +28,14 @@ const INITIAL_RUNS: usize = 4;
 pub(crate) const MAX_EXPECTED: u32 = (1 << 24) - 1;
 
 /// The class of a marked request, and the confirmations that it expects.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct MarkKind {
     expected: [u8; 3],
     class: Class,
 }
 
-const NO_KIND: MarkKind = MarkKind { expected: [0; 3], class: Class::Ordinary };
-
 /// One request whose reply must be inspected, in eight bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Mark {
     /// Its position among the requests that get a reply, counted from the start of the session,
     /// modulo 2^32.
@@ -83,7 +81,7 @@ struct MarkRun {
 
 impl MarkRun {
     fn new(mark: Mark) -> Self {
-        Self { at: mark.at, count: 1, kinds: [mark.kind, NO_KIND], gaps: [0; 2] }
+        Self { at: mark.at, count: 1, kinds: [mark.kind, MarkKind::default()], gaps: [0; 2] }
     }
 
     /// Appends a mark at a distance of `gap` from the last one. False if it does not continue the
@@ -120,7 +118,7 @@ impl MarkRun {
 }
 
 /// The marks, as a FIFO queue.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct InFlightMarks {
     inline: [Mark; INLINE_MARKS],
     /// How many of `inline` are in use; further marks are in `queue`.
@@ -187,16 +185,6 @@ impl MarkQueue {
 }
 
 impl InFlightMarks {
-    pub(crate) fn new() -> Self {
-        Self {
-            inline: [Mark { at: 0, kind: NO_KIND }; INLINE_MARKS],
-            len: 0,
-            has_unmarked: false,
-            unmarked_at: 0,
-            queue: None,
-        }
-    }
-
     pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -265,7 +253,7 @@ impl InFlightMarks {
 
     /// Removes all marks and frees the memory.
     pub(crate) fn clear(&mut self) {
-        *self = Self::new();
+        *self = Self::default();
     }
 }
 
@@ -298,11 +286,11 @@ mod tests {
 
     #[test]
     fn holds_two_marks_inline_and_limits_the_runs() {
-        let mut marks = InFlightMarks::new();
+        let mut marks = InFlightMarks::default();
         assert!((0..2).all(|n| marks.push(odd(n), 5)) && marks.queue.is_none());
         assert!((2..12).all(|n| marks.push(odd(n), 5)));
         assert!(!marks.push(odd(12), 5));
-        assert!(!InFlightMarks { len: 2, ..InFlightMarks::new() }.push(odd(0), 0));
+        assert!(!InFlightMarks { len: 2, ..InFlightMarks::default() }.push(odd(0), 0));
     }
 
     #[test]
@@ -310,7 +298,7 @@ mod tests {
         for kinds in
             [[(Class::Multi, 0), (Class::Exec, 0)], [(Class::Subscribe, 1), (Class::Subscribe, 1)]]
         {
-            let mut marks = InFlightMarks::new();
+            let mut marks = InFlightMarks::default();
             for (n, (class, expected)) in (0..2_000_000).zip(kinds.into_iter().cycle()) {
                 assert!(marks.push(Mark::new(n * 3 + n % 2, class, expected), 1));
             }
@@ -356,7 +344,7 @@ mod tests {
         ) {
             let classes =
                 [Class::Multi, Class::Exec, Class::Select, Class::Subscribe, Class::Blocking];
-            let (mut marks, mut model, mut at) = (InFlightMarks::new(), VecDeque::new(), from);
+            let (mut marks, mut model, mut at) = (InFlightMarks::default(), VecDeque::new(), from);
             for (push, class, gap, expected) in steps {
                 if push {
                     at = at.wrapping_add(gap);

@@ -29,8 +29,9 @@ pub(crate) struct Untrackable;
 pub(crate) const MAX_OWED: u32 = 1 << 31;
 
 /// Whether the session is tracked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum LedgerPhase {
+    #[default]
     Tracked,
     /// `QUIT` was answered.
     Ended,
@@ -118,9 +119,10 @@ impl SubscriptionCounts {
 }
 
 /// The reply mode after the last request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum ReplyMode {
     /// Requests are answered.
+    #[default]
     On,
     /// The next request is not answered.
     Skip,
@@ -134,7 +136,7 @@ enum ReplyMode {
 /// execution is unconfirmed. Nothing shows whether it succeeded, so the effect of a command that
 /// changes the session while replies are off cannot be tracked (`redis:src/networking.c`,
 /// `clientCommand`, `resetClient`).
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct ReplySuppression {
     /// If `unconfirmed`: a reply at this position or later shows that the unanswered requests were
     /// executed. Modulo 2^32.
@@ -147,10 +149,6 @@ pub(crate) struct ReplySuppression {
 }
 
 impl ReplySuppression {
-    pub(crate) fn new() -> Self {
-        Self { until: 0, unconfirmed: false, mode: ReplyMode::On, may_queue: false }
-    }
-
     /// Whether the next request may get no reply.
     #[inline]
     pub(crate) fn is_active(&self) -> bool {
@@ -209,7 +207,7 @@ impl ReplySuppression {
 /// - C. Marking requests whose reply must be inspected.
 /// - D. Determining what pins the session to its server.
 /// - E. Carrying it to another connection.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Matcher {
     pub(super) owed: u32,
     /// Position of the oldest request without a reply, modulo 2^32.
@@ -272,27 +270,6 @@ impl Matcher {
 
 // B. Matching other requests and replies.
 impl Matcher {
-    pub(crate) fn new() -> Self {
-        Self {
-            owed: 0,
-            answered: 0,
-            unadmitted: 0,
-            marks: InFlightMarks::new(),
-            connection: ConnectionState::default(),
-            subscriptions: SubscriptionCounts::default(),
-            counts: FrameCounts::default(),
-            suppression: ReplySuppression::new(),
-            phase: LedgerPhase::Tracked,
-            last_answer: None,
-            recorder: Recorder::default(),
-            wait_use: WaitUse::Never,
-            features: ConnectionFeatures::default(),
-            affinity: ServerAffinity::default(),
-            must_end: None,
-            pin_changed: false,
-        }
-    }
-
     /// Whether the first element of arrays must be read: one may be a message or a confirmation.
     #[inline]
     pub(crate) fn must_inspect_arrays(&self) -> bool {

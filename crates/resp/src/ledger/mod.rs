@@ -54,8 +54,8 @@ use crate::scan::request::{RequestScan, RequestScanner};
 use crate::scan::screen::{Screen, Screened};
 
 /// Tracks one session from the bytes of both directions as they are forwarded. See the
-/// documentation of the crate.
-#[derive(Debug)]
+/// documentation of the crate. The default is that of a new connection, and records nothing.
+#[derive(Debug, Default)]
 pub struct Ledger {
     requests: RequestScanner,
     replies: ReplyScanner,
@@ -73,7 +73,7 @@ impl Ledger {
     /// The ledger of a new connection: RESP2, nothing owed, between frames.
     #[must_use]
     pub fn new(limits: &Limits) -> Self {
-        Self::with(Bounds::from(limits), StatelessCommands::default())
+        Self { limits: Bounds::from(limits), ..Self::default() }
     }
 
     /// Adds commands that the operator has declared stateless.
@@ -93,7 +93,7 @@ impl Ledger {
     /// A ledger that records nothing, of a connection that is set to a protocol version.
     #[must_use]
     pub fn of_protocol(resp3: bool) -> Self {
-        let mut ledger = Self::new(&Limits { memory: 0, names: 0, ..Limits::default() });
+        let mut ledger = Self::default();
         ledger.matcher.connection.resp3 = resp3;
         ledger
     }
@@ -106,19 +106,6 @@ impl Ledger {
         ledger.matcher.connection = self.matcher.connection;
         ledger.matcher.subscriptions = self.matcher.subscriptions;
         ledger
-    }
-
-    fn with(limits: Bounds, stateless: StatelessCommands) -> Self {
-        Self {
-            requests: RequestScanner::new(),
-            replies: ReplyScanner::new(),
-            matcher: Matcher::new(),
-            limits,
-            stateless,
-            refusals: Refusals::default(),
-            screen: None,
-            admitted: (0, 0),
-        }
     }
 
     /// Tracks `bytes` from the client to the server, in order.
@@ -507,7 +494,12 @@ impl Ledger {
 
     /// A new ledger with the same limits and declared commands.
     pub(crate) fn successor(&self) -> Self {
-        Self::with(self.limits, self.stateless.clone()).with_refusals(self.refusals.clone())
+        Self {
+            limits: self.limits,
+            stateless: self.stateless.clone(),
+            refusals: self.refusals.clone(),
+            ..Self::default()
+        }
     }
 
     /// Whether the bytes so far end at a frame boundary of that direction. Never true of an opaque

@@ -68,14 +68,20 @@ impl RestingLedger {
     /// The ledger of the session, which continues.
     #[must_use]
     pub fn wake(self) -> Ledger {
-        let Self { recorder, limits, features, affinity, wait_use, resp3, .. } = self;
-        let mut ledger = Ledger::with(limits, self.stateless).with_refusals(self.refusals);
+        let Self { recorder, stateless, refusals, limits, .. } = self;
+        let Self { features, affinity, wait_use, resp3, is_admitted, .. } = self;
         let connection = ConnectionState { resp3, ..ConnectionState::default() };
-        let matcher = &mut ledger.matcher;
-        (matcher.recorder, matcher.features, matcher.connection) = (recorder, features, connection);
-        (matcher.affinity, matcher.wait_use) = (affinity, wait_use);
-        matcher.unadmitted = matcher.answered.wrapping_sub(u32::from(self.is_admitted));
-        ledger
+        let unadmitted = 0_u32.wrapping_sub(u32::from(is_admitted));
+        let matcher = Matcher {
+            recorder,
+            features,
+            affinity,
+            wait_use,
+            connection,
+            unadmitted,
+            ..Matcher::default()
+        };
+        Ledger { matcher, limits, stateless, refusals, ..Ledger::default() }
     }
 }
 

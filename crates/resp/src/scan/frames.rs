@@ -32,8 +32,12 @@ impl Frames {
     /// At the beginning of a connection.
     #[must_use]
     pub fn new(limits: Limits) -> Self {
-        let (replies, limits) = (ReplyScanner::new(), Bounds::from(&limits));
-        Self { replies, limits, failed: false, flat: false }
+        Self {
+            replies: ReplyScanner::default(),
+            limits: Bounds::from(&limits),
+            failed: false,
+            flat: false,
+        }
     }
 
     /// Refuses frames that are nested more deeply than the limit, which a decoder would follow

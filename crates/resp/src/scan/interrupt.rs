@@ -9,7 +9,7 @@
 //! STATS` ends nothing.
 
 use crate::commands::request_words::words;
-use crate::scan::limits::{Bounds, Limits};
+use crate::scan::limits::Bounds;
 use crate::scan::request::{RequestScan, RequestScanner};
 
 /// The request at the beginning of `bytes`, and the bytes after it, if it is whole and ends a
@@ -41,7 +41,7 @@ pub fn split_authentication(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
 /// The length and the words of the request at the beginning of `bytes`, if it is whole.
 fn first(bytes: &[u8]) -> Option<(usize, Vec<&[u8]>)> {
     let mut rest = bytes;
-    let scan = RequestScanner::new().scan(&mut rest, &Bounds::from(&Limits::default()));
+    let scan = RequestScanner::default().scan(&mut rest, &Bounds::default());
     if !matches!(scan, RequestScan::Request(..)) {
         return None;
     }

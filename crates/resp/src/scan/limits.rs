@@ -89,6 +89,12 @@ impl Bounds {
 
 const KILOBYTE: usize = 1024;
 
+impl Default for Bounds {
+    fn default() -> Self {
+        Self::from(&Limits::default())
+    }
+}
+
 impl From<&Limits> for Bounds {
     fn from(limits: &Limits) -> Self {
         Self {

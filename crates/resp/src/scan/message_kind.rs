@@ -7,13 +7,14 @@
 use crate::commands::class::Class;
 
 /// The kind of an array or push message, by its first element.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum MessageKind {
     /// `message`, `pmessage` or `smessage`.
     Message,
     /// `subscribe`, `unsubscribe` and the like, with the class of the confirmed request.
     Confirmed(Class),
     /// Anything else, or not inspected.
+    #[default]
     Other,
 }
 

@@ -25,9 +25,10 @@ pub(crate) enum FrameScan {
     Invalid,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum ReplyState {
     /// Between frames.
+    #[default]
     Start,
     /// Within a frame, before the first byte of a value.
     Value,
@@ -44,7 +45,7 @@ enum ReplyState {
 }
 
 /// What to inspect in the current frame.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Inspect {
     /// The line that is the whole frame.
     Line,
@@ -57,10 +58,11 @@ enum Inspect {
     Number,
     /// The current number, which follows an aggregate: the second element of the outermost one.
     Second,
+    #[default]
     Nothing,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct ReplyScanner {
     /// In a bulk string: the missing bytes, including its line end. In a header: its number so far.
     left: u32,
@@ -83,23 +85,6 @@ pub(crate) struct ReplyScanner {
 }
 
 impl ReplyScanner {
-    pub(crate) fn new() -> Self {
-        Self {
-            left: 0,
-            number: Number::default(),
-            hints: 0,
-            stack: Stack::default(),
-            word: ShortWord::default(),
-            message: MessageKind::Other,
-            state: ReplyState::Start,
-            inspect: Inspect::Nothing,
-            kind: 0,
-            top: 0,
-            chunked: false,
-            carriage: false,
-        }
-    }
-
     #[inline]
     pub(crate) fn at_boundary(&self) -> bool {
         self.state == ReplyState::Start

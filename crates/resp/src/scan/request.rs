@@ -27,9 +27,10 @@ pub(crate) enum RequestScan {
     Invalid,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum RequestState {
     /// Between requests.
+    #[default]
     Start,
     /// After `*`.
     Count,
@@ -44,7 +45,7 @@ enum RequestState {
     Inline,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct RequestScanner {
     /// In an argument: the missing bytes, including its line end. In an inline command: the bytes
     /// read. In a header: its number so far.
@@ -65,20 +66,6 @@ pub(crate) struct RequestScanner {
 pub(crate) const NO_REQUEST: &[u8] = b"*1\r\n!\r\n";
 
 impl RequestScanner {
-    pub(crate) fn new() -> Self {
-        Self {
-            left: 0,
-            args: 0,
-            args_left: 0,
-            word: ShortWord::default(),
-            lookup: ClassLookup::START,
-            state: RequestState::Start,
-            number: Number::default(),
-            inline: Inline::default(),
-            last: None,
-        }
-    }
-
     #[inline]
     pub(crate) fn at_boundary(&self) -> bool {
         self.state == RequestState::Start

@@ -21,8 +21,9 @@ use crate::scan::stack::MAX_ELEMENTS;
 const MAX_REFUSED: usize = 64 * 1024;
 
 /// What becomes of the request under way.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Fate {
+    #[default]
     Undecided,
     Passes,
     Dropped(RefusedCommand),
@@ -31,7 +32,7 @@ enum Fate {
 }
 
 /// The screen of a session within a request. Between requests there is none.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Screen {
     scanner: RequestScanner,
     /// The beginning of a request that is undecided or refused.
@@ -77,12 +78,6 @@ impl Output<'_> {
         let unchanged = self.read.get(..self.passed).unwrap_or(self.read);
         self.changed
             .get_or_insert_with(|| Screened { bytes: unchanged.to_vec(), ..Screened::default() })
-    }
-}
-
-impl Default for Screen {
-    fn default() -> Self {
-        Self { scanner: RequestScanner::new(), held: Vec::new(), fate: Fate::Undecided }
     }
 }
 

@@ -8,7 +8,7 @@
 use crate::commands::sharing::{PromotionReason, Sharing, is_shared, sharing};
 use crate::scan::bulk::{short_array, short_string, size};
 use crate::scan::frame_runs::frequent;
-use crate::scan::limits::{Bounds, Limits};
+use crate::scan::limits::Bounds;
 use crate::scan::request::{RequestScan, RequestScanner};
 
 /// The next request in a buffer.
@@ -30,8 +30,8 @@ pub enum NextRequest {
     Promotes(PromotionReason),
 }
 
-/// Finds whole requests at the beginning of a buffer.
-#[derive(Debug)]
+/// Finds whole requests at the beginning of a buffer. The default shares nothing.
+#[derive(Debug, Default)]
 pub struct WholeRequests {
     scanner: RequestScanner,
     limits: Bounds,
@@ -41,29 +41,16 @@ pub struct WholeRequests {
     promotes: Option<PromotionReason>,
 }
 
-/// Shares nothing.
-impl Default for WholeRequests {
-    fn default() -> Self {
-        Self::new(0)
-    }
-}
-
 impl WholeRequests {
     /// Requests of at most `max_len` bytes are shared.
     #[must_use]
     pub fn new(max_len: usize) -> Self {
-        Self {
-            scanner: RequestScanner::new(),
-            limits: Bounds::from(&Limits::default()),
-            max_len,
-            scanned: 0,
-            promotes: None,
-        }
+        Self { max_len, ..Self::default() }
     }
 
     /// The session returned to shared connections, at the end of a request.
     pub fn reset(&mut self) {
-        (self.scanner, self.scanned, self.promotes) = (RequestScanner::new(), 0, None);
+        *self = Self::new(self.max_len);
     }
 
     /// Reads up to `most` short requests that are [shared](Sharing::Shared) at the beginning of
