@@ -6,7 +6,7 @@ use crate::counter::{Counter, Counters, counted};
 
 /// The number of reasons for which a session gets a connection of its own: those of requests and
 /// replies, a request that the server has to verify, and a shared connection that is not available.
-const PROMOTIONS: usize = PromotionReason::ALL.len() + 2;
+const PROMOTIONS: usize = PromotionReason::COUNT + 2;
 
 /// What says which commands are shared on a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,7 +59,7 @@ counted! {
 impl SharedSnapshot {
     /// The labels of the promotions, in their order. They do not change between releases.
     pub fn reasons() -> impl Iterator<Item = &'static str> {
-        let names = PromotionReason::ALL.iter().map(|reason| reason.name());
+        let names = PromotionReason::ALL.iter().map(|reason| reason.label());
         names.chain(["verification", "not_connected"])
     }
 

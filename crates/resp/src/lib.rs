@@ -17,6 +17,9 @@
 //! There is no I/O, no time, no buffer and no value of a reply here: this crate finds frame
 //! boundaries and does not parse contents.
 
+#[macro_use]
+mod labelled;
+
 mod commands;
 mod error_replies;
 mod ledger;

@@ -30,7 +30,7 @@ fn lists_every_promoting_command_in_the_document() {
         }
     }
     let mut made = String::from("| Promotes | Why | Reason in metrics |\n|---|---|---|\n");
-    for reason in PromotionReason::ALL {
+    for &reason in PromotionReason::ALL {
         let names = match reason {
             PromotionReason::Module => "commands of modules".to_owned(),
             PromotionReason::Unknown => "a command that is not known".to_owned(),
@@ -41,7 +41,7 @@ fn lists_every_promoting_command_in_the_document() {
             PromotionReason::NotAuthenticated => "a client that has to authenticate".to_owned(),
             reason => promotes.get(&reason).expect("a command").join(", "),
         };
-        made += &format!("| {names} | {} | `{}` |\n", reason.text(), reason.name());
+        made += &format!("| {names} | {} | `{}` |\n", reason.meaning(), reason.label());
     }
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/shared-commands.md");
     let document = std::fs::read_to_string(&path).expect("the document");

@@ -60,8 +60,8 @@ impl Linger {
 pub(crate) fn number(promotion: Promotion) -> usize {
     match promotion {
         Promotion::Reason(reason) => reason as usize,
-        Promotion::Verification => PromotionReason::ALL.len(),
-        Promotion::NotConnected => PromotionReason::ALL.len() + 1,
+        Promotion::Verification => PromotionReason::COUNT,
+        Promotion::NotConnected => PromotionReason::COUNT + 1,
     }
 }
 
@@ -100,8 +100,8 @@ mod tests {
 
     #[test]
     fn labels_every_promotion_as_it_is_counted() {
-        for reason in PromotionReason::ALL {
-            assert_eq!(label(Promotion::Reason(reason)), reason.name());
+        for &reason in PromotionReason::ALL {
+            assert_eq!(label(Promotion::Reason(reason)), reason.label());
         }
         assert_eq!(label(Promotion::Verification), "verification");
         assert_eq!(label(Promotion::NotConnected), "not_connected");

@@ -27,135 +27,53 @@ pub enum Sharing {
     Promotes(PromotionReason),
 }
 
-/// Why a session needs a connection of its own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[repr(u8)]
-pub enum PromotionReason {
+labelled! {
+    /// Why a session needs a connection of its own.
+    #[derive(PartialOrd, Ord)]
+    enum PromotionReason;
     /// `MULTI`, `WATCH` and the commands that end them.
-    Transaction,
+    Transaction = "transaction", "the server keeps queued commands and watched keys";
     /// The `SUBSCRIBE` family.
-    Subscription,
+    Subscription = "subscription", "messages arrive at any time, for one client";
     /// A command that may wait for data.
-    Blocking,
+    Blocking = "blocking", "may wait for data, and requests after it would wait too";
     /// `WAIT` and `WAITAOF`, which refer to the writes of their connection.
-    Wait,
+    Wait = "wait", "refers to the writes of its own connection";
     /// `MONITOR`, replication, and the script debugger, which leave the protocol.
-    Stream,
+    Stream = "stream", "the connection leaves the protocol";
     /// `CLIENT TRACKING`.
-    Tracking,
+    Tracking = "tracking", "the server remembers which keys were read on the connection";
     /// `CLIENT REPLY`: requests are not answered one by one.
-    ReplyMode,
+    ReplyMode = "reply_mode", "requests are no longer answered one by one";
     /// `ASKING`, which applies to the next request.
-    Asking,
+    Asking = "asking", "applies to the next request on the connection";
     /// Other commands that name or change the connection: `CLIENT ID`, `CLIENT LIST`.
-    Connection,
+    Connection = "connection", "names or changes the connection itself";
     /// `CLIENT MAINT_NOTIFICATIONS`: the server may agree, for this connection.
-    MaintenanceHandshake,
+    MaintenanceHandshake = "maintenance_handshake",
+        "the server may agree to notify this connection";
     /// `HIMPORT`: fields are prepared for the connection.
-    ImportFields,
+    ImportFields = "import_fields", "the server keeps prepared fields for the connection";
     /// Administration: rare, and some of it must not wait for the requests of others.
-    Administration,
+    Administration = "administration", "administration, which must not wait for other clients";
     /// A command of a module, which may block its connection.
-    Module,
+    Module = "module", "a module may block the connection while another thread works";
     /// `QUIT` and `SHUTDOWN`: the server closes the connection.
-    Ending,
+    Ending = "ending", "the server closes the connection";
     /// `RESET`.
-    Reset,
+    Reset = "reset", "resets the connection";
     /// A command that is not known.
-    Unknown,
+    Unknown = "unknown", "it is not known what the command does to its connection";
     /// The server's own table contradicts the built-in one.
-    ServerTable,
+    ServerTable = "server_table", "the server's own table says that it is not a plain command";
     /// An inline command, or bytes that are not a request.
-    Inline,
+    Inline = "inline", "not an array of strings";
     /// The request is larger than what is buffered for a shared connection.
-    LargeRequest,
+    LargeRequest = "large_request", "requests after it would wait until the client has sent it";
     /// A reply was larger than what is buffered for a client.
-    LargeReply,
+    LargeReply = "large_reply", "replies after it would wait until the client has read it";
     /// The server requires authentication, and closes connections that send much without it.
-    NotAuthenticated,
-}
-
-impl PromotionReason {
-    /// All reasons.
-    pub const ALL: [Self; 21] = [
-        Self::Transaction,
-        Self::Subscription,
-        Self::Blocking,
-        Self::Wait,
-        Self::Stream,
-        Self::Tracking,
-        Self::ReplyMode,
-        Self::Asking,
-        Self::Connection,
-        Self::MaintenanceHandshake,
-        Self::ImportFields,
-        Self::Administration,
-        Self::Module,
-        Self::Ending,
-        Self::Reset,
-        Self::Unknown,
-        Self::ServerTable,
-        Self::Inline,
-        Self::LargeRequest,
-        Self::LargeReply,
-        Self::NotAuthenticated,
-    ];
-
-    /// The name in metrics.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Transaction => "transaction",
-            Self::Subscription => "subscription",
-            Self::Blocking => "blocking",
-            Self::Wait => "wait",
-            Self::Stream => "stream",
-            Self::Tracking => "tracking",
-            Self::ReplyMode => "reply_mode",
-            Self::Asking => "asking",
-            Self::Connection => "connection",
-            Self::MaintenanceHandshake => "maintenance_handshake",
-            Self::ImportFields => "import_fields",
-            Self::Administration => "administration",
-            Self::Module => "module",
-            Self::Ending => "ending",
-            Self::Reset => "reset",
-            Self::Unknown => "unknown",
-            Self::ServerTable => "server_table",
-            Self::Inline => "inline",
-            Self::LargeRequest => "large_request",
-            Self::LargeReply => "large_reply",
-            Self::NotAuthenticated => "not_authenticated",
-        }
-    }
-
-    /// The explanation in the documents.
-    #[must_use]
-    pub const fn text(self) -> &'static str {
-        match self {
-            Self::Transaction => "the server keeps queued commands and watched keys",
-            Self::Subscription => "messages arrive at any time, for one client",
-            Self::Blocking => "may wait for data, and requests after it would wait too",
-            Self::Wait => "refers to the writes of its own connection",
-            Self::Stream => "the connection leaves the protocol",
-            Self::Tracking => "the server remembers which keys were read on the connection",
-            Self::ReplyMode => "requests are no longer answered one by one",
-            Self::Asking => "applies to the next request on the connection",
-            Self::Connection => "names or changes the connection itself",
-            Self::MaintenanceHandshake => "the server may agree to notify this connection",
-            Self::ImportFields => "the server keeps prepared fields for the connection",
-            Self::Administration => "administration, which must not wait for other clients",
-            Self::Module => "a module may block the connection while another thread works",
-            Self::Ending => "the server closes the connection",
-            Self::Reset => "resets the connection",
-            Self::Unknown => "it is not known what the command does to its connection",
-            Self::ServerTable => "the server's own table says that it is not a plain command",
-            Self::Inline => "not an array of strings",
-            Self::LargeRequest => "requests after it would wait until the client has sent it",
-            Self::LargeReply => "replies after it would wait until the client has read it",
-            Self::NotAuthenticated => "the server closes unauthenticated connections early",
-        }
-    }
+    NotAuthenticated = "not_authenticated", "the server closes unauthenticated connections early";
 }
 
 /// Ordinary commands of administration: none of them is frequent.
@@ -364,11 +282,11 @@ mod tests {
 
     #[test]
     fn names_every_reason_once() {
-        let names: BTreeSet<&str> = PromotionReason::ALL.iter().map(|it| it.name()).collect();
+        let names: BTreeSet<&str> = PromotionReason::ALL.iter().map(|it| it.label()).collect();
         assert_eq!(names.len(), PromotionReason::ALL.len());
         for (at, reason) in PromotionReason::ALL.iter().enumerate() {
             assert_eq!(*reason as usize, at);
-            assert!(!reason.text().is_empty());
+            assert!(!reason.meaning().is_empty());
         }
     }
 }

@@ -98,41 +98,9 @@ pub struct FrameCounts {
     pub pushes: u32,
 }
 
-macro_rules! pins {
-    ($($(#[$doc:meta])* $name:ident = $label:literal, $meaning:literal;)+) => {
-        /// What pins a session to its server.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-        #[repr(u8)]
-        pub enum Pin {
-            $($(#[$doc])* $name,)+
-        }
-
-        impl Pin {
-            /// Every pin, in the order of their numbers.
-            pub const ALL: &[Self] = &[$(Self::$name,)+];
-            /// How many there are.
-            pub const COUNT: usize = Self::ALL.len();
-
-            /// The label for metrics and logs, in snake case. Stable across releases.
-            #[must_use]
-            pub const fn label(self) -> &'static str {
-                match self {
-                    $(Self::$name => $label,)+
-                }
-            }
-
-            /// The description for the documents.
-            #[must_use]
-            pub const fn meaning(self) -> &'static str {
-                match self {
-                    $(Self::$name => $meaning,)+
-                }
-            }
-        }
-    };
-}
-
-pins! {
+labelled! {
+    /// What pins a session to its server.
+    enum Pin;
     /// Opaque because of `MONITOR`.
     Monitor = "monitor",
         "`MONITOR` was accepted; the stream that follows does not consist of replies";
