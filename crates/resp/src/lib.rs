@@ -27,7 +27,7 @@ mod replay;
 mod scan;
 
 pub use commands::carry_effect::{CarryEffect, ListedCommand, listed_commands};
-pub use commands::class::{Class, ClassGroup};
+pub use commands::class::Class;
 pub use commands::may_write::{NAME_WITHIN, may_write};
 pub use commands::refused::{DEFAULT_REFUSALS, RefusalError, Refusals, RefusedCommand};
 pub use commands::server_commands::{CommandInfo, ServerCommands, is_questionable, is_unlisted};

@@ -73,8 +73,11 @@ impl ListedCommand {
     fn new(name: String, class: Class) -> Self {
         // `DEL` has the reply `+OK` and deletes a cursor.
         let deletes_cursor = name == "FT.CURSOR DEL";
-        let (effect, reason) =
-            if deletes_cursor { (CarryEffect::Carried, "deletes a cursor") } else { effect(class) };
+        let (effect, reason) = if deletes_cursor {
+            (CarryEffect::Carried, "deletes a cursor")
+        } else {
+            class.carry_effect()
+        };
         Self {
             name,
             ordinary: matches!(class, Class::Ordinary | Class::ClientInfo),
@@ -122,90 +125,10 @@ pub(crate) fn objection(name: &str, sub: Option<&str>) -> Option<&'static str> {
         }
         ClassLookup::After(_) => Class::MaintenanceOn,
     };
-    match effect(class) {
+    match class.carry_effect() {
         _ if class == Class::Unknown => None,
         (CarryEffect::Carried, _) => None,
         (_, reason) => Some(reason),
-    }
-}
-
-const UNANSWERED: &str = "a command without a reply may be lost without notice";
-const CURSOR: &str = "a cursor is valid only on its server: on another one, keys would be missed";
-const CLIENT_ID: &str = "another server gives this ID to another connection; does not apply to \
-                         StackExchange.Redis, which only logs it";
-const SCRIPT_CACHE: &str = "the client relies on the script cache of this server; does not apply \
-                            after it received `NOSCRIPT`";
-const HANDSHAKE: &str = "Pointsman agreed to it and continues to send notifications; never if the \
-                         server itself agreed";
-
-/// The effect of a class, and the reason.
-const fn effect(class: Class) -> (CarryEffect, &'static str) {
-    use CarryEffect::{Carried, Ends, Never, Until};
-    match class {
-        Class::Ordinary | Class::ClientInfo | Class::Refused => {
-            (Carried, "leaves no state on the connection")
-        }
-        Class::Eval => (Carried, "contains its script; within `MULTI`: never"),
-        Class::EvalSha => {
-            (Carried, "a missing script is answered by `NOSCRIPT`; within `MULTI`: never")
-        }
-        Class::Hello
-        | Class::Auth
-        | Class::Select
-        | Class::SetName
-        | Class::SetInfo
-        | Class::NoEvict
-        | Class::NoTouch
-        | Class::ReadOnly
-        | Class::ReadWrite => (Carried, "its effect is replayed on the new server"),
-        Class::Multi => {
-            (Until("`EXEC` or `DISCARD`"), "the server has queued commands of the transaction")
-        }
-        Class::Exec | Class::Discard => (Carried, "ends the transaction and unwatches all keys"),
-        Class::Watch => (
-            Until("`EXEC`, `DISCARD` or `UNWATCH`"),
-            "only this server knows whether a watched key changed",
-        ),
-        Class::Unwatch => (Carried, "unwatches all keys"),
-        Class::Asking => (Until("the next command is answered"), "it applies to the next command"),
-        Class::ReplyOn => (Carried, "replies are sent again"),
-        Class::ReplyOff => (Until("`CLIENT REPLY ON` is answered"), UNANSWERED),
-        Class::ReplySkip => (Until("a later command is answered"), UNANSWERED),
-        Class::Blocking => (Until("its reply"), "only the client knows whether to wait again"),
-        Class::Iterate => (Until("the cursor is 0"), CURSOR),
-        Class::Unknown => (Never, "it is not known what the command leaves on the connection"),
-        Class::ClientId => (Never, CLIENT_ID),
-        Class::Script => (Never, SCRIPT_CACHE),
-        Class::Wait => (Never, "it refers to the writes of this connection"),
-        Class::Subscribe | Class::PSubscribe | Class::SSubscribe => (
-            Until("all subscriptions have ended"),
-            "messages may be lost; carried with `subscriptions = \"replay\"`",
-        ),
-        Class::Unsubscribe | Class::PUnsubscribe | Class::SUnsubscribe => {
-            (Carried, "ends subscriptions")
-        }
-        Class::Monitor => (Never, "an endless stream of lines follows"),
-        Class::TrackingOn => (
-            Until("`CLIENT TRACKING OFF` or `RESET`"),
-            "only this server knows which keys the client has cached",
-        ),
-        Class::TrackingOff => (Carried, "ends tracking"),
-        Class::Replication => (Never, "the connection becomes a replication stream"),
-        Class::Debugger => (Never, "the connection becomes a debugger session"),
-        Class::Quit => (Ends, "the server closes the connection"),
-        Class::Reset => (Carried, "clears the state of the connection"),
-        Class::Shutdown => (Ends, "the server stops"),
-        Class::MaintenanceOn | Class::MaintenanceOnWithoutAddress | Class::MaintenanceOff => {
-            (Carried, HANDSHAKE)
-        }
-        Class::ImportPrepare => (
-            Until("`HIMPORT DISCARDALL` or `RESET`"),
-            "the server keeps the prepared fields for the connection",
-        ),
-        Class::ImportDiscardAll => (Carried, "removes the prepared fields"),
-        Class::ClientCapability => {
-            (Never, "the server keeps it for the connection, even after `RESET`")
-        }
     }
 }
 

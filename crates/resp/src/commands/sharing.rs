@@ -112,50 +112,11 @@ pub(crate) fn sharing<'a>(mut words: impl Iterator<Item = &'a [u8]>) -> Sharing 
         return Sharing::Shared;
     }
     let lookup = words.fold(ClassLookup::START.with(name), ClassLookup::with);
-    by_class(lookup.class(), name)
-}
-
-fn by_class(class: Class, name: &[u8]) -> Sharing {
-    use PromotionReason as Reason;
-    let reason = match class {
-        Class::Ordinary | Class::ClientInfo => return ordinary(name),
-        Class::Eval | Class::EvalSha => return Sharing::SharedScript,
-        Class::Script | Class::Refused => return Sharing::Shared,
-        Class::Iterate if name.contains(&b'.') => Reason::Module,
-        Class::Iterate => return Sharing::Shared,
-        Class::Hello
-        | Class::Auth
-        | Class::Select
-        | Class::SetName
-        | Class::SetInfo
-        | Class::NoTouch
-        | Class::ReadOnly
-        | Class::ReadWrite => return Sharing::Verified,
-        Class::Multi | Class::Exec | Class::Discard | Class::Watch | Class::Unwatch => {
-            Reason::Transaction
-        }
-        Class::Subscribe
-        | Class::Unsubscribe
-        | Class::PSubscribe
-        | Class::PUnsubscribe
-        | Class::SSubscribe
-        | Class::SUnsubscribe => Reason::Subscription,
-        Class::Blocking => Reason::Blocking,
-        Class::Wait => Reason::Wait,
-        Class::Monitor | Class::Replication | Class::Debugger => Reason::Stream,
-        Class::TrackingOn | Class::TrackingOff => Reason::Tracking,
-        Class::ReplyOn | Class::ReplyOff | Class::ReplySkip => Reason::ReplyMode,
-        Class::Asking => Reason::Asking,
-        Class::ClientId | Class::NoEvict | Class::ClientCapability => Reason::Connection,
-        Class::MaintenanceOn | Class::MaintenanceOnWithoutAddress | Class::MaintenanceOff => {
-            Reason::MaintenanceHandshake
-        }
-        Class::ImportPrepare | Class::ImportDiscardAll => Reason::ImportFields,
-        Class::Quit | Class::Shutdown => Reason::Ending,
-        Class::Reset => Reason::Reset,
-        Class::Unknown => Reason::Unknown,
-    };
-    Sharing::Promotes(reason)
+    match lookup.class() {
+        Class::Ordinary | Class::ClientInfo => ordinary(name),
+        Class::Iterate if name.contains(&b'.') => Sharing::Promotes(PromotionReason::Module),
+        class => class.sharing(),
+    }
 }
 
 /// An ordinary request that is not in the table of shared names.

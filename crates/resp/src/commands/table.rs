@@ -7,7 +7,7 @@
 //!
 //! An iterating command has a cursor among its words, of which a digest is kept.
 
-use crate::commands::class::Class;
+use crate::commands::class::{BY_FIRST_WORD, Class};
 use crate::commands::cursor::digest;
 use crate::commands::ordinary::{StatelessKind, stateless_kind};
 use crate::commands::refused::{RefusedCommand, SUBSTITUTE};
@@ -127,7 +127,7 @@ fn special(word: &[u8]) -> ClassLookup {
     let refused = word.strip_prefix(SUBSTITUTE).and_then(RefusedCommand::from_digits);
     match refused {
         Some(command) => ClassLookup::Refused(command.number()),
-        None => one_of(word, FIRST, Class::Unknown),
+        None => one_of(word, BY_FIRST_WORD, Class::Unknown),
     }
 }
 
@@ -144,55 +144,10 @@ const ITERATING: &[(&[u8], Prefix)] = &[
     (b"FT.CURSOR", Prefix::SearchCursor),
 ];
 
-const FIRST: &[(&[u8], Class)] = &[
-    (b"EXEC", Class::Exec),
-    (b"EVAL", Class::Eval),
-    (b"EVAL_RO", Class::Eval),
-    (b"EVALSHA", Class::EvalSha),
-    (b"EVALSHA_RO", Class::EvalSha),
-    (b"MULTI", Class::Multi),
-    (b"WATCH", Class::Watch),
-    (b"UNWATCH", Class::Unwatch),
-    (b"DISCARD", Class::Discard),
-    (b"BLPOP", Class::Blocking),
-    (b"BRPOP", Class::Blocking),
-    (b"XREADGROUP", Class::Blocking),
-    (b"XREAD", Class::Blocking),
-    (b"BLMOVE", Class::Blocking),
-    (b"BLMOVEM", Class::Blocking),
-    (b"BLMPOP", Class::Blocking),
-    (b"BZPOPMIN", Class::Blocking),
-    (b"BZPOPMAX", Class::Blocking),
-    (b"BZMPOP", Class::Blocking),
-    (b"BZMOVE", Class::Blocking),
-    (b"BRPOPLPUSH", Class::Blocking),
-    (b"WAIT", Class::Wait),
-    (b"WAITAOF", Class::Wait),
-    (b"HELLO", Class::Hello),
-    (b"AUTH", Class::Auth),
-    (b"SELECT", Class::Select),
-    (b"SUBSCRIBE", Class::Subscribe),
-    (b"PSUBSCRIBE", Class::PSubscribe),
-    (b"SSUBSCRIBE", Class::SSubscribe),
-    (b"UNSUBSCRIBE", Class::Unsubscribe),
-    (b"PUNSUBSCRIBE", Class::PUnsubscribe),
-    (b"SUNSUBSCRIBE", Class::SUnsubscribe),
-    (b"READONLY", Class::ReadOnly),
-    (b"READWRITE", Class::ReadWrite),
-    (b"ASKING", Class::Asking),
-    (b"QUIT", Class::Quit),
-    (b"RESET", Class::Reset),
-    (b"SHUTDOWN", Class::Shutdown),
-    (b"MONITOR", Class::Monitor),
-    (b"PSYNC", Class::Replication),
-    (b"SYNC", Class::Replication),
-    (b"REPLCONF", Class::Replication),
-];
-
 /// All names in the tables of this module, with their containers.
 pub(crate) fn special_names() -> impl Iterator<Item = (String, Class)> {
     let tables = [
-        ("", FIRST),
+        ("", BY_FIRST_WORD),
         ("CLIENT ", CLIENT),
         ("CLIENT REPLY ", REPLY),
         ("HIMPORT ", HIMPORT),
@@ -291,8 +246,8 @@ fn further(prefix: Prefix, word: &[u8]) -> ClassLookup {
 mod tests {
     use std::collections::BTreeMap;
 
-    use super::{CLIENT, ClassLookup, FIRST, REPLY, special_names};
-    use crate::commands::class::Class;
+    use super::{CLIENT, ClassLookup, REPLY, special_names};
+    use crate::commands::class::{BY_FIRST_WORD, Class};
 
     /// Reviewed commands, with the arguments that determine the class, and the name of the class.
     fn reviewed() -> BTreeMap<String, &'static str> {
@@ -351,7 +306,7 @@ mod tests {
 
     #[test]
     fn finds_every_name_in_any_case() {
-        for (name, expected) in FIRST {
+        for (name, expected) in BY_FIRST_WORD {
             assert_eq!(class(&[name]), *expected, "{name:?}");
             assert_eq!(class(&[&name.to_ascii_lowercase(), b"x"]), *expected, "{name:?}");
         }

@@ -1,9 +1,9 @@
 //! Tests of the rules for matching replies and for the state of a session, one test per rule.
 
+use crate::commands::class::ClassGroup;
 use crate::ledger::model::Dialogue;
 use crate::{
-    Class, ClassGroup, Direction, FrameCounts, Hint, Ledger, Limits, Replay, ReplyOutcome,
-    SessionState,
+    Class, Direction, FrameCounts, Hint, Ledger, Limits, Replay, ReplyOutcome, SessionState,
 };
 
 #[test]
