@@ -8,6 +8,13 @@
 //! name of up to eight bytes loses only its case, and bit 5 of its punctuation; longer names are
 //! identified by their length and their first and last eight bytes.
 
+#![expect(
+    clippy::indexing_slicing,
+    reason = "a slot is less than the number of slots, and names are split at compile time"
+)]
+
+use crate::commands::class::Class;
+
 /// The names. Their sources are listed in `testdata/commands.txt`.
 pub(crate) const NAMES: &str = "\
     ACL APPEND ARCOUNT ARDEL ARDELRANGE ARGET ARGETRANGE ARGREP ARINFO ARINSERT ARLASTITEMS ARLEN \
@@ -62,35 +69,28 @@ const SCRIPTS: &str = "EVALSHA EVALSHA_RO";
 /// Upper and lower case of a letter differ only in the bit that this mask clears.
 const CASE: u64 = !0x2020_2020_2020_2020;
 
-/// Looks up a command by its name, in upper or lower case. `None` if it is not in the table.
+/// The class of a command that leaves no state, except in a transaction, by its name in upper or
+/// lower case. `None` if it is not in the table.
 #[inline]
-pub(crate) fn stateless_kind(name: &[u8]) -> Option<StatelessKind> {
+pub(crate) fn stateless_class(name: &[u8]) -> Option<Class> {
     const SCRIPT: u64 = key(b"EVALSHA");
     const SCRIPT_RO: u64 = key(b"EVALSHA_RO");
     let key = key(name);
+    // As in `contains`, which costs eight more instructions for each command but `GET` and `SET`.
     let mut at = slot(key);
     loop {
-        match TABLE.get(at) {
-            Some(found) if *found == key => {
+        match TABLE[at] {
+            found if found == key => {
                 return match key {
                     0 => None,
-                    SCRIPT | SCRIPT_RO => Some(StatelessKind::Script),
-                    _ => Some(StatelessKind::Nothing),
+                    SCRIPT | SCRIPT_RO => Some(Class::EvalSha),
+                    _ => Some(Class::Ordinary),
                 };
             }
-            Some(0) | None => return None,
-            Some(_) => at = (at + 1) % SLOTS,
+            0 => return None,
+            _ => at = (at + 1) % SLOTS,
         }
     }
-}
-
-/// The kind of a command in the table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum StatelessKind {
-    /// It leaves no state.
-    Nothing,
-    /// It runs a script from the cache, and leaves no state except in a transaction.
-    Script,
 }
 
 /// The name folded into 64 bits; zero for a name that is too short to be in the table.
@@ -125,79 +125,79 @@ const fn slot(key: u64) -> usize {
 }
 
 /// Adds the names in `names`, separated by spaces, to the table.
-#[expect(
-    clippy::indexing_slicing,
-    reason = "it runs at compile time, where a wrong index is an error"
-)]
 pub(crate) const fn table(mut table: [u64; SLOTS], names: &[u8]) -> [u64; SLOTS] {
     let mut rest = names;
-    while !rest.is_empty() {
-        let mut end = 0;
-        while end < rest.len() && rest[end] != b' ' {
-            end += 1;
-        }
-        let (name, after) = rest.split_at(end);
+    while let Some((name, after)) = split_name(rest) {
         let key = key(name);
         assert!(key != 0, "a name is too short");
-        let mut at = slot(key);
-        while table[at] != 0 {
-            assert!(table[at] != key, "two names have the same key");
-            at = (at + 1) % SLOTS;
-        }
-        table[at] = key;
-        rest = if after.is_empty() { after } else { after.split_at(1).1 };
+        assert!(!contains(&table, key), "two names have the same key");
+        table[find(&table, key)] = key;
+        rest = after;
     }
     table
 }
 
 /// A table of the names that are not in `without` and have no period, which those of modules have.
-#[expect(
-    clippy::indexing_slicing,
-    reason = "it runs at compile time, where a wrong index is an error"
-)]
 pub(crate) const fn subset(names: &[u8], without: &[u64; SLOTS]) -> [u64; SLOTS] {
     let (mut result, mut rest) = ([0; SLOTS], names);
-    while !rest.is_empty() {
-        let (mut end, mut period) = (0, false);
-        while end < rest.len() && rest[end] != b' ' {
-            period = period || rest[end] == b'.';
-            end += 1;
-        }
-        let (name, after) = rest.split_at(end);
+    while let Some((name, after)) = split_name(rest) {
         let key = key(name);
-        if !period && !contains(without, key) {
-            let mut at = slot(key);
-            while result[at] != 0 {
-                at = (at + 1) % SLOTS;
-            }
-            result[at] = key;
+        if !has_period(name) && !contains(without, key) {
+            result[find(&result, key)] = key;
         }
-        rest = if after.is_empty() { after } else { after.split_at(1).1 };
+        rest = after;
     }
     result
 }
 
-/// Whether a table has the name with that key. Never true of zero. No table is full, so the search
-/// ends.
-#[inline]
-#[expect(clippy::indexing_slicing, reason = "a slot is less than the number of slots")]
-pub(crate) const fn contains(table: &[u64; SLOTS], key: u64) -> bool {
-    let mut at = slot(key);
-    while table[at] != 0 {
-        if table[at] == key {
+/// The first name, and the names after it.
+const fn split_name(names: &[u8]) -> Option<(&[u8], &[u8])> {
+    let mut end = 0;
+    while end < names.len() && names[end] != b' ' {
+        end += 1;
+    }
+    let (name, after) = names.split_at(end);
+    match after {
+        [] if name.is_empty() => None,
+        [] => Some((name, after)),
+        [_, after @ ..] => Some((name, after)),
+    }
+}
+
+const fn has_period(mut name: &[u8]) -> bool {
+    while let [first, rest @ ..] = name {
+        if *first == b'.' {
             return true;
         }
-        at = (at + 1) % SLOTS;
+        name = rest;
     }
     false
 }
 
+/// The slot of that key, or the empty one in which it belongs. No table is full, so the search
+/// ends.
+#[inline]
+const fn find(table: &[u64; SLOTS], key: u64) -> usize {
+    let mut at = slot(key);
+    while table[at] != key && table[at] != 0 {
+        at = (at + 1) % SLOTS;
+    }
+    at
+}
+
+/// Whether a table has the name with that key. Never true of zero.
+#[inline]
+pub(crate) const fn contains(table: &[u64; SLOTS], key: u64) -> bool {
+    key != 0 && table[find(table, key)] != 0
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{NAMES, StatelessKind, stateless_kind};
+    use super::{NAMES, stateless_class};
+    use crate::commands::class::Class;
 
     fn is_stateless(name: &[u8]) -> bool {
-        stateless_kind(name) == Some(StatelessKind::Nothing)
+        stateless_class(name) == Some(Class::Ordinary)
     }
 
     #[test]

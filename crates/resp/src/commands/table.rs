@@ -9,8 +9,9 @@
 
 use crate::commands::class::{BY_FIRST_WORD, Class};
 use crate::commands::cursor::digest;
-use crate::commands::ordinary::{StatelessKind, stateless_kind};
+use crate::commands::ordinary::stateless_class;
 use crate::commands::refused::{RefusedCommand, SUBSTITUTE};
+use crate::commands::table::ClassLookup::{After, Known};
 
 /// The state of a lookup: the class of a request as far as its words determine it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,53 +87,40 @@ impl ClassLookup {
     }
 }
 
+const ORDINARY: ClassLookup = Known(Class::Ordinary);
+
 fn is(word: &[u8], name: &[u8]) -> bool {
     word.eq_ignore_ascii_case(name)
-}
-
-/// The class of `word` in `names`, case-insensitively, or `other`.
-fn one_of(word: &[u8], names: &[(&[u8], Class)], other: Class) -> ClassLookup {
-    ClassLookup::Known(
-        names.iter().find(|(name, _)| is(word, name)).map_or(other, |(_, class)| *class),
-    )
 }
 
 #[inline]
 fn first(word: &[u8]) -> ClassLookup {
     // Ordinary commands return here.
-    match stateless_kind(word) {
-        Some(StatelessKind::Nothing) => ClassLookup::Known(Class::Ordinary),
-        Some(StatelessKind::Script) => ClassLookup::Known(Class::EvalSha),
+    match stateless_class(word) {
+        Some(Class::Ordinary) => ORDINARY,
+        Some(class) => Known(class),
         None => special(word),
     }
 }
 
 #[cold]
 fn special(word: &[u8]) -> ClassLookup {
-    if is(word, b"CLIENT") {
-        return ClassLookup::After(Prefix::Client);
+    if let Some((_, prefix)) = PREFIXES.iter().find(|(name, _)| is(word, name)) {
+        return After(*prefix);
     }
-    if is(word, b"SCRIPT") {
-        return ClassLookup::After(Prefix::Script);
+    if let Some(command) = word.strip_prefix(SUBSTITUTE).and_then(RefusedCommand::from_digits) {
+        return ClassLookup::Refused(command.number());
     }
-    if is(word, b"CLUSTER") {
-        return ClassLookup::After(Prefix::Cluster);
-    }
-    if is(word, b"HIMPORT") {
-        return ClassLookup::After(Prefix::Himport);
-    }
-    if let Some((_, prefix)) = ITERATING.iter().find(|(name, _)| is(word, name)) {
-        return ClassLookup::After(*prefix);
-    }
-    let refused = word.strip_prefix(SUBSTITUTE).and_then(RefusedCommand::from_digits);
-    match refused {
-        Some(command) => ClassLookup::Refused(command.number()),
-        None => one_of(word, BY_FIRST_WORD, Class::Unknown),
-    }
+    let found = BY_FIRST_WORD.iter().find(|(name, _)| is(word, name));
+    Known(found.map_or(Class::Unknown, |(_, class)| *class))
 }
 
-/// Commands that return a cursor, with the words before the cursor in their request.
-const ITERATING: &[(&[u8], Prefix)] = &[
+/// Commands whose class depends on further words.
+const PREFIXES: &[(&[u8], Prefix)] = &[
+    (b"CLIENT", Prefix::Client),
+    (b"SCRIPT", Prefix::Script),
+    (b"CLUSTER", Prefix::Cluster),
+    (b"HIMPORT", Prefix::Himport),
     (b"SCAN", Prefix::Cursor),
     (b"HSCAN", Prefix::KeyCursor),
     (b"SSCAN", Prefix::KeyCursor),
@@ -146,100 +134,105 @@ const ITERATING: &[(&[u8], Prefix)] = &[
 
 /// All names in the tables of this module, with their containers.
 pub(crate) fn special_names() -> impl Iterator<Item = (String, Class)> {
-    let tables = [
-        ("", BY_FIRST_WORD),
-        ("CLIENT ", CLIENT),
-        ("CLIENT REPLY ", REPLY),
-        ("HIMPORT ", HIMPORT),
-        ("SCRIPT ", SCRIPT),
-    ];
     let named = |prefix: &str, name: &[u8]| format!("{prefix}{}", String::from_utf8_lossy(name));
-    let plain = tables.into_iter().flat_map(move |(prefix, table)| {
-        table.iter().map(move |(name, class)| (named(prefix, name), *class))
+    let first = BY_FIRST_WORD.iter().map(move |(name, class)| (named("", name), *class));
+    let containers =
+        [("CLIENT ", CLIENT), ("CLIENT REPLY ", REPLY), ("HIMPORT ", HIMPORT), ("SCRIPT ", SCRIPT)];
+    let second = containers.into_iter().flat_map(move |(prefix, words)| {
+        words.iter().filter_map(move |(name, lookup)| match lookup {
+            Known(class) => Some((named(prefix, name), *class)),
+            _ => None,
+        })
     });
-    let suffix = |prefix: Prefix| match prefix {
-        Prefix::Aggregate => " ... WITHCURSOR",
-        Prefix::SearchCursor => " READ",
-        _ => "",
-    };
-    plain.chain(
-        ITERATING.iter().map(move |(name, it)| (named("", name) + suffix(*it), Class::Iterate)),
-    )
+    let iterating = PREFIXES.iter().filter_map(move |(name, prefix)| {
+        let suffix = match prefix {
+            Prefix::Cursor | Prefix::KeyCursor => "",
+            Prefix::Aggregate => " ... WITHCURSOR",
+            Prefix::SearchCursor => " READ",
+            _ => return None,
+        };
+        Some((named("", name) + suffix, Class::Iterate))
+    });
+    first.chain(second).chain(iterating)
 }
 
-const CLIENT: &[(&[u8], Class)] = &[
-    (b"ID", Class::ClientId),
-    (b"SETINFO", Class::SetInfo),
-    (b"SETNAME", Class::SetName),
-    (b"NO-EVICT", Class::NoEvict),
-    (b"NO-TOUCH", Class::NoTouch),
-    (b"CACHING", Class::Ordinary),
-    (b"COUNT", Class::Ordinary),
-    (b"GETNAME", Class::Ordinary),
-    (b"GETREDIR", Class::Ordinary),
-    (b"HELP", Class::Ordinary),
-    (b"INFO", Class::ClientInfo),
-    (b"KILL", Class::Ordinary),
-    (b"LIST", Class::ClientInfo),
-    (b"PAUSE", Class::Ordinary),
-    (b"TRACKINGINFO", Class::Ordinary),
-    (b"UNBLOCK", Class::Ordinary),
-    (b"UNPAUSE", Class::Ordinary),
-    (b"CAPA", Class::ClientCapability),
-    (b"IMPORT-SOURCE", Class::ClientCapability),
+/// Words that may follow a prefix, and what each leads to.
+type Branches = &'static [(&'static [u8], ClassLookup)];
+
+const CLIENT: Branches = &[
+    (b"REPLY", After(Prefix::ClientReply)),
+    (b"TRACKING", After(Prefix::ClientTracking)),
+    (b"MAINT_NOTIFICATIONS", After(Prefix::MaintenanceHandshake)),
+    (b"ID", Known(Class::ClientId)),
+    (b"SETINFO", Known(Class::SetInfo)),
+    (b"SETNAME", Known(Class::SetName)),
+    (b"NO-EVICT", Known(Class::NoEvict)),
+    (b"NO-TOUCH", Known(Class::NoTouch)),
+    (b"CACHING", ORDINARY),
+    (b"COUNT", ORDINARY),
+    (b"GETNAME", ORDINARY),
+    (b"GETREDIR", ORDINARY),
+    (b"HELP", ORDINARY),
+    (b"INFO", Known(Class::ClientInfo)),
+    (b"KILL", ORDINARY),
+    (b"LIST", Known(Class::ClientInfo)),
+    (b"PAUSE", ORDINARY),
+    (b"TRACKINGINFO", ORDINARY),
+    (b"UNBLOCK", ORDINARY),
+    (b"UNPAUSE", ORDINARY),
+    (b"CAPA", Known(Class::ClientCapability)),
+    (b"IMPORT-SOURCE", Known(Class::ClientCapability)),
 ];
 
-const SCRIPT: &[(&[u8], Class)] =
-    &[(b"LOAD", Class::Script), (b"EXISTS", Class::Script), (b"SHOW", Class::Script)];
+const REPLY: Branches = &[
+    (b"ON", Known(Class::ReplyOn)),
+    (b"OFF", Known(Class::ReplyOff)),
+    (b"SKIP", Known(Class::ReplySkip)),
+];
 
-const HIMPORT: &[(&[u8], Class)] =
-    &[(b"PREPARE", Class::ImportPrepare), (b"DISCARDALL", Class::ImportDiscardAll)];
+const HANDSHAKE: Branches =
+    &[(b"ON", After(Prefix::MaintenanceOn)), (b"OFF", Known(Class::MaintenanceOff))];
 
-const REPLY: &[(&[u8], Class)] =
-    &[(b"ON", Class::ReplyOn), (b"OFF", Class::ReplyOff), (b"SKIP", Class::ReplySkip)];
+const HIMPORT: Branches =
+    &[(b"PREPARE", Known(Class::ImportPrepare)), (b"DISCARDALL", Known(Class::ImportDiscardAll))];
+
+const SCRIPT: Branches = &[
+    (b"DEBUG", After(Prefix::ScriptDebug)),
+    (b"LOAD", Known(Class::Script)),
+    (b"EXISTS", Known(Class::Script)),
+    (b"SHOW", Known(Class::Script)),
+];
+
+const SEARCH_CURSOR: Branches =
+    &[(b"READ", After(Prefix::KeyCursor)), (b"DEL", After(Prefix::KeyCursor))];
 
 #[cold]
 fn further(prefix: Prefix, word: &[u8]) -> ClassLookup {
-    match prefix {
-        Prefix::Nothing => first(word),
-        Prefix::Client if is(word, b"REPLY") => ClassLookup::After(Prefix::ClientReply),
-        Prefix::Client if is(word, b"TRACKING") => ClassLookup::After(Prefix::ClientTracking),
-        Prefix::Client if is(word, b"MAINT_NOTIFICATIONS") => {
-            ClassLookup::After(Prefix::MaintenanceHandshake)
+    let (branches, other): (Branches, _) = match prefix {
+        Prefix::Nothing => return first(word),
+        Prefix::Client => (CLIENT, Known(Class::Unknown)),
+        Prefix::ClientReply => (REPLY, ORDINARY),
+        Prefix::ClientTracking => {
+            (&[(b"OFF", Known(Class::TrackingOff))], Known(Class::TrackingOn))
         }
-        Prefix::Client => one_of(word, CLIENT, Class::Unknown),
-        Prefix::MaintenanceHandshake if is(word, b"ON") => {
-            ClassLookup::After(Prefix::MaintenanceOn)
+        Prefix::MaintenanceHandshake => (HANDSHAKE, ORDINARY),
+        Prefix::MaintenanceOn => (&[], After(Prefix::MaintenanceEndpointType)),
+        Prefix::MaintenanceEndpointType => {
+            (&[(b"none", Known(Class::MaintenanceOnWithoutAddress))], Known(Class::MaintenanceOn))
         }
-        Prefix::MaintenanceHandshake if is(word, b"OFF") => {
-            ClassLookup::Known(Class::MaintenanceOff)
-        }
-        Prefix::MaintenanceHandshake => ClassLookup::Known(Class::Ordinary),
-        Prefix::MaintenanceOn => ClassLookup::After(Prefix::MaintenanceEndpointType),
-        Prefix::MaintenanceEndpointType if is(word, b"none") => {
-            ClassLookup::Known(Class::MaintenanceOnWithoutAddress)
-        }
-        Prefix::MaintenanceEndpointType => ClassLookup::Known(Class::MaintenanceOn),
         // The connection becomes a replication stream, as with `PSYNC` (Redis 8.4, Valkey 9).
-        Prefix::Cluster if is(word, b"SYNCSLOTS") => ClassLookup::Known(Class::Replication),
-        Prefix::Cluster => ClassLookup::Known(Class::Ordinary),
-        Prefix::Himport => one_of(word, HIMPORT, Class::Ordinary),
-        Prefix::ClientReply => one_of(word, REPLY, Class::Ordinary),
-        Prefix::ClientTracking if is(word, b"OFF") => ClassLookup::Known(Class::TrackingOff),
-        Prefix::ClientTracking => ClassLookup::Known(Class::TrackingOn),
-        Prefix::Script if is(word, b"DEBUG") => ClassLookup::After(Prefix::ScriptDebug),
-        Prefix::Script => one_of(word, SCRIPT, Class::Ordinary),
-        Prefix::ScriptDebug if is(word, b"NO") => ClassLookup::Known(Class::Ordinary),
-        Prefix::ScriptDebug => ClassLookup::Known(Class::Debugger),
-        Prefix::Cursor => ClassLookup::Iterates(digest(word)),
-        Prefix::KeyCursor => ClassLookup::After(Prefix::Cursor),
-        Prefix::Aggregate if is(word, b"WITHCURSOR") => ClassLookup::Iterates(0),
-        Prefix::Aggregate => ClassLookup::After(Prefix::Aggregate),
-        Prefix::SearchCursor if is(word, b"READ") || is(word, b"DEL") => {
-            ClassLookup::After(Prefix::KeyCursor)
+        Prefix::Cluster => (&[(b"SYNCSLOTS", Known(Class::Replication))], ORDINARY),
+        Prefix::Himport => (HIMPORT, ORDINARY),
+        Prefix::Script => (SCRIPT, ORDINARY),
+        Prefix::ScriptDebug => (&[(b"NO", ORDINARY)], Known(Class::Debugger)),
+        Prefix::Cursor => (&[], ClassLookup::Iterates(digest(word))),
+        Prefix::KeyCursor => (&[], After(Prefix::Cursor)),
+        Prefix::Aggregate => {
+            (&[(b"WITHCURSOR", ClassLookup::Iterates(0))], After(Prefix::Aggregate))
         }
-        Prefix::SearchCursor => ClassLookup::Known(Class::Ordinary),
-    }
+        Prefix::SearchCursor => (SEARCH_CURSOR, ORDINARY),
+    };
+    branches.iter().find(|(name, _)| is(word, name)).map_or(other, |(_, lookup)| *lookup)
 }
 
 #[cfg(test)]
@@ -311,14 +304,12 @@ mod tests {
             assert_eq!(class(&[&name.to_ascii_lowercase(), b"x"]), *expected, "{name:?}");
         }
         for (name, expected) in CLIENT {
-            assert_eq!(class(&[b"Client", &name.to_ascii_lowercase()]), *expected, "{name:?}");
+            let found = class(&[b"Client", &name.to_ascii_lowercase()]);
+            assert_eq!(found, expected.class(), "{name:?}");
         }
         for (name, expected) in REPLY {
-            assert_eq!(
-                class(&[b"client", b"reply", &name.to_ascii_lowercase()]),
-                *expected,
-                "{name:?}"
-            );
+            let found = class(&[b"client", b"reply", &name.to_ascii_lowercase()]);
+            assert_eq!(found, expected.class(), "{name:?}");
         }
     }
 
