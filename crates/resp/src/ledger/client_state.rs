@@ -29,21 +29,6 @@ pub struct ClientFacts<'a> {
     pub protocol: Option<u8>,
 }
 
-/// The user of a connection that has named none.
-const DEFAULT_USER: &[u8] = b"default";
-
-impl ClientFacts<'static> {
-    /// A client that has said nothing.
-    const NEW: Self = Self {
-        user: Some(DEFAULT_USER),
-        name: Some(b""),
-        library: Some(b""),
-        library_version: Some(b""),
-        database: Some(0),
-        protocol: None,
-    };
-}
-
 /// The state that sessions on one connection have in common. Names of clients and libraries are not
 /// part of it.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -67,12 +52,6 @@ impl std::fmt::Debug for SharedState<'_> {
     }
 }
 
-impl SharedState<'static> {
-    /// The state of a new connection.
-    const NEW: Self =
-        Self { credentials: None, db: 0, resp3: false, read_only: false, no_touch: false };
-}
-
 impl Ledger {
     /// What the client has said about itself.
     #[must_use]
@@ -84,58 +63,38 @@ impl Ledger {
         if self.limits.memory == 0 {
             return ClientFacts { protocol, ..ClientFacts::default() };
         }
-        let facts = self.recorded_state().map_or(ClientFacts::NEW, facts_of);
-        ClientFacts { protocol, ..facts }
+        let state = self.recorded_state();
+        let known = |parts: u8| (!state.is_doubted(parts)).then_some(state);
+        let text = |part: u8, text: Text| known(part).map(|it| it.text(text));
+        ClientFacts {
+            user: known(part::USER).map(ReplayState::user),
+            name: text(part::NAME, Text::Name),
+            library: text(part::LIB, Text::LibName),
+            library_version: text(part::LIB, Text::LibVersion),
+            database: known(part::DB).map(|it| it.db),
+            protocol,
+        }
     }
 
     /// The state in which the session may share a connection now; `None` if it may not, or if
     /// [`Limits::memory`](crate::Limits::memory) is zero.
     #[must_use]
     pub fn shared_state(&self) -> Option<SharedState<'_>> {
+        let state = self.recorded_state();
         let may = self.limits.memory > 0
             && self.session_state() == SessionState::Quiet
-            && matches!(self.pin(), None | Some(Pin::Cursor | Pin::Script));
-        if !may {
-            return None;
-        }
-        self.recorded_state().map_or(Some(SharedState::NEW), shared_state_of)
+            && matches!(self.pin(), None | Some(Pin::Cursor | Pin::Script))
+            && !state.is_in_doubt()
+            && !state.is_on(part::NO_EVICT);
+        let is_authenticated = state.auth != AuthMethod::None;
+        may.then(|| SharedState {
+            credentials: is_authenticated.then(|| (state.user(), state.text(Text::Password))),
+            db: state.db,
+            resp3: state.resp3,
+            read_only: state.is_on(part::READ_ONLY),
+            no_touch: state.is_on(part::NO_TOUCH),
+        })
     }
-}
-
-fn facts_of(state: &ReplayState) -> ClientFacts<'_> {
-    let sure = |part: u8, text: Text| (!state.is_doubted(part)).then(|| state.text(text));
-    let user = match state.auth {
-        AuthMethod::User => sure(part::USER, Text::User),
-        AuthMethod::None | AuthMethod::Password => {
-            (!state.is_doubted(part::USER)).then_some(DEFAULT_USER)
-        }
-    };
-    ClientFacts {
-        user,
-        name: sure(part::NAME, Text::Name),
-        library: sure(part::LIB, Text::LibName),
-        library_version: sure(part::LIB, Text::LibVersion),
-        database: (!state.is_doubted(part::DB)).then_some(state.db),
-        protocol: None,
-    }
-}
-
-fn shared_state_of(state: &ReplayState) -> Option<SharedState<'_>> {
-    let secret = state.text(Text::Password);
-    if state.is_in_doubt() || state.is_on(part::NO_EVICT) {
-        return None;
-    }
-    Some(SharedState {
-        credentials: match state.auth {
-            AuthMethod::None => None,
-            AuthMethod::Password => Some((DEFAULT_USER, secret)),
-            AuthMethod::User => Some((state.text(Text::User), secret)),
-        },
-        db: state.db,
-        resp3: state.resp3,
-        read_only: state.is_on(part::READ_ONLY),
-        no_touch: state.is_on(part::NO_TOUCH),
-    })
 }
 
 #[cfg(test)]
@@ -150,7 +109,15 @@ mod tests {
     #[test]
     fn reports_what_the_client_said_and_no_password() {
         let mut ledger = ledger(1024);
-        assert_eq!(ledger.client_facts(), ClientFacts { protocol: Some(2), ..ClientFacts::NEW });
+        let silent = ClientFacts {
+            user: Some(b"default"),
+            name: Some(b""),
+            library: Some(b""),
+            library_version: Some(b""),
+            database: Some(0),
+            protocol: Some(2),
+        };
+        assert_eq!(ledger.client_facts(), silent);
         for (request, reply) in [
             ("HELLO 3 AUTH alice hunter2 SETNAME shop\r\n", "%1\r\n+proto\r\n:3\r\n"),
             ("SELECT 7\r\n", "+OK\r\n"),
@@ -175,7 +142,7 @@ mod tests {
         // A password alone belongs to the default user; a refused request changes nothing.
         ledger.request(b"AUTH hunter2\r\nAUTH bob wrong\r\n");
         ledger.reply(b"+OK\r\n-WRONGPASS\r\n");
-        assert_eq!(ledger.client_facts().user, Some(DEFAULT_USER));
+        assert_eq!(ledger.client_facts().user, Some(&b"default"[..]));
         assert!(!format!("{:?}", ledger.client_facts()).contains("hunter2"));
     }
 
@@ -186,7 +153,7 @@ mod tests {
         doubtful.request(b"MULTI\r\nSELECT 3\r\nEXEC\r\n");
         doubtful.reply(b"+OK\r\n+QUEUED\r\n*1\r\n+OK\r\n");
         assert_eq!(doubtful.client_facts().database, None);
-        assert_eq!(doubtful.client_facts().user, Some(DEFAULT_USER));
+        assert_eq!(doubtful.client_facts().user, Some(&b"default"[..]));
         let mut opaque = ledger(1024);
         opaque.request(b"MONITOR\r\n");
         opaque.reply(b"+OK\r\n");

@@ -15,7 +15,7 @@ use crate::ledger::affinity::ServerAffinity;
 use crate::ledger::in_flight::{InFlightMarks, MAX_EXPECTED, Mark};
 use crate::ledger::maintenance::ConnectionFeatures;
 use crate::ledger::recorder::{Answered, Recorder};
-use crate::ledger::replay_state::ReplayState;
+use crate::ledger::replay_state::{ReplayState, Text};
 use crate::ledger::session_state::Pin;
 use crate::ledger::session_state::{FrameCounts, LedgerFault, MustEnd, ReplyOutcome, SessionState};
 use crate::scan::message_kind::MessageKind;
@@ -672,7 +672,6 @@ impl Matcher {
             LedgerPhase::Tracked => {}
         }
         let blocked = || self.head().is_some_and(|class| class.group() == ClassGroup::Blocking);
-        let can_resubscribe = || self.subscriptions.are(self.recorder.subscriptions());
         let pins = [
             (self.has_unmarked(), Pin::TooManyInFlight),
             (self.connection.transaction, Pin::Transaction),
@@ -681,14 +680,14 @@ impl Matcher {
             (self.connection.asking, Pin::Asking),
             (self.connection.tracking, Pin::Tracking),
             (!self.suppression.is_settled(), Pin::ReplyOff),
-            (self.is_subscribed() && !can_resubscribe(), Pin::Subscribed),
+            (self.is_subscribed() && !self.knows_subscriptions(), Pin::Subscribed),
         ];
         let pinned = pins.into_iter().find(|(is, _)| *is).map(|(_, pin)| pin);
         pinned
-            .or_else(|| self.affinity.pin(self.recorder.library()))
+            .or_else(|| self.affinity.pin(self.library()))
             .or_else(|| (self.wait_use == WaitUse::OnThisConnection).then_some(Pin::Wait))
             .or_else(|| self.features.pin())
-            .or_else(|| self.recorder.is_in_doubt().then_some(Pin::UnknownState))
+            .or_else(|| self.recorder.state().is_in_doubt().then_some(Pin::UnknownState))
     }
 
     /// Whether the server keeps state for the connection that another connection would not have.
@@ -755,22 +754,27 @@ impl Matcher {
         }
     }
 
-    /// Whether all subscriptions are known by name, and nothing else pins the session.
-    pub(crate) fn can_resubscribe(&self) -> bool {
-        !self.is_pinned() && self.subscriptions.are(self.recorder.subscriptions())
+    /// Whether all subscriptions are known by name.
+    fn knows_subscriptions(&self) -> bool {
+        self.subscriptions.are(self.recorder.state().names().counts())
     }
 
-    /// The state to replay on another connection; the inner `None` is that of a fresh connection.
-    /// The outer `None` if the session cannot be carried.
-    pub(crate) fn replay_state(&self) -> Option<Option<&ReplayState>> {
-        if self.has_unmarked()
+    /// Whether all subscriptions are known by name, and nothing else pins the session.
+    pub(crate) fn can_resubscribe(&self) -> bool {
+        !self.is_pinned() && self.knows_subscriptions()
+    }
+
+    /// The name of the client library; empty if it sent none.
+    fn library(&self) -> &[u8] {
+        self.recorder.state().text(Text::LibName)
+    }
+
+    /// The state to replay on another connection; `None` if the session cannot be carried.
+    pub(crate) fn replay_state(&self) -> Option<&ReplayState> {
+        let stays = self.has_unmarked()
             || self.wait_use == WaitUse::OnThisConnection
-            || self.affinity.is_pinned(self.recorder.library())
-        {
-            None
-        } else {
-            self.recorder.replay_state()
-        }
+            || self.affinity.pin(self.library()).is_some();
+        if stays { None } else { self.recorder.replay_state() }
     }
 
     /// Records that the session was carried here from the connection of `before`.

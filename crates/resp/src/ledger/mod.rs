@@ -410,7 +410,7 @@ impl Ledger {
         self.matcher.affinity.relies_on_former_scripts()
     }
 
-    pub(crate) fn replay_state(&self) -> Option<Option<&ReplayState>> {
+    pub(crate) fn replay_state(&self) -> Option<&ReplayState> {
         if self.limits.memory == 0 { None } else { self.matcher.replay_state() }
     }
 
@@ -419,8 +419,9 @@ impl Ledger {
         self.matcher.is_admitted()
     }
 
-    pub(crate) fn recorded_state(&self) -> Option<&ReplayState> {
-        self.matcher.recorder.recorded_state()
+    /// What is recorded of the session, parts in doubt included.
+    pub(crate) fn recorded_state(&self) -> &ReplayState {
+        self.matcher.recorder.state()
     }
 
     /// The session continues on another connection to the same server, in the same state. Writes

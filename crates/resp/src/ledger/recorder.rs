@@ -10,6 +10,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::sync::LazyLock;
 
 use zeroize::Zeroizing;
 
@@ -17,7 +18,7 @@ use crate::commands::class::{Class, ClassGroup};
 use crate::commands::request_words::words;
 use crate::commands::stateless::{HEAD, StatelessCommands, StatelessLookup};
 use crate::ledger::budget::{self, Share};
-use crate::ledger::replay_state::{ReplayState, Text, parts};
+use crate::ledger::replay_state::{ReplayState, parts};
 use crate::ledger::session_state::ReplyOutcome;
 use crate::scan::limits::CopyLimits;
 
@@ -134,22 +135,19 @@ pub(crate) fn may_be_copied(class: Option<Class>, copy_limits: CopyLimits) -> bo
 }
 
 impl Recorder {
-    /// The state; the inner `None` is that of a new connection. The outer `None` if a part of the
-    /// state is unknown, or if a request that may change it is unanswered.
-    pub(crate) fn replay_state(&self) -> Option<Option<&ReplayState>> {
-        let Some(record) = &self.record else { return Some(None) };
-        let sure = !record.state.is_in_doubt() && record.is_answered() && record.queued == 0;
-        sure.then_some(Some(&record.state))
+    /// The state; `None` if a part of it is unknown, or if a request that may change it is
+    /// unanswered.
+    pub(crate) fn replay_state(&self) -> Option<&ReplayState> {
+        let is_settled = |record: &Recording| record.is_answered() && record.queued == 0;
+        let sure = !self.state().is_in_doubt() && self.record.as_deref().is_none_or(is_settled);
+        sure.then(|| self.state())
     }
 
-    /// What is recorded, parts in doubt included; `None` if the client has changed nothing.
-    pub(crate) fn recorded_state(&self) -> Option<&ReplayState> {
-        self.record.as_ref().map(|record| &record.state)
-    }
-
-    /// Whether a part of the state is unknown.
-    pub(crate) fn is_in_doubt(&self) -> bool {
-        self.record.as_ref().is_some_and(|record| record.state.is_in_doubt())
+    /// What is recorded, parts in doubt included.
+    pub(crate) fn state(&self) -> &ReplayState {
+        /// Of a client that has changed nothing.
+        static NEW: LazyLock<ReplayState> = LazyLock::new(ReplayState::default);
+        self.record.as_ref().map_or(&*NEW, |record| &record.state)
     }
 
     /// The name of the first unknown command.
@@ -185,11 +183,6 @@ impl Recorder {
                 Some(Class::Unknown)
             }
         }
-    }
-
-    /// The name of the client library; empty if it sent none.
-    pub(crate) fn library(&self) -> &[u8] {
-        self.record.as_ref().map_or(&[], |record| record.state.text(Text::LibName))
     }
 
     /// Adds a piece of a request that may have to be copied. The request does not end with it;
@@ -269,11 +262,6 @@ impl Recorder {
             record.state.unsubscribed();
             self.tidy();
         }
-    }
-
-    /// The number of recorded subscriptions of each kind.
-    pub(crate) fn subscriptions(&self) -> [usize; 3] {
-        self.record.as_ref().map_or([0; 3], |record| record.state.names().counts())
     }
 
     /// A marked request was answered; if it subscribes, by its last confirmation.

@@ -174,6 +174,11 @@ impl ReplayState {
             && texts.iter().all(|text| self.text(*text) == other.text(*text))
     }
 
+    /// The user; `default` if none was named.
+    pub(crate) fn user(&self) -> &[u8] {
+        if self.auth == AuthMethod::User { self.text(Text::User) } else { b"default" }
+    }
+
     /// The text; empty if it is not set.
     pub(crate) fn text(&self, text: Text) -> &[u8] {
         let (begin, end) = self.range(text);

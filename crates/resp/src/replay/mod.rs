@@ -68,6 +68,7 @@ impl fmt::Display for ReplayError {
 }
 
 /// The replay of the state of one session.
+#[derive(Default)]
 pub struct Replay {
     requests: Zeroizing<Vec<u8>>,
     ledger: Ledger,
@@ -105,12 +106,9 @@ impl Replay {
         if !ledger.can_be_carried() {
             return None;
         }
-        let (requests, after_ping) = requests(ledger.replay_state()?, true, false);
-        let mut fresh = ledger.successor();
-        fresh.request(&requests);
         let messages = (ledger.session_state() == SessionState::Subscribed).then(Messages::default);
         let is_admitted = ledger.is_admitted();
-        Some(Self { messages, is_admitted, ..Self::with(requests, fresh, after_ping) })
+        Some(Self { messages, is_admitted, ..Self::with(ledger, true, false) })
     }
 
     /// The replay of the state of a session that [may share](Ledger::shared_state) connections, on
@@ -118,38 +116,21 @@ impl Replay {
     /// remains valid. Without `names`, which no other client is to see, of client and library.
     #[must_use]
     pub fn of_shared(ledger: &Ledger, names: bool) -> Option<Self> {
-        ledger.shared_state()?;
-        let (requests, after_ping) = requests(ledger.recorded_state(), names, false);
-        let mut fresh = ledger.successor();
-        fresh.request(&requests);
-        Some(Self::with(requests, fresh, after_ping))
+        ledger.shared_state().map(|_| Self::with(ledger, names, false))
     }
 
     /// The replay of a new session, which has no state.
     #[must_use]
     pub fn of_new() -> Self {
-        let (requests, after_ping) = requests(None, false, false);
-        let mut ledger = Ledger::new(&Limits { memory: 1, ..Limits::default() });
-        ledger.request(&requests);
-        Self::with(requests, ledger, after_ping)
+        Self::with(&Ledger::new(&Limits { memory: 1, ..Limits::default() }), false, false)
     }
 
-    fn with(requests: Zeroizing<Vec<u8>>, ledger: Ledger, after_ping: u64) -> Self {
-        let (messages, same_server) = (None, None);
-        let (is_admitted, unauthenticated) = (false, false);
-        let (refusal, is_denied) = (Vec::new(), false);
-        Self {
-            requests,
-            ledger,
-            after_ping,
-            messages,
-            same_server,
-            is_admitted,
-            unauthenticated,
-            refusal,
-            is_denied,
-            former: 0,
-        }
+    /// The replay of what is recorded of the session of `before`; see [`requests`].
+    fn with(before: &Ledger, names: bool, early: bool) -> Self {
+        let (requests, after_ping) = requests(before.recorded_state(), names, early);
+        let mut ledger = before.successor();
+        ledger.request(&requests);
+        Self { requests, ledger, after_ping, ..Self::default() }
     }
 
     /// The replay of the session of `ledger` on another connection, where its state is set before
@@ -157,17 +138,15 @@ impl Replay {
     /// difference, or if the server denied nothing that `ledger` has.
     #[must_use]
     pub fn before_authentication(&self, ledger: &Ledger) -> Option<Self> {
-        let state = ledger.recorded_state().filter(|state| state.auth != AuthMethod::None)?;
-        if !self.is_denied || !self.lacks(ledger, false) {
+        let state = ledger.recorded_state();
+        if state.auth == AuthMethod::None || !self.is_denied || !self.lacks(ledger, false) {
             return None;
         }
-        let (requests, after_ping) = requests(Some(state), true, true);
-        let mut fresh = ledger.successor();
-        fresh.request(&requests);
+        let replay = Self::with(ledger, true, true);
         let messages = self.messages.is_some().then(Messages::default);
         let same_server = self.same_server.map(|_| false);
-        let former = if state.former_auth == AuthMethod::None { 0 } else { fresh.owed() };
-        Some(Self { messages, same_server, former, ..Self::with(requests, fresh, after_ping) })
+        let former = if state.former_auth == AuthMethod::None { 0 } else { replay.ledger.owed() };
+        Some(Self { messages, same_server, former, ..replay })
     }
 
     /// Whether the server denied a name of client or library that the session of `before` has.
@@ -178,10 +157,7 @@ impl Replay {
 
     /// Whether the connection lacks a part of the state of `before`, `names` included.
     fn lacks(&self, before: &Ledger, names: bool) -> bool {
-        match (self.ledger.recorded_state(), before.recorded_state()) {
-            (Some(here), Some(there)) => !here.is_like(there, names),
-            (here, there) => here.is_some() != there.is_some(),
-        }
+        !self.ledger.recorded_state().is_like(before.recorded_state(), names)
     }
 
     /// Takes the connection back to the start first, because it is not a new one. The server
@@ -448,8 +424,7 @@ fn is_denial(line: &[u8]) -> bool {
 
 /// The requests that set `state` on a new connection, and the number of requests after the `PING`.
 /// `early`: what can be set before authenticating, or as the user before, is set there as well.
-fn requests(state: Option<&ReplayState>, names: bool, early: bool) -> (Zeroizing<Vec<u8>>, u64) {
-    let Some(state) = state else { return (encode(&[vec![b"PING"]]), 0) };
+fn requests(state: &ReplayState, names: bool, early: bool) -> (Zeroizing<Vec<u8>>, u64) {
     let db = state.db.to_string();
     let mut settings = switches(state, names);
     if state.db != 0 {
