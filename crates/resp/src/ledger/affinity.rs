@@ -23,7 +23,7 @@ use crate::commands::cursor::{digest, number};
 use crate::ledger::session_state::Pin;
 
 /// Flags of a session.
-mod flag {
+pub(crate) mod flag {
     /// The client sent `CLIENT ID`.
     pub(crate) const CLIENT_ID: u8 = 1;
     /// The client may rely on a cached script.
@@ -49,17 +49,22 @@ pub(crate) struct ServerAffinity {
     cursors: u32,
     /// A permanent pin: a cursor may have been returned unseen, or an unknown command was sent. Of
     /// an opaque session: the reason why it is opaque.
-    permanent: Option<Pin>,
+    pub(super) permanent: Option<Pin>,
     flags: u8,
 }
 
 impl ServerAffinity {
-    fn is(self, flag: u8) -> bool {
+    pub(crate) fn is(self, flag: u8) -> bool {
         self.flags & flag != 0
     }
 
-    fn set(&mut self, flag: u8, on: bool) {
+    /// Sets the flag if `on`; it is not cleared otherwise.
+    pub(crate) fn set(&mut self, flag: u8, on: bool) {
         self.flags |= if on { flag } else { 0 };
+    }
+
+    pub(crate) fn clear(&mut self, flag: u8) {
+        self.flags &= !flag;
     }
 
     /// A request of that class was sent.
@@ -77,16 +82,6 @@ impl ServerAffinity {
         }
     }
 
-    /// Whether the client was told the ID of the connection.
-    pub(crate) fn knows_id(self) -> bool {
-        self.is(flag::KNOWS_ID)
-    }
-
-    /// The session has left the connection.
-    pub(crate) fn leave_connection(&mut self) {
-        self.flags &= !flag::KNOWS_ID;
-    }
-
     /// A request of that class was queued in a transaction.
     pub(crate) fn queued(&mut self, class: Class) {
         self.set(flag::SCRIPT, class.runs_script());
@@ -98,26 +93,10 @@ impl ServerAffinity {
         self.set(flag::FALLS_BACK, error.starts_with(b"NOSCRIPT "));
     }
 
-    /// The client sent something that is not a request.
-    pub(crate) fn invalid_sent(&mut self) {
-        self.set(flag::INVALID, true);
-    }
-
-    /// Whether the client sent something that is not a request.
-    pub(crate) fn has_sent_invalid(self) -> bool {
-        self.is(flag::INVALID)
-    }
-
     /// The session was carried here.
     pub(crate) fn carry_from(&mut self, before: Self) {
         self.flags = before.flags & (flag::CLIENT_ID | flag::FALLS_BACK | flag::CACHED_ELSEWHERE);
         self.set(flag::CACHED_ELSEWHERE, before.is(flag::CACHED_HERE));
-    }
-
-    /// Whether the client relies on scripts that this server does not have, where it has no
-    /// fallback.
-    pub(crate) fn relies_on_former_scripts(self) -> bool {
-        self.is(flag::FORMER_SCRIPT)
     }
 
     /// The reply to the cursor with the digest `sent` contained the cursor `returned`, possibly
@@ -139,16 +118,6 @@ impl ServerAffinity {
 
     pub(crate) fn pin_permanently(&mut self, pin: Pin) {
         self.permanent = self.permanent.or(Some(pin));
-    }
-
-    /// Whether the session is pinned permanently.
-    pub(crate) fn is_permanent(self) -> bool {
-        self.permanent.is_some()
-    }
-
-    /// Records why the session is about to become opaque.
-    pub(crate) fn record_opaque_reason(&mut self, pin: Pin) {
-        self.permanent = Some(pin);
     }
 
     /// Why the session is opaque, if it is.

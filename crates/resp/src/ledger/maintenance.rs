@@ -9,6 +9,7 @@
 
 use crate::commands::class::Class;
 use crate::commands::refused::RefusedCommand;
+use crate::ledger::Ledger;
 use crate::ledger::matcher::Matcher;
 use crate::ledger::session_state::Pin;
 use crate::ledger::session_state::ReplyOutcome;
@@ -105,37 +106,64 @@ impl ConnectionFeatures {
     }
 }
 
-impl Matcher {
-    /// The refused command that the next reply answers.
-    pub(crate) fn next_reply_is_refusal(&self) -> Option<RefusedCommand> {
-        let refused = self.head() == Some(Class::Refused);
-        let mark = self.marks.first().filter(|_| refused)?;
+impl Ledger {
+    /// The refused command that the next frame answers, unless that is a push message. Only at a
+    /// reply boundary.
+    #[must_use]
+    pub fn next_reply_is_refusal(&self) -> Option<RefusedCommand> {
+        let refused = self.replies.at_boundary() && self.matcher.head() == Some(Class::Refused);
+        let mark = self.matcher.marks.first().filter(|_| refused)?;
         Some(RefusedCommand::from_number(mark.expected()))
     }
 
-    /// Whether the next reply answers a handshake.
-    pub(crate) fn next_reply_is_handshake(&self) -> bool {
-        self.head().is_some_and(Class::is_maintenance_handshake)
+    /// Whether `CLIENT MAINT_NOTIFICATIONS` was sent and not answered yet.
+    #[inline]
+    #[must_use]
+    pub fn awaits_handshake_reply(&self) -> bool {
+        self.matcher.features.is_pending()
     }
 
-    /// The notifications that the client can be sent now: none without RESP3, or to an opaque
-    /// session.
-    pub(crate) fn maintenance_handshake(&self) -> MaintenanceHandshake {
-        let has_pushes = self.connection.resp3 && !self.is_opaque();
-        if has_pushes { self.features.agreed } else { MaintenanceHandshake::Off }
+    /// Whether the next frame from the server answers it, unless that is a push message. Only true
+    /// at a reply boundary.
+    #[must_use]
+    pub fn next_reply_is_handshake(&self) -> bool {
+        self.matcher.head().is_some_and(Class::is_maintenance_handshake)
+            && self.replies.at_boundary()
     }
 
-    /// Accepts the handshake that the server has just refused. Returns whether that is possible.
-    pub(crate) fn accept_handshake(&mut self) -> bool {
-        let in_transaction = self.connection.transaction || self.has_unmarked();
-        match self.last_answer {
+    /// The maintenance notifications that the client has agreed to receive. None unless the session
+    /// uses RESP3 now, which has push messages, and if it is opaque.
+    #[must_use]
+    pub fn maintenance_handshake(&self) -> MaintenanceHandshake {
+        let has_pushes = self.matcher.connection.resp3 && !self.is_opaque();
+        if has_pushes { self.matcher.features.agreed } else { MaintenanceHandshake::Off }
+    }
+
+    /// Accepts the handshake in the server's place, right after the server refused it. Returns
+    /// whether that is possible: not in RESP2, and not in a transaction, which the refusal aborts.
+    pub fn accept_handshake(&mut self) -> bool {
+        let Matcher { connection, last_answer, .. } = &self.matcher;
+        let in_transaction = connection.transaction || self.matcher.has_unmarked();
+        match *last_answer {
             Some((class, ReplyOutcome::Error))
-                if class.is_maintenance_handshake() && self.connection.resp3 && !in_transaction =>
+                if class.is_maintenance_handshake() && connection.resp3 && !in_transaction =>
             {
-                self.features.agree(class);
+                self.matcher.features.agree(class);
                 true
             }
             _ => false,
         }
+    }
+
+    /// Whether the last announcement to the client was that of a failover in progress. Kept when
+    /// the session is carried.
+    #[must_use]
+    pub fn failover_announced(&self) -> bool {
+        self.matcher.features.failover_announced
+    }
+
+    /// Records the last announcement to the client.
+    pub fn set_failover_announced(&mut self, under_way: bool) {
+        self.matcher.features.failover_announced = under_way;
     }
 }

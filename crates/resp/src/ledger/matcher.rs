@@ -549,8 +549,7 @@ impl Matcher {
         if self.is_opaque() {
             return SessionState::Opaque;
         }
-        // An unmarked request may have ended the transaction.
-        if self.connection.transaction && !self.has_unmarked() {
+        if self.is_in_transaction() {
             return SessionState::Transaction;
         }
         if self.owed > 0 || !between_frames {
@@ -569,13 +568,9 @@ impl Matcher {
         }
     }
 
-    /// Whether nothing is owed, and there is neither a subscription nor an open transaction.
-    pub(crate) fn awaits_client(&self) -> bool {
-        let in_transaction = self.connection.transaction && !self.has_unmarked();
-        self.phase == LedgerPhase::Tracked
-            && self.owed == 0
-            && !in_transaction
-            && !self.is_subscribed()
+    /// Whether a transaction is open: an unmarked request may have ended it.
+    pub(super) fn is_in_transaction(&self) -> bool {
+        self.connection.transaction && !self.has_unmarked()
     }
 
     #[cfg(test)]
@@ -718,7 +713,7 @@ impl Matcher {
     /// opaque.
     #[cold]
     pub(crate) fn record_opaque_reason(&mut self, class: Class) {
-        self.affinity.record_opaque_reason(match class {
+        self.affinity.permanent = Some(match class {
             Class::Monitor => Pin::Monitor,
             Class::Replication => Pin::Replication,
             Class::Debugger => Pin::Debugger,
@@ -730,14 +725,6 @@ impl Matcher {
     pub(crate) fn pin_permanently(&mut self) {
         self.affinity.sent(Class::Unknown);
         self.pin_changed = true;
-    }
-
-    /// Whether the server closes the connection, maybe without a reply, because of what the client
-    /// sent: something that is not a request, or one of two words by which it recognizes HTTP
-    /// (`redis:src/networking.c`, `securityWarningCommand`).
-    pub(crate) fn provokes_close(&self) -> bool {
-        let is_http = |name: &str| ["POST", "host:"].iter().any(|it| it.eq_ignore_ascii_case(name));
-        self.affinity.has_sent_invalid() || self.recorder.unknown_command().is_some_and(is_http)
     }
 }
 
@@ -777,23 +764,9 @@ impl Matcher {
         if stays { None } else { self.recorder.replay_state() }
     }
 
-    /// Records that the session was carried here from the connection of `before`.
-    pub(crate) fn was_carried(&mut self, before: &Self) {
+    /// Records that the session continues on a connection to another server than that of `before`.
+    pub(crate) fn changed_server(&mut self, before: ServerAffinity) {
         (self.wait_use, self.pin_changed) = (WaitUse::Carried, true);
-        self.features.carry_from(&before.features);
-        self.affinity.carry_from(before.affinity);
-    }
-
-    /// Records that the session continues on another connection to the same server.
-    pub(crate) fn changed_connection(&mut self) {
-        if self.wait_use == WaitUse::Never {
-            self.wait_use = WaitUse::Carried;
-        }
-    }
-
-    /// Records that the session continues on a connection to another server.
-    pub(crate) fn changed_server(&mut self) {
-        (self.wait_use, self.pin_changed) = (WaitUse::Carried, true);
-        self.affinity.carry_from(self.affinity);
+        self.affinity.carry_from(before);
     }
 }

@@ -35,10 +35,10 @@ pub(crate) mod model;
 mod subscription_tests;
 
 use crate::commands::class::Class;
-use crate::commands::refused::{Refusals, RefusedCommand};
+use crate::commands::refused::Refusals;
 use crate::commands::stateless::StatelessCommands;
-use crate::ledger::maintenance::MaintenanceHandshake;
-use crate::ledger::matcher::{LedgerPhase, Matcher, Untrackable};
+use crate::ledger::affinity::flag;
+use crate::ledger::matcher::{LedgerPhase, Matcher, Untrackable, WaitUse};
 use crate::ledger::recorder::may_be_copied;
 use crate::ledger::replay_state::ReplayState;
 use crate::ledger::session_state::Pin;
@@ -181,7 +181,7 @@ impl Ledger {
             }
             RequestScan::Empty => self.matcher.empty_request(),
             RequestScan::Invalid => {
-                self.matcher.affinity.invalid_sent();
+                self.matcher.affinity.set(flag::INVALID, true);
                 Err(Untrackable)
             }
         };
@@ -216,7 +216,7 @@ impl Ledger {
     /// its `(beginning, end)` or not. `None` if another word is needed.
     #[cold]
     fn look_up(&mut self, piece: &[u8], first: bool, whole: bool) -> Option<Class> {
-        if self.limits.memory == 0 || self.matcher.affinity.is_permanent() {
+        if self.limits.memory == 0 || self.matcher.affinity.permanent.is_some() {
             return Some(Class::Unknown);
         }
         // Nearly always the piece is the whole request.
@@ -375,12 +375,16 @@ impl Ledger {
     }
 
     /// Whether the server closes the connection because of what the client sent: the last reply
-    /// says so, or the client sent something that is not a request, or a command of HTTP. The end
-    /// of the connection says nothing about the server then.
+    /// says so, or the client sent something that is not a request, or one of two words by which
+    /// the server recognizes HTTP (`redis:src/networking.c`, `securityWarningCommand`). The end of
+    /// the connection says nothing about the server then.
     #[must_use]
     pub fn provokes_close(&self) -> bool {
         let (kind, line) = self.last_line();
-        self.matcher.provokes_close() || (kind == b'-' && line.starts_with(b"ERR Protocol error"))
+        let is_http = |name: &str| ["POST", "host:"].iter().any(|it| it.eq_ignore_ascii_case(name));
+        self.matcher.affinity.is(flag::INVALID)
+            || self.unknown_command().is_some_and(is_http)
+            || (kind == b'-' && line.starts_with(b"ERR Protocol error"))
     }
 
     /// Whether the last frame from the server was a message of a subscription.
@@ -407,7 +411,7 @@ impl Ledger {
     /// that.
     #[must_use]
     pub fn relies_on_former_scripts(&self) -> bool {
-        self.matcher.affinity.relies_on_former_scripts()
+        self.matcher.affinity.is(flag::FORMER_SCRIPT)
     }
 
     pub(crate) fn replay_state(&self) -> Option<&ReplayState> {
@@ -427,70 +431,36 @@ impl Ledger {
     /// The session continues on another connection to the same server, in the same state. Writes
     /// were made on the former one, so `WAIT` ends it.
     pub fn changed_connection(&mut self) {
-        self.matcher.changed_connection();
+        if self.matcher.wait_use == WaitUse::Never {
+            self.matcher.wait_use = WaitUse::Carried;
+        }
     }
 
     /// Whether the client was told the ID of the connection that it is on.
     #[must_use]
     pub fn knows_connection_id(&self) -> bool {
-        self.matcher.affinity.knows_id()
+        self.matcher.affinity.is(flag::KNOWS_ID)
     }
 
     /// The session has given up its connection. The client is told no ID before it gets another.
     pub fn leave_connection(&mut self) {
-        self.matcher.affinity.leave_connection();
+        self.matcher.affinity.clear(flag::KNOWS_ID);
     }
 
     /// The session continues on a connection to another server that was set to the same state.
     pub fn changed_server(&mut self) {
-        self.matcher.changed_server();
+        let affinity = self.matcher.affinity;
+        self.matcher.changed_server(affinity);
     }
 
     pub(crate) fn is_opaque(&self) -> bool {
         self.matcher.is_opaque()
     }
 
+    /// Records that the session was carried here from the connection of `before`.
     pub(crate) fn was_carried(&mut self, before: &Self) {
-        self.matcher.was_carried(&before.matcher);
-    }
-
-    /// Whether `CLIENT MAINT_NOTIFICATIONS` was sent and not answered yet.
-    #[inline]
-    #[must_use]
-    pub fn awaits_handshake_reply(&self) -> bool {
-        self.matcher.features.is_pending()
-    }
-
-    /// Whether the next frame from the server answers it, unless that is a push message. Only true
-    /// at a reply boundary.
-    #[must_use]
-    pub fn next_reply_is_handshake(&self) -> bool {
-        self.matcher.next_reply_is_handshake() && self.replies.at_boundary()
-    }
-
-    /// The maintenance notifications that the client has agreed to receive. None unless the session
-    /// uses RESP3 now, which has push messages.
-    #[must_use]
-    pub fn maintenance_handshake(&self) -> MaintenanceHandshake {
-        self.matcher.maintenance_handshake()
-    }
-
-    /// Whether the last announcement to the client was that of a failover in progress. Kept when
-    /// the session is carried.
-    #[must_use]
-    pub fn failover_announced(&self) -> bool {
-        self.matcher.features.failover_announced
-    }
-
-    /// Records the last announcement to the client.
-    pub fn set_failover_announced(&mut self, under_way: bool) {
-        self.matcher.features.failover_announced = under_way;
-    }
-
-    /// Accepts the handshake in the server's place, right after the server refused it. Returns
-    /// whether that is possible: not in RESP2, and not in a transaction, which the refusal aborts.
-    pub fn accept_handshake(&mut self) -> bool {
-        self.matcher.accept_handshake()
+        self.matcher.changed_server(before.matcher.affinity);
+        self.matcher.features.carry_from(&before.matcher.features);
     }
 
     /// A new ledger with the same limits and declared commands.
@@ -536,7 +506,11 @@ impl Ledger {
     /// change that.
     #[must_use]
     pub fn awaits_client(&self) -> bool {
-        self.replies.at_boundary() && self.matcher.awaits_client()
+        self.replies.at_boundary()
+            && self.matcher.phase == LedgerPhase::Tracked
+            && self.matcher.owed == 0
+            && !self.matcher.is_in_transaction()
+            && !self.matcher.is_subscribed()
     }
 
     /// Whether the next request gets a reply, and so did all that are known to be executed.
@@ -686,13 +660,6 @@ impl Ledger {
     /// with the bytes before them that were not forwarded.
     pub fn take_screened(&mut self) -> Vec<u8> {
         self.screen.take().map_or_else(Vec::new, |mut screen| screen.take_held())
-    }
-
-    /// The refused command that the next frame answers, unless that is a push message. Only at a
-    /// reply boundary.
-    #[must_use]
-    pub fn next_reply_is_refusal(&self) -> Option<RefusedCommand> {
-        if self.replies.at_boundary() { self.matcher.next_reply_is_refusal() } else { None }
     }
 }
 
