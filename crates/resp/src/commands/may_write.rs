@@ -9,7 +9,7 @@
 //! What it does not call a read counts as a write, which costs time and loses nothing.
 
 use crate::commands::ordinary::{SLOTS, contains, key, table};
-use crate::commands::request_words::{first_word, second_word};
+use crate::commands::request_words::first_words;
 use crate::commands::server_commands::ServerCommands;
 
 /// Names of commands that write nothing.
@@ -38,12 +38,13 @@ pub const NAME_WITHIN: usize = 64;
 #[must_use]
 pub fn may_write(beginning: &[u8], commands: &ServerCommands) -> Option<bool> {
     let needs_more = || (beginning.len() >= NAME_WITHIN).then_some(true);
-    let Some((name, rest)) = first_word(beginning) else { return needs_more() };
+    let [name, subcommand] = first_words(beginning);
+    let Some(name) = name else { return needs_more() };
     let is = |word: &[u8], other: &str| word.eq_ignore_ascii_case(other.as_bytes());
     if !is(name, "SCRIPT") && !is(name, "FUNCTION") {
         return Some(!is_listed(name) && !commands.reads(name));
     }
-    let Some(subcommand) = second_word(rest) else { return needs_more() };
+    let Some(subcommand) = subcommand else { return needs_more() };
     Some(!is(subcommand, "KILL") && !is(subcommand, "STATS"))
 }
 

@@ -15,6 +15,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::commands::ordinary::key;
+use crate::commands::request_words::{ArrayWords, Word};
 use crate::commands::stateless::MAX_COMMAND_NAME;
 
 /// The entries that apply without configuration.
@@ -414,64 +415,6 @@ impl Part {
             }
         }
     }
-}
-
-/// A word, or its beginning.
-#[derive(Debug, Clone, Copy)]
-struct Word<'a> {
-    bytes: &'a [u8],
-    /// Its announced length.
-    len: usize,
-}
-
-impl Word<'_> {
-    fn is_whole(self) -> bool {
-        self.bytes.len() == self.len
-    }
-}
-
-/// The words at the beginning of an array, the last one perhaps incomplete. `None` after it, while
-/// words are missing. Redis skips two bytes as a line end, whatever they are.
-struct ArrayWords<'a> {
-    rest: &'a [u8],
-    /// Words that are announced; `None` while that is not known.
-    left: Option<i64>,
-}
-
-impl<'a> ArrayWords<'a> {
-    fn new(head: &'a [u8]) -> Self {
-        match header(head) {
-            Some((count, rest)) => Self { rest, left: Some(count) },
-            None => Self { rest: &[], left: None },
-        }
-    }
-}
-
-impl<'a> Iterator for ArrayWords<'a> {
-    type Item = Option<Word<'a>>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let Some(left) = &mut self.left else { return Some(None) };
-        if *left <= 0 {
-            return None;
-        }
-        *left -= 1;
-        let Some((len, body)) = header(self.rest) else {
-            self.rest = &[];
-            return Some(None);
-        };
-        let len = usize::try_from(len).unwrap_or_default();
-        let bytes = body.get(..len).unwrap_or(body);
-        self.rest = body.get(len.saturating_add(2)..).unwrap_or_default();
-        Some(Some(Word { bytes, len }))
-    }
-}
-
-/// The number in a header, after its first byte, and the bytes after its line.
-fn header(bytes: &[u8]) -> Option<(i64, &[u8])> {
-    let end = bytes.iter().position(|byte| *byte == b'\r')?;
-    let number = std::str::from_utf8(bytes.get(1..end)?).ok()?.parse().ok()?;
-    Some((number, bytes.get(end + 2..)?))
 }
 
 /// The first two words of a line, with their quotes and escapes resolved as

@@ -1,81 +1,110 @@
-//! Splits a complete request into its words, for the few requests that are recorded.
+//! Splits requests into words: whole ones that are recorded, and the beginnings of others.
 //!
-//! An inline request with quotes has no plain words, and its effect is then unknown.
+//! The scanner decides what a request is; this code only has to find the words where a server finds
+//! them. An inline request with quotes has no plain words, and its effect is then unknown.
 
 /// The words of `request`, which the scanner has found to be one complete request. `None` if it has
 /// quotes or escapes.
 pub(crate) fn words(request: &[u8]) -> Option<Vec<&[u8]>> {
-    match request.strip_prefix(b"*") {
-        Some(rest) => array(rest),
-        None if request.iter().any(|byte| matches!(byte, b'"' | b'\'' | b'\\' | 0)) => None,
-        None => line(request),
+    if !request.starts_with(b"*") {
+        let quotes = request.iter().any(|byte| matches!(byte, b'"' | b'\'' | b'\\' | 0));
+        return (!quotes).then(|| LineWords(request).collect());
     }
+    let mut words = ArrayWords::new(request);
+    let all = words.by_ref().map(|word| word.and_then(Word::whole)).collect::<Option<_>>();
+    all.filter(|_| words.rest.is_empty())
 }
 
-/// The first word of a request of which only the beginning may be known, and what follows it.
-/// `None` if it is not complete, or not plain.
-pub(crate) fn first_word(beginning: &[u8]) -> Option<(&[u8], &[u8])> {
-    if let Some(rest) = beginning.strip_prefix(b"*") {
-        return argument(header(rest)?.1);
+/// The first two words of a request of which only the beginning may be known. `None` for one that
+/// is not complete.
+pub(crate) fn first_words(beginning: &[u8]) -> [Option<&[u8]>; 2] {
+    if beginning.starts_with(b"*") {
+        let mut words = ArrayWords::new(beginning).map(|word| word.and_then(Word::whole));
+        return [words.next().flatten(), words.next().flatten()];
     }
-    let end = beginning.iter().position(u8::is_ascii_whitespace)?;
-    beginning.split_at_checked(end).filter(|(word, _)| !word.is_empty())
+    let mut words = LineWords(beginning);
+    [words.next(), words.next()]
 }
 
-/// The second word, by what follows the first one. `None` as for that.
-pub(crate) fn second_word(after_first: &[u8]) -> Option<&[u8]> {
-    if after_first.starts_with(b"$") {
-        return argument(after_first).map(|(word, _)| word);
-    }
-    first_word(after_first.strip_prefix(b" ")?).map(|(word, _)| word)
-}
+/// The words of a line without quotes that are complete. Some bytes are skipped between words and
+/// do not end a word (`redis:src/sds.c`, `sdssplitargs`): a form feed within a password belongs to
+/// it.
+struct LineWords<'a>(&'a [u8]);
 
-/// The words of a line without quotes. Some bytes are skipped between words and do not end a word
-/// (`redis:src/sds.c`, `sdssplitargs`): a form feed within a password belongs to it.
-fn line(mut rest: &[u8]) -> Option<Vec<&[u8]>> {
-    let mut words = Vec::new();
-    loop {
-        let begin = rest
-            .iter()
-            .position(|byte| !matches!(byte, b' ' | b'\t'..=b'\r'))
-            .unwrap_or(rest.len());
-        let (_, from) = rest.split_at_checked(begin)?;
-        let end = from
-            .iter()
-            .position(|byte| matches!(byte, b' ' | b'\t' | b'\r' | b'\n'))
-            .unwrap_or(from.len());
+impl<'a> Iterator for LineWords<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        let between = |byte: &u8| matches!(byte, b' ' | b'\t' | b'\r' | 0x0b | 0x0c);
+        let (_, from) =
+            self.0.split_at_checked(self.0.iter().take_while(|it| between(it)).count())?;
+        let end = from.iter().position(|byte| matches!(byte, b' ' | b'\t' | b'\r' | b'\n'))?;
         let (word, after) = from.split_at_checked(end)?;
-        if word.is_empty() {
-            return Some(words);
+        self.0 = after;
+        (!word.is_empty()).then_some(word)
+    }
+}
+
+/// A word, or its beginning.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Word<'a> {
+    pub(crate) bytes: &'a [u8],
+    /// Its announced length.
+    pub(crate) len: usize,
+}
+
+impl<'a> Word<'a> {
+    pub(crate) fn is_whole(self) -> bool {
+        self.bytes.len() == self.len
+    }
+
+    fn whole(self) -> Option<&'a [u8]> {
+        self.is_whole().then_some(self.bytes)
+    }
+}
+
+/// The words at the beginning of an array, the last one perhaps incomplete. `None` after it, while
+/// words are missing. Redis skips two bytes as a line end, whatever they are.
+pub(crate) struct ArrayWords<'a> {
+    rest: &'a [u8],
+    /// Words that are announced; `None` while that is not known.
+    left: Option<i64>,
+}
+
+impl<'a> ArrayWords<'a> {
+    pub(crate) fn new(head: &'a [u8]) -> Self {
+        match header(head) {
+            Some((count, rest)) => Self { rest, left: Some(count) },
+            None => Self { rest: &[], left: None },
         }
-        words.push(word);
-        rest = after;
     }
 }
 
-fn array(bytes: &[u8]) -> Option<Vec<&[u8]>> {
-    let (count, mut rest) = header(bytes)?;
-    let mut words = Vec::with_capacity(count.min(16));
-    for _ in 0..count {
-        let (word, after) = argument(rest)?;
-        words.push(word);
-        rest = after;
+impl<'a> Iterator for ArrayWords<'a> {
+    type Item = Option<Word<'a>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let Some(left) = &mut self.left else { return Some(None) };
+        if *left <= 0 {
+            return None;
+        }
+        *left -= 1;
+        let Some((len, body)) = header(self.rest) else {
+            self.rest = &[];
+            return Some(None);
+        };
+        let len = usize::try_from(len).unwrap_or_default();
+        let bytes = body.get(..len).unwrap_or(body);
+        self.rest = body.get(len.saturating_add(2)..).unwrap_or_default();
+        Some(Some(Word { bytes, len }))
     }
-    rest.is_empty().then_some(words)
 }
 
-/// The bulk string at the beginning, and the bytes after it.
-fn argument(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (len, body) = header(bytes.strip_prefix(b"$")?)?;
-    let (word, after) = body.split_at_checked(len)?;
-    Some((word, after.strip_prefix(b"\r\n")?))
-}
-
-/// The length in a header line, and the bytes after that line.
-fn header(bytes: &[u8]) -> Option<(usize, &[u8])> {
+/// The number in a header, after its first byte, and the bytes after its line.
+fn header(bytes: &[u8]) -> Option<(i64, &[u8])> {
     let end = bytes.iter().position(|byte| *byte == b'\r')?;
-    let (number, rest) = bytes.split_at_checked(end)?;
-    Some((std::str::from_utf8(number).ok()?.parse().ok()?, rest.strip_prefix(b"\r\n")?))
+    let number = std::str::from_utf8(bytes.get(1..end)?).ok()?.parse().ok()?;
+    Some((number, bytes.get(end + 2..)?))
 }
 
 #[cfg(test)]

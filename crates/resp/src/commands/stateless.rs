@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use crate::commands::carry_effect::objection;
 use crate::commands::class::Class;
+use crate::commands::request_words::{ArrayWords, Word, words};
 use crate::commands::server_commands::ServerCommands;
 use crate::commands::table::ClassLookup;
 
@@ -127,14 +128,14 @@ impl StatelessCommands {
     /// alone.
     #[inline]
     pub(crate) fn has_command_of(&self, head: &[u8]) -> bool {
-        self.0.is_some() && leading_words(head).next().is_some_and(|name| self.has(name))
+        self.0.is_some() && leading_words(head)[0].is_some_and(|name| self.has(name))
     }
 
     /// Looks up a request whose command is not in the table. `head` is its beginning; `whole` is
     /// whether that is the whole request.
     pub(crate) fn look_up(&self, head: &[u8], whole: bool) -> StatelessLookup {
-        let mut words = leading_words(head);
-        let Some(word) = words.next() else {
+        let [word, sub] = leading_words(head);
+        let Some(word) = word else {
             return if whole {
                 StatelessLookup::Unknown(String::new())
             } else {
@@ -150,7 +151,7 @@ impl StatelessCommands {
         if !known_container && !self.has_within(&name) {
             return StatelessLookup::Unknown(name);
         }
-        match words.next() {
+        match sub {
             Some(sub) => {
                 let both = format!("{name}|{}", shown(sub));
                 if self.has(both.as_bytes()) {
@@ -199,49 +200,18 @@ fn shown(word: &[u8]) -> String {
     name
 }
 
-/// An iterator over the words at the beginning of a request.
-enum Words<'a> {
-    Array(&'a [u8]),
-    Line(std::vec::IntoIter<&'a [u8]>),
-}
-
-/// The complete words at the beginning of `head`. Those of an inline command only if its line is
-/// complete and without quotes.
-fn leading_words(head: &[u8]) -> Words<'_> {
-    match head.strip_prefix(b"*") {
-        Some(rest) => {
-            Words::Array(line_end(rest).and_then(|end| rest.get(end..)).unwrap_or_default())
-        }
-        None if head.ends_with(b"\n") => {
-            Words::Line(crate::commands::request_words::words(head).unwrap_or_default().into_iter())
-        }
-        None => Words::Line(Vec::new().into_iter()),
+/// The first two words of a request that begins with `head`, if they are complete, or too long for
+/// a name. Those of an inline command only if its line is complete and without quotes.
+fn leading_words(head: &[u8]) -> [Option<&[u8]>; 2] {
+    if head.starts_with(b"*") {
+        let is_enough = |word: &Word<'_>| word.is_whole() || word.len > MAX_COMMAND_NAME;
+        let mut words =
+            ArrayWords::new(head).map(|word| word.filter(is_enough).map(|word| word.bytes));
+        return [words.next().flatten(), words.next().flatten()];
     }
-}
-
-/// The end of the line at the beginning of `bytes`.
-fn line_end(bytes: &[u8]) -> Option<usize> {
-    bytes.iter().position(|byte| *byte == b'\n').map(|at| at + 1)
-}
-
-impl<'a> Iterator for Words<'a> {
-    type Item = &'a [u8];
-
-    fn next(&mut self) -> Option<&'a [u8]> {
-        let rest = match self {
-            Self::Line(words) => return words.next(),
-            Self::Array(rest) => rest,
-        };
-        let (line, body) = rest.split_at_checked(line_end(rest)?)?;
-        let len =
-            std::str::from_utf8(line).ok()?.trim_end().strip_prefix('$')?.parse::<usize>().ok()?;
-        // The beginning of a word that is too long is enough.
-        let (word, after) = body
-            .split_at_checked(len)
-            .or_else(|| (len > MAX_COMMAND_NAME).then_some((body, &[][..])))?;
-        *rest = after.strip_prefix(b"\r\n").unwrap_or_default();
-        Some(word)
-    }
+    let line = Some(head).filter(|head| head.ends_with(b"\n")).and_then(words);
+    let mut words = line.unwrap_or_default().into_iter();
+    [words.next(), words.next()]
 }
 
 #[cfg(test)]
