@@ -22,14 +22,10 @@ impl Budget {
     }
 
     /// Takes `bytes`, if that many are left.
-    pub(crate) fn take(&self, bytes: usize) -> bool {
+    fn take(&self, bytes: usize) -> bool {
         self.0
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes))
             .is_ok()
-    }
-
-    pub(crate) fn give(&self, bytes: usize) {
-        self.0.fetch_add(bytes, Ordering::Relaxed);
     }
 
     #[cfg(test)]
@@ -61,9 +57,19 @@ impl Share {
         true
     }
 
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Returns `bytes` of the share to the budget.
+    pub(crate) fn give(&mut self, bytes: usize) {
+        self.bytes -= bytes;
+        self.budget.0.fetch_add(bytes, Ordering::Relaxed);
+    }
+
     /// Returns the whole share to the budget.
     pub(crate) fn give_back(&mut self) {
-        self.budget.give(std::mem::take(&mut self.bytes));
+        self.give(self.bytes);
     }
 }
 

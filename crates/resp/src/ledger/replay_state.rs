@@ -16,7 +16,7 @@ use std::fmt;
 use zeroize::Zeroizing;
 
 use crate::commands::class::{Class, ClassGroup};
-use crate::ledger::budget::{self, Budget};
+use crate::ledger::budget::{self, Share};
 
 /// The texts of the state, in the order in which they are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -170,7 +170,7 @@ impl ReplayState {
         let texts = if names { &texts[..] } else { &texts[..2] };
         let rest = |it: &Self| (it.db, it.auth, it.resp3, it.on, it.doubt);
         rest(self) == rest(other)
-            && self.names == other.names
+            && self.names.sets == other.names.sets
             && texts.iter().all(|text| self.text(*text) == other.text(*text))
     }
 
@@ -235,11 +235,11 @@ impl ReplayState {
         if class == Class::Hello {
             self.resp3 = map;
         }
-        let Some(stateless_kind) = words.and_then(|words| self.apply(class, words)) else {
+        let Some(known) = words.and_then(|words| self.apply(class, words)) else {
             self.doubt(parts(class));
             return;
         };
-        self.doubt &= !stateless_kind;
+        self.doubt &= !known;
         let has_settings = self.db != 0 || self.on != 0;
         self.has_set |= has_settings && !matches!(class, Class::Auth | Class::Hello);
         if !has_settings && self.former_auth != AuthMethod::None {
@@ -251,6 +251,7 @@ impl ReplayState {
     /// understood.
     fn apply(&mut self, class: Class, words: &[&[u8]]) -> Option<u8> {
         let arguments = words.get(1..)?;
+        let switch = [(&b"ON"[..], true), (b"OFF", false)];
         match (class, arguments) {
             (Class::Hello, [] | [_]) => return Some(0),
             (Class::Hello, [_, options @ ..]) => return self.hello(options),
@@ -262,12 +263,13 @@ impl ReplayState {
                 self.is_named_by_hello = false;
             }
             (Class::SetInfo, [_, what, value]) => {
-                self.set(library(what)?, value);
+                let texts = [(&b"LIB-NAME"[..], Text::LibName), (b"LIB-VER", Text::LibVersion)];
+                self.set(one_of(what, texts)?, value);
                 // It sets one of two texts, and the other one may be unknown.
                 return Some(0);
             }
-            (Class::NoEvict, [_, on]) => self.switch(part::NO_EVICT, is_on(on)?),
-            (Class::NoTouch, [_, on]) => self.switch(part::NO_TOUCH, is_on(on)?),
+            (Class::NoEvict, [_, on]) => self.switch(part::NO_EVICT, one_of(on, switch)?),
+            (Class::NoTouch, [_, on]) => self.switch(part::NO_TOUCH, one_of(on, switch)?),
             (Class::ReadOnly, []) => self.switch(part::READ_ONLY, true),
             (Class::ReadWrite, []) => self.switch(part::READ_ONLY, false),
             _ => return None,
@@ -276,19 +278,19 @@ impl ReplayState {
     }
 
     fn hello(&mut self, mut options: &[&[u8]]) -> Option<u8> {
-        let mut stateless_kind = 0;
+        let mut known = 0;
         loop {
             options = match options {
-                [] => return Some(stateless_kind),
+                [] => return Some(known),
                 [option, user, password, rest @ ..] if option.eq_ignore_ascii_case(b"AUTH") => {
                     self.log_in(Some(user), password)?;
-                    stateless_kind |= part::USER;
+                    known |= part::USER;
                     rest
                 }
                 [option, name, rest @ ..] if option.eq_ignore_ascii_case(b"SETNAME") => {
                     self.set(Text::Name, name);
                     self.is_named_by_hello = true;
-                    stateless_kind |= part::NAME;
+                    known |= part::NAME;
                     rest
                 }
                 _ => return None,
@@ -319,24 +321,9 @@ impl ReplayState {
     }
 }
 
-fn library(what: &[u8]) -> Option<Text> {
-    if what.eq_ignore_ascii_case(b"LIB-NAME") {
-        Some(Text::LibName)
-    } else if what.eq_ignore_ascii_case(b"LIB-VER") {
-        Some(Text::LibVersion)
-    } else {
-        None
-    }
-}
-
-fn is_on(word: &[u8]) -> Option<bool> {
-    if word.eq_ignore_ascii_case(b"ON") {
-        Some(true)
-    } else if word.eq_ignore_ascii_case(b"OFF") {
-        Some(false)
-    } else {
-        None
-    }
+/// The value of the name that `word` is, in upper or lower case.
+fn one_of<T>(word: &[u8], names: [(&[u8], T); 2]) -> Option<T> {
+    names.into_iter().find(|(name, _)| word.eq_ignore_ascii_case(name)).map(|(_, value)| value)
 }
 
 /// Memory per name in addition to its bytes: its entry in a tree node, and its allocation.
@@ -380,43 +367,20 @@ fn subscription_kind(class: Class) -> Option<(SubscriptionKind, bool)> {
 /// connections. Names are recorded completely or not at all; without them, the session is pinned.
 pub(crate) struct ChannelNames {
     sets: [BTreeSet<Box<[u8]>>; SUBSCRIPTION_KINDS.len()],
-    /// Bytes taken from the budget.
-    weight: usize,
-    budget: &'static Budget,
+    /// The bytes that they occupy.
+    share: Share,
 }
 
 impl Default for ChannelNames {
     fn default() -> Self {
-        Self::within(&budget::NAMES)
-    }
-}
-
-impl PartialEq for ChannelNames {
-    fn eq(&self, other: &Self) -> bool {
-        self.sets == other.sets
-    }
-}
-
-impl Eq for ChannelNames {}
-
-impl Drop for ChannelNames {
-    fn drop(&mut self) {
-        self.clear();
+        Self { sets: Default::default(), share: Share::of(&budget::NAMES) }
     }
 }
 
 impl ChannelNames {
-    fn within(budget: &'static Budget) -> Self {
-        Self {
-            sets: <[BTreeSet<Box<[u8]>>; SUBSCRIPTION_KINDS.len()]>::default(),
-            weight: 0,
-            budget,
-        }
-    }
-
     /// The bytes that they occupy.
     pub(crate) fn weight(&self) -> usize {
-        self.weight
+        self.share.bytes()
     }
 
     /// The number of names of each kind, in the order of [`SUBSCRIPTION_KINDS`].
@@ -454,46 +418,40 @@ impl ChannelNames {
             return true;
         }
         let weight = NAME_OVERHEAD + name.len();
-        if self.weight + weight > most || !self.budget.take(weight) {
-            return false;
-        }
-        self.weight += weight;
-        set.insert(name.into())
+        let all = self.share.bytes() + weight;
+        all <= most && self.share.grow_to(all) && set.insert(name.into())
     }
 
     fn remove(&mut self, kind: SubscriptionKind, name: &[u8]) {
         if self.sets.get_mut(kind as usize).is_some_and(|set| set.remove(name)) {
-            self.give(NAME_OVERHEAD + name.len());
+            self.share.give(NAME_OVERHEAD + name.len());
         }
     }
 
     fn remove_all(&mut self, kind: SubscriptionKind) {
         let Some(set) = self.sets.get_mut(kind as usize) else { return };
         let gone = std::mem::take(set);
-        self.give(gone.iter().map(|name| NAME_OVERHEAD + name.len()).sum());
+        self.share.give(gone.iter().map(|name| NAME_OVERHEAD + name.len()).sum());
     }
 
     /// Drops all names.
     pub(crate) fn clear(&mut self) {
-        self.sets = <[BTreeSet<Box<[u8]>>; SUBSCRIPTION_KINDS.len()]>::default();
-        self.give(self.weight);
-    }
-
-    fn give(&mut self, weight: usize) {
-        self.weight -= weight;
-        self.budget.give(weight);
+        self.sets = Default::default();
+        self.share.give_back();
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Budget, ChannelNames, Class, NAME_OVERHEAD};
+    use super::{ChannelNames, Class, NAME_OVERHEAD, Share};
+    use crate::ledger::budget::Budget;
 
     static TIGHT: Budget = Budget::new(3 * NAME_OVERHEAD + 6);
 
     #[test]
     fn shares_one_budget_among_all_sessions() {
-        let (mut one, mut other) = (ChannelNames::within(&TIGHT), ChannelNames::within(&TIGHT));
+        let within = || ChannelNames { share: Share::of(&TIGHT), ..ChannelNames::default() };
+        let (mut one, mut other) = (within(), within());
         assert!(one.accept(Class::Subscribe, &[b"ab", b"cd", b"ab"], 1000));
         assert_eq!((one.weight(), one.counts()), (2 * NAME_OVERHEAD + 4, [2, 0, 0]));
         assert!(other.accept(Class::PSubscribe, &[b"p*"], 1000));

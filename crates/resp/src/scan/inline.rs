@@ -70,10 +70,7 @@ impl Inline {
                     _ => self.word_end(word, lookup),
                 },
                 QuoteState::Closed => self.bare(byte, word, lookup),
-                QuoteState::Double
-                | QuoteState::DoubleEscape
-                | QuoteState::Single
-                | QuoteState::SingleEscape => self.quoted(byte, word),
+                _ => self.quoted(byte, word),
             },
         }
     }
@@ -140,10 +137,8 @@ impl Inline {
                 InlineStep::Bad => InlineStep::Bad,
                 InlineStep::More | InlineStep::End => InlineStep::End,
             },
-            QuoteState::Double
-            | QuoteState::DoubleEscape
-            | QuoteState::Single
-            | QuoteState::SingleEscape => InlineStep::Bad,
+            // A quote is open.
+            _ => InlineStep::Bad,
         }
     }
 }
