@@ -14,7 +14,7 @@ use crate::commands::class::{Class, ClassGroup};
 use crate::ledger::affinity::ServerAffinity;
 use crate::ledger::in_flight::{InFlightMarks, MAX_EXPECTED, Mark};
 use crate::ledger::maintenance::ConnectionFeatures;
-use crate::ledger::recorder::{Answered, Recorder};
+use crate::ledger::recorder::Recorder;
 use crate::ledger::replay_state::{ReplayState, Text};
 use crate::ledger::session_state::Pin;
 use crate::ledger::session_state::{FrameCounts, LedgerFault, MustEnd, ReplyOutcome, SessionState};
@@ -383,7 +383,7 @@ impl Matcher {
     /// A push message (RESP3).
     fn push(&mut self, frame: &ReplyScanner) -> Result<(), Untrackable> {
         match frame.message() {
-            (MessageKind::Confirmed(class), count) => self.confirmed(class, count),
+            (MessageKind::Confirmed(class), count) => self.confirmed(class, count, frame),
             (MessageKind::Message | MessageKind::Other, _) => {
                 self.count_push();
                 Ok(())
@@ -402,7 +402,7 @@ impl Matcher {
                 if self.head() == Some(class)
                     || (class == Class::SUnsubscribe && self.subscriptions.has_shards()) =>
             {
-                self.confirmed(class, count)?;
+                self.confirmed(class, count, frame)?;
                 Ok(true)
             }
             _ => Ok(false),
@@ -411,7 +411,12 @@ impl Matcher {
 
     /// A subscription to one channel began or ended; `count` is the current number according to the
     /// server.
-    fn confirmed(&mut self, class: Class, count: Option<u32>) -> Result<(), Untrackable> {
+    fn confirmed(
+        &mut self,
+        class: Class,
+        count: Option<u32>,
+        frame: &ReplyScanner,
+    ) -> Result<(), Untrackable> {
         let count = count.ok_or(Untrackable)?;
         let before = self.subscriptions.confirm(class, count);
         let asked = self.head() == Some(class);
@@ -435,12 +440,7 @@ impl Matcher {
         self.server_reached(Some(class));
         self.count_replies(1);
         self.last_answer = Some((class, ReplyOutcome::Done));
-        self.recorder.answered(Answered {
-            class,
-            answer: ReplyOutcome::Done,
-            top: b'>',
-            line: &[],
-        });
+        self.recorder.answered(class, ReplyOutcome::Done, frame);
         self.note_if_unsubscribed();
         Ok(())
     }
@@ -478,7 +478,7 @@ impl Matcher {
         self.count_replies(1);
         self.last_answer = Some((class, answer));
         self.features.answered(class);
-        self.recorder.answered(Answered { class, answer, top: frame.top(), line: frame.line() });
+        self.recorder.answered(class, answer, frame);
         let tracked = match answer {
             _ if class == Class::Iterate => {
                 self.iterated(detail, answer, frame);

@@ -139,6 +139,8 @@ impl Ledger {
         bytes.len() - input.len()
     }
 
+    // Inlined, it would cost the run of ordinary requests registers.
+    #[inline(never)]
     fn take_request(&mut self, input: &mut &[u8]) {
         if self.is_opaque() {
             *input = &[];
@@ -166,12 +168,7 @@ impl Ledger {
                     if self.matcher.last_is_unmarked() {
                         self.matcher.recorder.unmarked(class);
                     } else {
-                        self.matcher.recorder.request(
-                            class,
-                            piece,
-                            first,
-                            self.limits.copy_limits(),
-                        );
+                        self.matcher.recorder.request(class, piece, first, &self.limits);
                     }
                 }
                 if tracked == Err(Untrackable) {
@@ -201,12 +198,12 @@ impl Ledger {
         if self.limits.memory == 0 {
             return;
         }
-        let (mut class, copy_limits) = (self.requests.class_so_far(), self.limits.copy_limits());
+        let mut class = self.requests.class_so_far();
         if class == Some(Class::Unknown) {
             class = self.look_up(piece, first, false);
         }
-        if may_be_copied(class, copy_limits) {
-            self.matcher.recorder.record_piece(class, piece, first, copy_limits);
+        if may_be_copied(class, &self.limits) {
+            self.matcher.recorder.record_piece(class, piece, first, &self.limits);
         } else if !first {
             self.matcher.recorder.drop_pieces();
         }

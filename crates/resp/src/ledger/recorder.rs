@@ -20,7 +20,8 @@ use crate::commands::stateless::{HEAD, StatelessCommands, StatelessLookup};
 use crate::ledger::budget::{self, Share};
 use crate::ledger::replay_state::{ReplayState, parts};
 use crate::ledger::session_state::ReplyOutcome;
-use crate::scan::limits::CopyLimits;
+use crate::scan::limits::Bounds;
+use crate::scan::reply::ReplyScanner;
 
 /// A copy of a request, overwritten with zeros when dropped. Memory for names of channels is taken
 /// from the budget of all sessions.
@@ -71,17 +72,6 @@ const MAX_PENDING: usize = 1024;
 /// Bytes on the wire around the names of a request to subscribe.
 const FRAMES: usize = 128;
 
-/// A request that was answered.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Answered<'a> {
-    pub(crate) class: Class,
-    pub(crate) answer: ReplyOutcome,
-    /// The first byte of the reply.
-    pub(crate) top: u8,
-    /// The beginning of an error.
-    pub(crate) line: &'a [u8],
-}
-
 #[derive(Default)]
 struct Recording {
     state: ReplayState,
@@ -116,10 +106,10 @@ impl fmt::Debug for Recorder {
 }
 
 /// Whether a request of that class is copied.
-fn is_copied(class: Class, copy_limits: CopyLimits) -> bool {
+fn is_copied(class: Class, limits: &Bounds) -> bool {
     match class.group() {
         ClassGroup::Replayable => true,
-        ClassGroup::Subscribing => copy_limits.names > 0,
+        ClassGroup::Subscribing => limits.max_names() > 0,
         _ => false,
     }
 }
@@ -130,8 +120,8 @@ fn is_about_names(class: Class) -> bool {
 }
 
 /// Whether a request of that class, if it is known yet, may have to be copied.
-pub(crate) fn may_be_copied(class: Option<Class>, copy_limits: CopyLimits) -> bool {
-    class.is_none_or(|class| is_copied(class, copy_limits))
+pub(crate) fn may_be_copied(class: Option<Class>, limits: &Bounds) -> bool {
+    class.is_none_or(|class| is_copied(class, limits))
 }
 
 impl Recorder {
@@ -193,13 +183,13 @@ impl Recorder {
         class: Option<Class>,
         piece: &[u8],
         first: bool,
-        copy_limits: CopyLimits,
+        limits: &Bounds,
     ) {
         if first {
             self.record.get_or_insert_default().fragment = Some(RequestCopy::default());
         }
         let Some(record) = &mut self.record else { return };
-        let left = record.left(class, copy_limits);
+        let left = record.left(class, limits);
         let names = class.is_some_and(is_about_names);
         record.fragment = record.fragment.take().and_then(|before| before.with(piece, left, names));
     }
@@ -225,14 +215,8 @@ impl Recorder {
     /// A request that gets a reply ended with `piece`; `first` is whether that is the whole
     /// request.
     #[cold]
-    pub(crate) fn request(
-        &mut self,
-        class: Class,
-        piece: &[u8],
-        first: bool,
-        copy_limits: CopyLimits,
-    ) {
-        if !is_copied(class, copy_limits) {
+    pub(crate) fn request(&mut self, class: Class, piece: &[u8], first: bool, limits: &Bounds) {
+        if !is_copied(class, limits) {
             self.drop_pieces();
             return;
         }
@@ -240,8 +224,8 @@ impl Recorder {
         if first {
             record.fragment = Some(RequestCopy::default());
         }
-        record.max_names = copy_limits.names;
-        let left = record.left(Some(class), copy_limits);
+        record.max_names = limits.max_names();
+        let left = record.left(Some(class), limits);
         let request = record
             .fragment
             .take()
@@ -264,21 +248,21 @@ impl Recorder {
         }
     }
 
-    /// A marked request was answered; if it subscribes, by its last confirmation.
-    pub(crate) fn answered(&mut self, it: Answered<'_>) {
+    /// A marked request was answered by `frame`; if it subscribes, that is its last confirmation.
+    pub(crate) fn answered(&mut self, class: Class, answer: ReplyOutcome, frame: &ReplyScanner) {
         let Some(record) = &mut self.record else { return };
         // Either all requests of a class are copied or none.
         if record.skipped > 0
-            && (it.class.group() == ClassGroup::Replayable || record.copies_names(it.class))
+            && (class.group() == ClassGroup::Replayable || record.copies_names(class))
         {
             record.skipped -= 1;
-            record.state.doubt(parts(it.class));
-        } else if record.pending.front().is_some_and(|oldest| oldest.class == it.class) {
-            record.decide(it);
-        } else if it.class.group() == ClassGroup::Replayable {
-            record.state.doubt(parts(it.class));
+            record.state.doubt(parts(class));
+        } else if record.pending.front().is_some_and(|oldest| oldest.class == class) {
+            record.decide(class, answer, frame);
+        } else if class.group() == ClassGroup::Replayable {
+            record.state.doubt(parts(class));
         }
-        match (it.class, it.answer) {
+        match (class, answer) {
             (Class::Exec, ReplyOutcome::Done) => {
                 let queued = std::mem::take(&mut record.queued);
                 record.state.doubt(queued);
@@ -343,19 +327,19 @@ impl Recording {
     }
 
     /// Maximum size of a request of that class together with the unanswered ones.
-    fn left(&self, class: Option<Class>, copy_limits: CopyLimits) -> usize {
+    fn left(&self, class: Option<Class>, limits: &Bounds) -> usize {
         let names = class.is_some_and(is_about_names);
         let (most, weight) = match names {
             // A name takes fewer bytes on the wire than in the state, except for the frame around
             // all names.
-            true => (copy_limits.names + FRAMES, self.state.names().weight()),
-            false => (copy_limits.text, self.state.weight()),
+            true => (limits.max_names() + FRAMES, self.state.names().weight()),
+            false => (usize::from(limits.memory), self.state.weight()),
         };
         most.saturating_sub(weight)
     }
 
     /// The oldest copied request was answered.
-    fn decide(&mut self, it: Answered<'_>) {
+    fn decide(&mut self, class: Class, answer: ReplyOutcome, frame: &ReplyScanner) {
         let Some(PendingRequest { bytes: mut request, .. }) = self.pending.pop_front() else {
             return;
         };
@@ -368,16 +352,16 @@ impl Recording {
             request.share.give_back();
         }
         let words = request.as_ref().and_then(|request| words(&request.bytes));
-        match it.answer {
-            ReplyOutcome::Done if it.class.group() == ClassGroup::Subscribing => {
-                self.state.subscribe(it.class, words.as_deref(), self.max_names);
+        match answer {
+            ReplyOutcome::Done if class.group() == ClassGroup::Subscribing => {
+                self.state.subscribe(class, words.as_deref(), self.max_names);
             }
-            ReplyOutcome::Done => self.state.accept(it.class, words.as_deref(), it.top == b'%'),
-            ReplyOutcome::Queued => self.queued |= parts(it.class),
+            ReplyOutcome::Done => self.state.accept(class, words.as_deref(), frame.top() == b'%'),
+            ReplyOutcome::Queued => self.queued |= parts(class),
             ReplyOutcome::Error
-                if it.class == Class::Hello && !is_without_effect(words.as_deref(), it.line) =>
+                if class == Class::Hello && !is_without_effect(words.as_deref(), frame.line()) =>
             {
-                self.state.doubt(parts(it.class));
+                self.state.doubt(parts(class));
             }
             ReplyOutcome::Error => {}
         }

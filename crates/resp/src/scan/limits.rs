@@ -71,19 +71,10 @@ pub(crate) struct Bounds {
     names: u16,
 }
 
-/// Maximum sizes of what is recorded, in bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct CopyLimits {
-    /// Of the state of the session.
-    pub(crate) text: usize,
-    /// Of the names of its subscriptions.
-    pub(crate) names: usize,
-}
-
 impl Bounds {
-    pub(crate) fn copy_limits(&self) -> CopyLimits {
-        let text = usize::from(self.memory);
-        CopyLimits { text, names: if text == 0 { 0 } else { usize::from(self.names) * KILOBYTE } }
+    /// Maximum bytes of names of subscriptions; none without the state of the session.
+    pub(crate) fn max_names(&self) -> usize {
+        if self.memory == 0 { 0 } else { usize::from(self.names) * KILOBYTE }
     }
 }
 

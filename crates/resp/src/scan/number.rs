@@ -4,24 +4,17 @@
 //! spaces. A header that Redis would refuse must not be interpreted. Numbers of more than 32 bits
 //! are refused as well; they exceed every limit.
 
-/// The length that a header line announces.
+/// The result of scanning a header line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Length {
+pub(crate) enum NumberScan {
+    /// More bytes are needed.
+    More,
     /// A number, zero or above.
     Count(u32),
     /// A negative number, without its sign; never zero.
     Minus(u32),
     /// `?`: unknown; an end mark will follow.
     Streamed,
-}
-
-/// The result of scanning a number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum NumberScan {
-    /// More bytes are needed.
-    More,
-    /// The line ended.
-    Whole(Length),
     /// Not a number.
     Bad,
 }
@@ -47,13 +40,11 @@ impl Number {
             match *input {
                 [a @ b'0'..=b'9', b'\r', b'\n', rest @ ..] => {
                     *input = rest;
-                    return NumberScan::Whole(Length::Count(u32::from(a - b'0')));
+                    return NumberScan::Count(u32::from(a - b'0'));
                 }
                 [a @ b'1'..=b'9', b @ b'0'..=b'9', b'\r', b'\n', rest @ ..] => {
                     *input = rest;
-                    return NumberScan::Whole(Length::Count(
-                        u32::from(a - b'0') * 10 + u32::from(b - b'0'),
-                    ));
+                    return NumberScan::Count(u32::from(a - b'0') * 10 + u32::from(b - b'0'));
                 }
                 _ => *value = 0,
             }
@@ -92,11 +83,11 @@ impl Number {
     fn end(&mut self, value: u32) -> NumberScan {
         let Self(form) = std::mem::take(self);
         if form & STREAMED != 0 {
-            NumberScan::Whole(Length::Streamed)
+            NumberScan::Streamed
         } else if form & MINUS == 0 {
-            NumberScan::Whole(Length::Count(value))
+            NumberScan::Count(value)
         } else if value > 0 {
-            NumberScan::Whole(Length::Minus(value))
+            NumberScan::Minus(value)
         } else {
             NumberScan::Bad
         }
@@ -105,7 +96,7 @@ impl Number {
 
 #[cfg(test)]
 mod tests {
-    use super::{Length, Number, NumberScan};
+    use super::{Number, NumberScan};
 
     fn whole(text: &[u8]) -> NumberScan {
         Number::default().take(&mut 77, &mut &*text)
@@ -124,19 +115,19 @@ mod tests {
 
     #[test]
     fn parses_valid_numbers_in_any_pieces() {
-        let good: &[(&[u8], Length)] = &[
-            (b"0\r\n", Length::Count(0)),
-            (b"7\r\n", Length::Count(7)),
-            (b"16\r\n", Length::Count(16)),
-            (b"536870912\r\n", Length::Count(536_870_912)),
-            (b"4294967295\r\n", Length::Count(u32::MAX)),
-            (b"-1\r\n", Length::Minus(1)),
-            (b"-27\r\n", Length::Minus(27)),
-            (b"?\r\n", Length::Streamed),
+        let good: &[(&[u8], NumberScan)] = &[
+            (b"0\r\n", NumberScan::Count(0)),
+            (b"7\r\n", NumberScan::Count(7)),
+            (b"16\r\n", NumberScan::Count(16)),
+            (b"536870912\r\n", NumberScan::Count(536_870_912)),
+            (b"4294967295\r\n", NumberScan::Count(u32::MAX)),
+            (b"-1\r\n", NumberScan::Minus(1)),
+            (b"-27\r\n", NumberScan::Minus(27)),
+            (b"?\r\n", NumberScan::Streamed),
         ];
         for (text, length) in good {
-            assert_eq!(whole(text), NumberScan::Whole(*length), "{text:?}");
-            assert_eq!(bytewise(text), NumberScan::Whole(*length), "{text:?}");
+            assert_eq!(whole(text), *length, "{text:?}");
+            assert_eq!(bytewise(text), *length, "{text:?}");
         }
     }
 
@@ -180,10 +171,7 @@ mod tests {
             let (mut number, mut value) = (Number::default(), 0);
             number.take(&mut value, &mut input);
             assert_eq!(input, b"rest");
-            assert_eq!(
-                number.take(&mut value, &mut &b"5\r\n"[..]),
-                NumberScan::Whole(Length::Count(5))
-            );
+            assert_eq!(number.take(&mut value, &mut &b"5\r\n"[..]), NumberScan::Count(5));
         }
     }
 }

@@ -10,7 +10,7 @@
 use crate::scan::bulk::{CRLF, find_feed, len, size, skip};
 use crate::scan::limits::Bounds;
 use crate::scan::message_kind::{self, Hint, MessageKind};
-use crate::scan::number::{Length, Number, NumberScan};
+use crate::scan::number::{Number, NumberScan};
 use crate::scan::short_word::{SHORT_WORD_LEN, ShortWord};
 use crate::scan::stack::{Stack, ValueEnd};
 
@@ -177,30 +177,29 @@ impl ReplyScanner {
                     self.body_end()
                 }
                 ReplyState::Chunk => match input.split_first() {
-                    None => ScanStep::More,
+                    None => Some(FrameScan::More),
                     Some((b';', rest)) => {
                         *input = rest;
                         self.kind = b';';
                         self.state = ReplyState::Header;
-                        ScanStep::Go
+                        None
                     }
-                    Some(_) => ScanStep::Invalid,
+                    Some(_) => Some(FrameScan::Invalid),
                 },
                 ReplyState::Line => self.read_line(input),
             };
-            match step {
-                ScanStep::Go => {}
-                ScanStep::More => return FrameScan::More,
-                ScanStep::Frame => return FrameScan::Frame,
-                ScanStep::Invalid => return FrameScan::Invalid,
+            if let Some(scan) = step {
+                return scan;
             }
         }
     }
 
+    // A step returns what the scan ends with; `None` if it goes on.
+
     /// Reads the first byte of a value.
     #[inline]
-    fn value(&mut self, input: &mut &[u8], inspect_arrays: bool) -> ScanStep {
-        let Some((&kind, rest)) = input.split_first() else { return ScanStep::More };
+    fn value(&mut self, input: &mut &[u8], inspect_arrays: bool) -> Option<FrameScan> {
+        let Some((&kind, rest)) = input.split_first() else { return Some(FrameScan::More) };
         *input = rest;
         self.kind = kind;
         let outermost = self.stack.depth() == 0;
@@ -228,47 +227,43 @@ impl ReplyScanner {
             b'$' | b'*' | b'%' | b'~' | b'=' | b'!' | b'|' => self.state = ReplyState::Header,
             // A push message cannot be within another frame.
             b'>' if outermost => self.state = ReplyState::Header,
-            b'.' if !self.stack.is_streamed() => return ScanStep::Invalid,
+            b'.' if !self.stack.is_streamed() => return Some(FrameScan::Invalid),
             b'+' | b'-' | b':' | b'_' | b'#' | b',' | b'(' | b'.' => {
                 self.carriage = false;
                 self.state = ReplyState::Line;
             }
-            _ => return ScanStep::Invalid,
+            _ => return Some(FrameScan::Invalid),
         }
-        ScanStep::Go
+        None
     }
 
     #[inline]
-    fn header(&mut self, input: &mut &[u8], limits: &Bounds) -> ScanStep {
-        let length = match self.number.take(&mut self.left, input) {
-            NumberScan::More => return ScanStep::More,
-            NumberScan::Bad => return ScanStep::Invalid,
-            NumberScan::Whole(length) => length,
-        };
-        match (self.kind, length) {
-            (b';', Length::Count(0)) => {
+    fn header(&mut self, input: &mut &[u8], limits: &Bounds) -> Option<FrameScan> {
+        match (self.kind, self.number.take(&mut self.left, input)) {
+            (_, NumberScan::More) => Some(FrameScan::More),
+            (b';', NumberScan::Count(0)) => {
                 self.chunked = false;
                 self.element()
             }
-            (b'$' | b'=' | b'!' | b';', Length::Count(len)) if len <= limits.bulk_bytes => {
+            (b'$' | b'=' | b'!' | b';', NumberScan::Count(len)) if len <= limits.bulk_bytes => {
                 self.begin_string(len)
             }
-            (b'$', Length::Streamed) => {
+            (b'$', NumberScan::Streamed) => {
                 self.chunked = true;
                 self.state = ReplyState::Chunk;
-                ScanStep::Go
+                None
             }
-            (b'$' | b'*', Length::Minus(1)) => self.element(),
-            (b'*' | b'~' | b'>' | b'%' | b'|', Length::Count(count)) => {
+            (b'$' | b'*', NumberScan::Minus(1)) => self.element(),
+            (b'*' | b'~' | b'>' | b'%' | b'|', NumberScan::Count(count)) => {
                 self.aggregate(count, limits)
             }
-            (b'*' | b'~' | b'%', Length::Streamed) => self.enter(None, limits),
-            _ => ScanStep::Invalid,
+            (b'*' | b'~' | b'%', NumberScan::Streamed) => self.enter(None, limits),
+            _ => Some(FrameScan::Invalid),
         }
     }
 
     #[inline]
-    fn begin_string(&mut self, len: u32) -> ScanStep {
+    fn begin_string(&mut self, len: u32) -> Option<FrameScan> {
         self.left = len + CRLF;
         self.state = ReplyState::Body;
         if self.inspect == Inspect::WithoutAddress
@@ -278,44 +273,41 @@ impl ReplyScanner {
         {
             self.state = ReplyState::Word;
         }
-        ScanStep::Go
+        None
     }
 
-    fn aggregate(&mut self, count: u32, limits: &Bounds) -> ScanStep {
+    fn aggregate(&mut self, count: u32, limits: &Bounds) -> Option<FrameScan> {
         let each = if matches!(self.kind, b'%' | b'|') { 2 } else { 1 };
         match count.checked_mul(each) {
             Some(0) if self.kind == b'|' => {
                 self.state = ReplyState::Value;
-                ScanStep::Go
+                None
             }
             Some(0) => self.element(),
             Some(elements) if elements <= limits.elements => self.enter(Some(elements), limits),
-            _ => ScanStep::Invalid,
+            _ => Some(FrameScan::Invalid),
         }
     }
 
-    fn enter(&mut self, count: Option<u32>, limits: &Bounds) -> ScanStep {
+    fn enter(&mut self, count: Option<u32>, limits: &Bounds) -> Option<FrameScan> {
         self.state = ReplyState::Value;
-        if self.stack.enter(count, self.kind == b'|', limits.depth) {
-            ScanStep::Go
-        } else {
-            ScanStep::Invalid
-        }
+        let entered = self.stack.enter(count, self.kind == b'|', limits.depth);
+        (!entered).then_some(FrameScan::Invalid)
     }
 
     /// Reads the available part of the first element.
-    fn read_word(&mut self, input: &mut &[u8]) -> ScanStep {
+    fn read_word(&mut self, input: &mut &[u8]) -> Option<FrameScan> {
         let wanted = size(self.left - CRLF);
         let (word, rest) = input.split_at(wanted.min(input.len()));
         *input = rest;
         self.word.push(word);
         self.left -= len(word);
         if self.left > CRLF {
-            return ScanStep::More;
+            return Some(FrameScan::More);
         }
         self.first_element_read();
         self.state = ReplyState::Body;
-        ScanStep::Go
+        None
     }
 
     fn first_element_read(&mut self) {
@@ -329,27 +321,27 @@ impl ReplyScanner {
     }
 
     #[inline]
-    fn body_end(&mut self) -> ScanStep {
+    fn body_end(&mut self) -> Option<FrameScan> {
         if self.chunked {
             self.state = ReplyState::Chunk;
-            return ScanStep::Go;
+            return None;
         }
         self.element()
     }
 
     /// Reads the available part of a line. A line ends with `\r\n`; neither byte alone ends it.
     #[inline]
-    fn read_line(&mut self, input: &mut &[u8]) -> ScanStep {
+    fn read_line(&mut self, input: &mut &[u8]) -> Option<FrameScan> {
         loop {
             let Some(feed) = find_feed(input) else {
                 self.keep(input);
                 self.carriage = input.last().map_or(self.carriage, |last| *last == b'\r');
                 *input = &[];
-                return ScanStep::More;
+                return Some(FrameScan::More);
             };
             // This cannot fail, because the line feed was found there.
             let Some((text, [_, rest @ ..])) = input.split_at_checked(feed) else {
-                return ScanStep::Invalid;
+                return Some(FrameScan::Invalid);
             };
             self.keep(text);
             *input = rest;
@@ -375,7 +367,7 @@ impl ReplyScanner {
     }
 
     #[inline]
-    fn line_end(&mut self) -> ScanStep {
+    fn line_end(&mut self) -> Option<FrameScan> {
         match self.inspect {
             Inspect::WithoutAddress if self.stack.depth() == 1 => self.first_element_read(),
             // The number is kept until the frame ends.
@@ -397,30 +389,26 @@ impl ReplyScanner {
 
     /// A value ended.
     #[inline]
-    fn element(&mut self) -> ScanStep {
+    fn element(&mut self) -> Option<FrameScan> {
         let ended = self.stack.element();
         self.ended(ended)
     }
 
     #[inline]
-    fn ended(&mut self, ended: ValueEnd) -> ScanStep {
+    fn ended(&mut self, ended: ValueEnd) -> Option<FrameScan> {
         match ended {
             ValueEnd::Element => {
                 self.state = ReplyState::Value;
-                ScanStep::Go
+                None
             }
             ValueEnd::Frame => {
                 self.state = ReplyState::Start;
-                if self.stack.is_broken() { ScanStep::Invalid } else { ScanStep::Frame }
+                if self.stack.is_broken() {
+                    Some(FrameScan::Invalid)
+                } else {
+                    Some(FrameScan::Frame)
+                }
             }
         }
     }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum ScanStep {
-    Go,
-    More,
-    Frame,
-    Invalid,
 }

@@ -10,7 +10,7 @@ use crate::commands::table::ClassLookup;
 use crate::scan::bulk::{CRLF, MAX_SHORT_LEN, len, short_string, size, skip};
 use crate::scan::inline::{Inline, InlineStep};
 use crate::scan::limits::Bounds;
-use crate::scan::number::{Length, Number, NumberScan};
+use crate::scan::number::{Number, NumberScan};
 use crate::scan::short_word::{SHORT_WORD_LEN, ShortWord};
 
 /// The result of scanning bytes.
@@ -127,15 +127,13 @@ impl RequestScanner {
                 }
                 RequestState::Count => match self.number.take(&mut self.left, input) {
                     NumberScan::More => return RequestScan::More,
-                    NumberScan::Whole(Length::Count(0) | Length::Minus(_)) => {
-                        return self.empty();
-                    }
-                    NumberScan::Whole(Length::Count(count)) if count <= limits.elements => {
+                    NumberScan::Count(0) | NumberScan::Minus(_) => return self.empty(),
+                    NumberScan::Count(count) if count <= limits.elements => {
                         self.args = count;
                         self.args_left = count;
                         self.state = RequestState::Dollar;
                     }
-                    NumberScan::Whole(_) | NumberScan::Bad => return RequestScan::Invalid,
+                    _ => return RequestScan::Invalid,
                 },
                 RequestState::Dollar => {
                     if self.read_short(input, limits) {
@@ -152,9 +150,7 @@ impl RequestScanner {
                 }
                 RequestState::Length => match self.number.take(&mut self.left, input) {
                     NumberScan::More => return RequestScan::More,
-                    NumberScan::Whole(Length::Count(len)) if len <= limits.bulk_bytes => {
-                        self.begin_argument(len);
-                    }
+                    NumberScan::Count(len) if len <= limits.bulk_bytes => self.begin_argument(len),
                     _ => return RequestScan::Invalid,
                 },
                 RequestState::Word => {
