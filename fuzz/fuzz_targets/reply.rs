@@ -35,7 +35,7 @@ fn ends(bytes: &[u8], sizes: impl Iterator<Item = usize>) -> FrameEnds {
         let (mut piece, after) = rest.split_at(size.clamp(1, rest.len()));
         rest = after;
         while !piece.is_empty() {
-            let taken = ledger.reply_one(piece);
+            let taken = ledger.reply_split(piece).0.len();
             assert!(taken > 0, "no progress");
             piece = &piece[taken..];
             offset += taken;

@@ -102,9 +102,6 @@ fn class(words: &str) -> Class {
 pub(crate) fn objection(name: &str, sub: Option<&str>) -> Option<&'static str> {
     let lookup = lookup(&sub.map_or_else(|| name.to_owned(), |sub| format!("{name} {sub}")));
     let class = match lookup {
-        ClassLookup::Known(class) => class,
-        ClassLookup::Iterates(_) => Class::Iterate,
-        ClassLookup::Refused(_) => Class::Refused,
         ClassLookup::After(
             Prefix::Client
             | Prefix::Script
@@ -123,7 +120,7 @@ pub(crate) fn objection(name: &str, sub: Option<&str>) -> Option<&'static str> {
         ClassLookup::After(Prefix::Cursor | Prefix::KeyCursor | Prefix::Aggregate) => {
             Class::Iterate
         }
-        ClassLookup::After(_) => Class::MaintenanceOn,
+        lookup => lookup.class(),
     };
     match class.carry_effect() {
         _ if class == Class::Unknown => None,

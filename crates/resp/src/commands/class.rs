@@ -261,21 +261,8 @@ impl Class {
     /// Whether the session can be tracked without seeing its reply. A cursor that was not returned
     /// cannot be used, and a script counts from the request on.
     pub(crate) const fn may_be_unanswered(self) -> bool {
-        matches!(
-            self,
-            Self::Ordinary
-                | Self::Refused
-                | Self::Blocking
-                | Self::Wait
-                | Self::Shutdown
-                | Self::Iterate
-                | Self::ClientId
-                | Self::ClientInfo
-                | Self::Script
-                | Self::Eval
-                | Self::EvalSha
-                | Self::Unknown
-        )
+        !self.needs_mark()
+            || matches!(self, Self::Refused | Self::Blocking | Self::Wait | Self::Iterate)
     }
 
     /// Whether replies can still be distinguished from each other and from messages if its outcome

@@ -428,18 +428,12 @@ fn split_line(line: &[u8]) -> Vec<Vec<u8>> {
             break;
         }
         let mut word = Vec::new();
-        while let Some(byte) = bytes.next() {
-            match byte {
-                b' ' | b'\t' | b'\n' | b'\r' => break,
-                b'"' => double_quoted(&mut bytes, &mut word),
-                b'\'' => single_quoted(&mut bytes, &mut word),
-                _ => {
-                    word.push(byte);
-                    continue;
-                }
-            }
-            if matches!(byte, b'"' | b'\'') {
-                break;
+        loop {
+            match bytes.next() {
+                None | Some(b' ' | b'\t' | b'\n' | b'\r') => break,
+                Some(b'"') => break double_quoted(&mut bytes, &mut word),
+                Some(b'\'') => break single_quoted(&mut bytes, &mut word),
+                Some(byte) => word.push(byte),
             }
         }
         words.push(word);

@@ -17,7 +17,7 @@ use crate::ledger::maintenance::ConnectionFeatures;
 use crate::ledger::recorder::Recorder;
 use crate::ledger::replay_state::{ReplayState, Text};
 use crate::ledger::session_state::Pin;
-use crate::ledger::session_state::{FrameCounts, LedgerFault, MustEnd, ReplyOutcome, SessionState};
+use crate::ledger::session_state::{FrameCounts, MustEnd, ReplyOutcome, SessionState};
 use crate::scan::message_kind::MessageKind;
 use crate::scan::reply::ReplyScanner;
 
@@ -576,12 +576,6 @@ impl Matcher {
     #[cfg(test)]
     pub(crate) fn allocated(&self) -> usize {
         self.marks.allocated() + self.recorder.allocated()
-    }
-
-    /// An invariant was violated.
-    pub(crate) fn fail(&mut self, fault: LedgerFault) {
-        self.become_opaque();
-        self.must_end = Some(MustEnd::Broken(fault));
     }
 }
 

@@ -150,21 +150,17 @@ impl Ledger {
         let tracked = match self.requests.scan(input, &self.limits) {
             RequestScan::More => return self.record_piece(bytes, first),
             RequestScan::Request(class, args) => {
+                let Some(piece) = taken(bytes, input) else {
+                    *input = &[];
+                    return self.fail(LedgerFault::Request);
+                };
                 let class = if class == Class::Unknown {
-                    let Some(piece) = taken(bytes, input) else {
-                        *input = &[];
-                        return self.fail(LedgerFault::Request);
-                    };
                     self.look_up(piece, first, true).unwrap_or(Class::Unknown)
                 } else {
                     class
                 };
                 let tracked = self.matcher.request(class, args, self.limits.marks);
                 if (class != Class::Ordinary || !first) && self.limits.memory > 0 {
-                    let Some(piece) = taken(bytes, input) else {
-                        *input = &[];
-                        return self.fail(LedgerFault::Request);
-                    };
                     if self.matcher.last_is_unmarked() {
                         self.matcher.recorder.unmarked(class);
                     } else {
@@ -247,15 +243,6 @@ impl Ledger {
         }
     }
 
-    /// Like [`reply`](Self::reply), but stops after the first frame (reply or push message) that
-    /// ends within `bytes`, and returns the number of bytes read: all of them if none ended, or if
-    /// the session is opaque.
-    pub fn reply_one(&mut self, bytes: &[u8]) -> usize {
-        let mut input = bytes;
-        self.take_reply(&mut input);
-        bytes.len() - input.len()
-    }
-
     /// Whether an opaque session's replies are not tracked either, from now on.
     #[cold]
     fn has_left(&mut self) -> bool {
@@ -294,7 +281,9 @@ impl Ledger {
         }
     }
 
-    /// Like [`reply_one`](Self::reply_one), but returns the bytes read and the rest.
+    /// Like [`reply`](Self::reply), but stops after the first frame (reply or push message) that
+    /// ends within `bytes`. Returns the bytes read, which are all of them if none ended or if the
+    /// session is opaque, and the rest.
     pub fn reply_split<'a>(&mut self, bytes: &'a [u8]) -> (&'a [u8], &'a [u8]) {
         let mut rest = bytes;
         self.take_reply(&mut rest);
@@ -319,10 +308,11 @@ impl Ledger {
         self.matcher.become_opaque();
     }
 
+    /// An invariant was violated.
     #[cold]
     fn fail(&mut self, fault: LedgerFault) {
-        self.replies.clear();
-        self.matcher.fail(fault);
+        self.become_opaque();
+        self.matcher.must_end = Some(MustEnd::Broken(fault));
     }
 
     /// Whether the session can continue on another connection after a [`Replay`](crate::Replay)
@@ -637,14 +627,14 @@ impl Ledger {
     /// `n` bytes of a body were read and are forwarded without being shown.
     pub fn skip_screen(&mut self, n: u64) {
         if let Some(screen) = &mut self.screen {
-            screen.skip_body(u32::try_from(n).unwrap_or(u32::MAX));
+            screen.scanner.skip_body(u32::try_from(n).unwrap_or(u32::MAX));
         }
     }
 
     /// Bytes of memory that hold what was read and is not to be forwarded yet.
     #[must_use]
     pub fn screened(&self) -> usize {
-        self.screen.as_ref().map_or(0, |screen| screen.held())
+        self.screen.as_ref().map_or(0, |screen| screen.held.capacity())
     }
 
     /// Whether bytes were read that are not to be forwarded yet.
@@ -656,7 +646,7 @@ impl Ledger {
     /// Takes the bytes that were read and are not to be forwarded yet. They are screened again,
     /// with the bytes before them that were not forwarded.
     pub fn take_screened(&mut self) -> Vec<u8> {
-        self.screen.take().map_or_else(Vec::new, |mut screen| screen.take_held())
+        self.screen.take().map(|screen| screen.held).unwrap_or_default()
     }
 }
 

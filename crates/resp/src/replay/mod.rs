@@ -32,7 +32,7 @@ use std::fmt;
 
 use zeroize::Zeroizing;
 
-use crate::commands::class::Class;
+use crate::commands::class::{Class, ClassGroup};
 use crate::ledger::Ledger;
 use crate::ledger::client_state::SharedState;
 use crate::ledger::replay_state::{AuthMethod, ReplayState, SUBSCRIPTION_KINDS, Text, part};
@@ -406,15 +406,7 @@ pub const RESET: &[u8] = b"*1\r\n$5\r\nRESET\r\n";
 /// Whether a request of that class sets a part of the state which the session may do without until
 /// all requests are answered.
 fn sets_state(class: Class) -> bool {
-    matches!(
-        class,
-        Class::SetName
-            | Class::SetInfo
-            | Class::NoEvict
-            | Class::NoTouch
-            | Class::ReadOnly
-            | Class::Select
-    )
+    class.group() == ClassGroup::Replayable && !matches!(class, Class::Auth | Class::Hello)
 }
 
 /// Whether the user lacks the permission, or has not authenticated.

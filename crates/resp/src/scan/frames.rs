@@ -59,22 +59,14 @@ impl Frames {
             return Err(NotResp);
         }
         let scan = self.replies.scan(&mut input, &self.limits, false);
-        if self.flat && self.replies.stack.has_merged() {
-            self.failed = true;
-            return Err(NotResp);
-        }
+        self.failed = scan == FrameScan::Invalid || (self.flat && self.replies.stack.has_merged());
         match scan {
-            FrameScan::More => Ok(None),
+            _ if self.failed => Err(NotResp),
             FrameScan::Frame => Ok(Some(bytes.len() - input.len())),
-            FrameScan::Invalid => {
-                self.failed = true;
-                Err(NotResp)
-            }
+            _ => Ok(None),
         }
     }
-}
 
-impl Frames {
     /// Whether the bytes so far end at the end of a frame.
     #[must_use]
     pub fn at_boundary(&self) -> bool {

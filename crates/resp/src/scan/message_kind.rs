@@ -60,15 +60,15 @@ pub enum Hint {
     TryAgain,
 }
 
-/// All hints, in order of severity.
-pub(crate) const HINTS: [Hint; 7] = [
-    Hint::ReadOnly,
-    Hint::Unblocked,
-    Hint::MasterDown,
-    Hint::Loading,
-    Hint::ClusterDown,
-    Hint::NoReplicas,
-    Hint::TryAgain,
+/// All hints with the codes of their errors, in order of severity.
+pub(crate) const HINTS: [(Hint, &[u8]); 7] = [
+    (Hint::ReadOnly, b"READONLY"),
+    (Hint::Unblocked, b"UNBLOCKED"),
+    (Hint::MasterDown, b"MASTERDOWN"),
+    (Hint::Loading, b"LOADING"),
+    (Hint::ClusterDown, b"CLUSTERDOWN"),
+    (Hint::NoReplicas, b"NOREPLICAS"),
+    (Hint::TryAgain, b"TRYAGAIN"),
 ];
 
 /// The bit of a hint in a set of hints.
@@ -79,16 +79,8 @@ pub(crate) fn bit(hint: Hint) -> u8 {
 /// The hint in an error line, without its `-` and possibly truncated after the first word.
 pub(crate) fn hint(error: &[u8]) -> Option<Hint> {
     let end = error.iter().position(|byte| matches!(byte, b' ' | b'\r')).unwrap_or(error.len());
-    Some(match error.get(..end)? {
-        b"READONLY" => Hint::ReadOnly,
-        b"UNBLOCKED" => Hint::Unblocked,
-        b"MASTERDOWN" => Hint::MasterDown,
-        b"LOADING" => Hint::Loading,
-        b"CLUSTERDOWN" => Hint::ClusterDown,
-        b"NOREPLICAS" => Hint::NoReplicas,
-        b"TRYAGAIN" => Hint::TryAgain,
-        _ => return None,
-    })
+    let code = error.get(..end)?;
+    HINTS.iter().find(|(_, it)| *it == code).map(|(hint, _)| *hint)
 }
 
 /// Prefixes of errors that say that a server cannot serve now, for a reason other than its data or

@@ -141,6 +141,7 @@ impl ReplyScanner {
     fn take_worst_hint(&mut self) -> Option<Hint> {
         let hint = message_kind::HINTS
             .into_iter()
+            .map(|(hint, _)| hint)
             .find(|hint| self.hints & message_kind::bit(*hint) != 0)?;
         self.hints &= !message_kind::bit(hint);
         Some(hint)

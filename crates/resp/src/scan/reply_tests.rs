@@ -23,7 +23,7 @@ fn ends(bytes: &[u8], pieces: &[usize], limits: &Limits) -> (Vec<usize>, bool) {
             input.split_at(sizes.next().unwrap_or(usize::MAX).clamp(1, input.len()));
         input = rest;
         while !piece.is_empty() {
-            let taken = ledger.reply_one(piece);
+            let taken = ledger.reply_split(piece).0.len();
             assert!(taken > 0 && taken <= piece.len());
             piece = &piece[taken..];
             offset += taken;

@@ -34,9 +34,9 @@ enum Fate {
 /// The screen of a session within a request. Between requests there is none.
 #[derive(Debug, Default)]
 pub(crate) struct Screen {
-    scanner: RequestScanner,
+    pub(crate) scanner: RequestScanner,
     /// The beginning of a request that is undecided or refused.
-    held: Vec<u8>,
+    pub(crate) held: Vec<u8>,
     fate: Fate,
 }
 
@@ -99,20 +99,6 @@ impl Screen {
     /// Whether a part of the request under way was dropped, so that it cannot be read again.
     pub(crate) fn is_dropping(&self) -> bool {
         matches!(self.fate, Fate::Dropped(_)) && self.held.is_empty()
-    }
-
-    /// Takes the bytes that were read and are not to be forwarded yet.
-    pub(crate) fn take_held(&mut self) -> Vec<u8> {
-        std::mem::take(&mut self.held)
-    }
-
-    pub(crate) fn skip_body(&mut self, n: u32) {
-        self.scanner.skip_body(n);
-    }
-
-    /// Bytes of memory that are held.
-    pub(crate) fn held(&self) -> usize {
-        self.held.capacity()
     }
 
     /// Reads what the client has sent, and holds at most `most` bytes after that. `None` if all of
