@@ -378,13 +378,7 @@ impl RefusalRules {
         let argument = words.next();
         let mut decision = Decision::Pass;
         for rule in rules {
-            let refused = match (&rule.part, argument) {
-                (Part::Whole, _) => Some(true),
-                (_, None) => Some(false),
-                (_, Some(None)) => None,
-                (part, Some(Some(word))) => part.refuses(word),
-            };
-            match refused {
+            match rule.part.refuses(argument) {
                 Some(true) => {
                     return Decision::Refuse(RefusedCommand::new(&rule.name, &rule.part));
                 }
@@ -397,8 +391,14 @@ impl RefusalRules {
 }
 
 impl Part {
-    /// Whether requests with that first argument are refused; `None` if more of it is needed.
-    fn refuses(&self, word: Word<'_>) -> Option<bool> {
+    /// Whether requests with that first argument, or without any, are refused; `None` if more of
+    /// it is needed.
+    fn refuses(&self, argument: Option<Option<Word<'_>>>) -> Option<bool> {
+        let word = match (self, argument) {
+            (Self::Whole, _) => return Some(true),
+            (_, None) => return Some(false),
+            (_, Some(word)) => word?,
+        };
         let is = |name: &[u8]| word.bytes.eq_ignore_ascii_case(name);
         match self {
             Self::Whole => Some(true),

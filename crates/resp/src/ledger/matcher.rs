@@ -46,8 +46,7 @@ pub(super) enum LedgerPhase {
 /// `WAIT` and `WAITAOF` refer to the writes of their own connection. On another connection the
 /// server would answer at once, and about nothing (`redis:src/replication.c`, `waitCommand`,
 /// compares with the offset of the client's own last write). A session that has used them is
-/// therefore not carried, and one that uses them for the first time after it was carried is ended
-/// before that reply.
+/// therefore not carried, and one that uses them after it was carried is ended before that reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum WaitUse {
     /// Never sent.
@@ -58,18 +57,6 @@ pub(crate) enum WaitUse {
     /// Not sent on this connection, but the session was carried: writes may have been made on the
     /// connection before.
     Carried,
-    /// Sent after the session was carried.
-    AfterCarry,
-}
-
-impl WaitUse {
-    /// The state after one more `WAIT`.
-    pub(crate) fn after_wait(self) -> Self {
-        match self {
-            Self::Never | Self::OnThisConnection => Self::OnThisConnection,
-            Self::Carried | Self::AfterCarry => Self::AfterCarry,
-        }
-    }
 }
 
 /// The protocol version, and the state that pins the session until it is cleared.
@@ -321,10 +308,11 @@ impl Matcher {
             return Ok(());
         }
         if class == Class::Wait {
-            self.wait_use = self.wait_use.after_wait();
-            self.must_end = self
-                .must_end
-                .or((self.wait_use == WaitUse::AfterCarry).then_some(MustEnd::WaitAfterCarry));
+            if self.wait_use == WaitUse::Carried {
+                self.must_end = self.must_end.or(Some(MustEnd::WaitAfterCarry));
+            } else {
+                self.wait_use = WaitUse::OnThisConnection;
+            }
         }
         if class.needs_mark() || (class.runs_script() && self.suppression.may_queue) {
             self.mark(class, args, max_marks)?;

@@ -186,12 +186,11 @@ impl Recorder {
         limits: &Bounds,
     ) {
         if first {
-            self.record.get_or_insert_default().fragment = Some(RequestCopy::default());
+            self.record.get_or_insert_default();
         }
-        let Some(record) = &mut self.record else { return };
-        let left = record.left(class, limits);
-        let names = class.is_some_and(is_about_names);
-        record.fragment = record.fragment.take().and_then(|before| before.with(piece, left, names));
+        if let Some(record) = &mut self.record {
+            record.append(class, piece, first, limits);
+        }
     }
 
     /// A request ended that has no mark, so that its outcome will not be known.
@@ -221,15 +220,9 @@ impl Recorder {
             return;
         }
         let record = self.record.get_or_insert_default();
-        if first {
-            record.fragment = Some(RequestCopy::default());
-        }
         record.max_names = limits.max_names();
-        let left = record.left(Some(class), limits);
-        let request = record
-            .fragment
-            .take()
-            .and_then(|before| before.with(piece, left, is_about_names(class)));
+        let left = record.append(Some(class), piece, first, limits);
+        let request = record.fragment.take();
         let len = request.as_ref().map_or(0, |request| request.bytes.len());
         let beyond = record.copied + len > left;
         if record.pending.len() >= MAX_PENDING || (beyond && record.may_replace_pending(class)) {
@@ -326,8 +319,15 @@ impl Recording {
         self.copied = 0;
     }
 
-    /// Maximum size of a request of that class together with the unanswered ones.
-    fn left(&self, class: Option<Class>, limits: &Bounds) -> usize {
+    /// Adds a piece to the incomplete request of that class, if it still fits. Returns the maximum
+    /// size of that request together with the unanswered ones.
+    fn append(
+        &mut self,
+        class: Option<Class>,
+        piece: &[u8],
+        first: bool,
+        limits: &Bounds,
+    ) -> usize {
         let names = class.is_some_and(is_about_names);
         let (most, weight) = match names {
             // A name takes fewer bytes on the wire than in the state, except for the frame around
@@ -335,7 +335,10 @@ impl Recording {
             true => (limits.max_names() + FRAMES, self.state.names().weight()),
             false => (usize::from(limits.memory), self.state.weight()),
         };
-        most.saturating_sub(weight)
+        let left = most.saturating_sub(weight);
+        let before = if first { Some(RequestCopy::default()) } else { self.fragment.take() };
+        self.fragment = before.and_then(|before| before.with(piece, left, names));
+        left
     }
 
     /// The oldest copied request was answered.

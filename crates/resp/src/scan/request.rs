@@ -82,12 +82,7 @@ impl RequestScanner {
 
     /// The class of the incomplete request, if it is known yet.
     pub(crate) fn class_so_far(&self) -> Option<Class> {
-        match self.lookup {
-            ClassLookup::Known(class) => Some(class),
-            ClassLookup::Iterates(_) => Some(Class::Iterate),
-            ClassLookup::Refused(_) => Some(Class::Refused),
-            ClassLookup::After(_) => None,
-        }
+        Some(self.lookup).filter(|it| !matches!(it, ClassLookup::After(_))).map(ClassLookup::class)
     }
 
     /// Missing bytes of the current argument that need not be shown.
@@ -203,7 +198,7 @@ impl RequestScanner {
         self.last = Some(class);
         let detail = match self.lookup {
             ClassLookup::Iterates(detail) | ClassLookup::Refused(detail) => detail,
-            ClassLookup::Known(_) | ClassLookup::After(_) => self.args,
+            _ => self.args,
         };
         RequestScan::Request(class, detail)
     }
