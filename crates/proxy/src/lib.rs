@@ -92,8 +92,8 @@ pub use options::{
 pub use proxy_protocol::parse::{ProxyHeader, parse as parse_proxy_header};
 pub use rejection::Rejection;
 pub use resp::{
-    CarryEffect, DEFAULT_REFUSALS, ListedCommand, MAX_COMMAND_NAME, Pin, RefusalError, Refusals,
-    RefusedCommand, ServerCommands, StatelessCommands, StatelessError, listed_commands,
+    CarryEffect, DEFAULT_REFUSALS, ListedCommand, MAX_COMMAND_NAME, Pin, Refusals, RefusedCommand,
+    ServerCommands, StatelessCommands, StatelessError, listed_commands,
 };
 pub use runtime::heartbeat::{Heartbeat, STALL, Stalls};
 pub use service::{DialFailure, Hint, Hints, NoHints, Service};

@@ -29,7 +29,7 @@ mod scan;
 pub use commands::carry_effect::{CarryEffect, ListedCommand, listed_commands};
 pub use commands::class::Class;
 pub use commands::may_write::{NAME_WITHIN, may_write};
-pub use commands::refused::{DEFAULT_REFUSALS, RefusalError, Refusals, RefusedCommand};
+pub use commands::refused::{DEFAULT_REFUSALS, Refusals, RefusedCommand};
 pub use commands::server_commands::{CommandInfo, ServerCommands, is_questionable, is_unlisted};
 pub use commands::sharing::{PromotionReason, Sharing, sharing_of};
 pub use commands::stateless::{MAX_COMMAND_NAME, StatelessCommands, StatelessError};

@@ -11,7 +11,6 @@
 //!
 //! Commands within scripts and functions cannot be seen by a proxy.
 
-use std::fmt;
 use std::sync::Arc;
 
 use crate::commands::ordinary::key;
@@ -97,37 +96,13 @@ const DEPLOYMENT_BUT: &[(&str, &[&str])] = &[
     ("ACL", &["CAT", "DRYRUN", "GENPASS", "GETUSER", "HELP", "LIST", "LOG", "USERS", "WHOAMI"]),
 ];
 
-/// Why an entry is not valid.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RefusalError {
-    /// It is none of the forms of an entry.
-    Malformed,
-    /// There is no preset of that name.
-    UnknownPreset,
-    /// The name of a preset without its `@`.
-    PresetWithoutAt,
-    /// A second word after a command that publishes nothing.
-    NotAChannel,
-    /// A `*` that is not at the end, or another character of a pattern.
-    NotAPrefix,
-}
-
-impl fmt::Display for RefusalError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Malformed => {
-                "it is neither a command, CONTAINER|SUBCOMMAND, PUBLISH CHANNEL nor a preset"
-            }
-            Self::UnknownPreset => "there is no such preset; the only one is @deployment",
-            Self::PresetWithoutAt => "a preset begins with @: write @deployment",
-            Self::NotAChannel => {
-                "only PUBLISH and SPUBLISH are followed by a channel; write a subcommand as \
-                 CONTAINER|SUBCOMMAND"
-            }
-            Self::NotAPrefix => "a channel may end with *, and has no other wildcard",
-        })
-    }
-}
+const MALFORMED: &str =
+    "it is neither a command, CONTAINER|SUBCOMMAND, PUBLISH CHANNEL nor a preset";
+const UNKNOWN_PRESET: &str = "there is no such preset; the only one is @deployment";
+const PRESET_WITHOUT_AT: &str = "a preset begins with @: write @deployment";
+const NOT_A_CHANNEL: &str = "only PUBLISH and SPUBLISH are followed by a channel; write a \
+                             subcommand as CONTAINER|SUBCOMMAND";
+const NOT_A_PREFIX: &str = "a channel may end with *, and has no other wildcard";
 
 /// The part of the requests of one command that is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -169,13 +144,11 @@ impl Refusals {
     ///
     /// # Errors
     ///
-    /// The first entry that is not valid, and why.
-    pub fn new<'a>(
-        entries: impl IntoIterator<Item = &'a str>,
-    ) -> Result<Self, (String, RefusalError)> {
+    /// Why the first entry that is not valid is not.
+    pub fn new<'a>(entries: impl IntoIterator<Item = &'a str>) -> Result<Self, &'static str> {
         let mut rules = Vec::new();
         for entry in entries {
-            rules.append(&mut parse(entry).map_err(|why| (entry.to_owned(), why))?);
+            rules.append(&mut parse(entry)?);
         }
         if rules.is_empty() {
             return Ok(Self::default());
@@ -193,7 +166,7 @@ impl Refusals {
     /// # Errors
     ///
     /// Why it is not.
-    pub fn check(entry: &str) -> Result<String, RefusalError> {
+    pub fn check(entry: &str) -> Result<String, &'static str> {
         parse(entry)?;
         let mut words = entry.split_ascii_whitespace();
         let name = words.next().unwrap_or_default();
@@ -206,7 +179,7 @@ impl Refusals {
     }
 }
 
-fn parse(entry: &str) -> Result<Vec<Rule>, RefusalError> {
+fn parse(entry: &str) -> Result<Vec<Rule>, &'static str> {
     let words: Vec<&str> = entry.split_ascii_whitespace().collect();
     let upper = |word: &str| word.to_ascii_uppercase().into_bytes().into_boxed_slice();
     let rule = |name: &str, part| Rule { name: upper(name), part };
@@ -217,26 +190,26 @@ fn parse(entry: &str) -> Result<Vec<Rule>, RefusalError> {
             let but = DEPLOYMENT_BUT.iter().map(|(name, but)| rule(name, Part::AllBut(but)));
             Ok(default.chain(whole).chain(but).collect())
         }
-        [preset] if preset.starts_with('@') => Err(RefusalError::UnknownPreset),
-        [name] if name.eq_ignore_ascii_case("deployment") => Err(RefusalError::PresetWithoutAt),
+        [preset] if preset.starts_with('@') => Err(UNKNOWN_PRESET),
+        [name] if name.eq_ignore_ascii_case("deployment") => Err(PRESET_WITHOUT_AT),
         [name] => match name.split_once('|') {
             None if is_name(name) => Ok(vec![rule(name, Part::Whole)]),
             Some((name, sub)) if is_name(name) && is_name(sub) => {
                 Ok(vec![rule(name, Part::Subcommand(upper(sub)))])
             }
-            _ => Err(RefusalError::Malformed),
+            _ => Err(MALFORMED),
         },
         [name, channel] if is_publish(name) => {
             let (prefix, exact) =
                 channel.strip_suffix('*').map_or((channel, true), |prefix| (prefix, false));
             if prefix.contains(['*', '?', '[', '\\']) || prefix.len() > MAX_CHANNEL {
-                return Err(RefusalError::NotAPrefix);
+                return Err(NOT_A_PREFIX);
             }
             let part = Part::Channel { prefix: prefix.as_bytes().into(), exact };
             Ok(vec![rule("PUBLISH", part.clone()), rule("SPUBLISH", part)])
         }
-        [name, _] if is_name(name) => Err(RefusalError::NotAChannel),
-        _ => Err(RefusalError::Malformed),
+        [name, _] if is_name(name) => Err(NOT_A_CHANNEL),
+        _ => Err(MALFORMED),
     }
 }
 

@@ -4,7 +4,6 @@
 //! They are looked up only for commands that are not in the table, so that all other commands cost
 //! nothing. A declaration of the operator is not checked.
 
-use std::fmt;
 use std::sync::Arc;
 
 use crate::commands::carry_effect::objection;
@@ -49,27 +48,14 @@ pub enum StatelessError {
     LeavesState(&'static str),
 }
 
-impl fmt::Display for StatelessError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotAName => f.write_str("it is not the name of a command"),
-            Self::LeavesState(why) => f.write_str(why),
-        }
-    }
-}
-
 impl StatelessCommands {
     /// Creates a list of these commands, in upper or lower case.
     ///
     /// # Errors
     ///
-    /// The first command that cannot be declared, and why.
-    pub fn new<'a>(
-        commands: impl IntoIterator<Item = &'a str>,
-    ) -> Result<Self, (String, StatelessError)> {
-        let declared =
-            |command: &str| Self::check(command).map_err(|why| (command.to_owned(), why));
-        let mut all = commands.into_iter().map(declared).collect::<Result<Vec<_>, _>>()?;
+    /// Why the first command that cannot be declared cannot.
+    pub fn new<'a>(commands: impl IntoIterator<Item = &'a str>) -> Result<Self, StatelessError> {
+        let mut all = commands.into_iter().map(Self::check).collect::<Result<Vec<_>, _>>()?;
         all.sort();
         all.dedup();
         let lists = Lists { declared: all, server: ServerCommands::default() };
@@ -293,17 +279,14 @@ mod tests {
             "CLIENT|TRACKING",
         ] {
             assert!(
-                matches!(
-                    StatelessCommands::new([command]),
-                    Err((_, StatelessError::LeavesState(_)))
-                ),
+                matches!(StatelessCommands::new([command]), Err(StatelessError::LeavesState(_))),
                 "{command}"
             );
         }
         for odd in ["", "A|", "|B", "A|B|C", "A B", "A,B", "Ä", &"x".repeat(MAX_COMMAND_NAME + 1)]
         {
             assert!(
-                matches!(StatelessCommands::new([odd]), Err((_, StatelessError::NotAName))),
+                matches!(StatelessCommands::new([odd]), Err(StatelessError::NotAName)),
                 "{odd}"
             );
         }
