@@ -21,13 +21,6 @@ impl Budget {
         Self(AtomicUsize::new(bytes))
     }
 
-    /// Takes `bytes`, if that many are left.
-    fn take(&self, bytes: usize) -> bool {
-        self.0
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes))
-            .is_ok()
-    }
-
     #[cfg(test)]
     pub(crate) fn left(&self) -> usize {
         self.0.load(Ordering::Relaxed)
@@ -50,11 +43,12 @@ impl Share {
     /// Grows to at least `bytes`. False, without any change, if the budget does not have them.
     pub(crate) fn grow_to(&mut self, bytes: usize) -> bool {
         let more = bytes.saturating_sub(self.bytes);
-        if more > 0 && !self.budget.take(more) {
-            return false;
-        }
-        self.bytes += more;
-        true
+        let take = |left: usize| left.checked_sub(more);
+        let Budget(left) = self.budget;
+        let taken =
+            more == 0 || left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok();
+        self.bytes += if taken { more } else { 0 };
+        taken
     }
 
     pub(crate) fn bytes(&self) -> usize {

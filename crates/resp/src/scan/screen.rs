@@ -51,14 +51,6 @@ pub struct Screened {
     pub broken: bool,
 }
 
-impl Screened {
-    /// Appends bytes that are not a request in place of the client's.
-    fn break_off(&mut self, instead: &[u8]) {
-        self.broken = true;
-        self.bytes.extend_from_slice(instead);
-    }
-}
-
 /// What is forwarded: the bytes as they were read, as long as that is possible.
 struct Output<'a> {
     read: &'a [u8],
@@ -132,13 +124,20 @@ impl Screen {
             self.read_one(rules, &bounds, &mut input, &mut output);
         }
         if self.held.len() > most {
-            self.held = Vec::new();
             if self.fate == Fate::Undecided {
-                self.fate = Fate::Broken;
-                output.change().break_off(NO_REQUEST);
+                self.break_off(NO_REQUEST, &mut output);
             }
+            self.held = Vec::new();
         }
         output.changed
+    }
+
+    /// Forwards bytes that are not a request in place of the client's, and nothing after them.
+    fn break_off(&mut self, instead: &[u8], output: &mut Output<'_>) {
+        (self.fate, self.held) = (Fate::Broken, Vec::new());
+        let changed = output.change();
+        changed.broken = true;
+        changed.bytes.extend_from_slice(instead);
     }
 
     /// Reads up to the end of a request.
@@ -160,10 +159,7 @@ impl Screen {
                 // The server has seen the beginning of the request, and expects a header.
                 instead = b"!\r\n";
             }
-            output.change().break_off(instead);
-            self.held = Vec::new();
-            self.fate = Fate::Broken;
-            return;
+            return self.break_off(instead, output);
         }
         match self.fate {
             Fate::Passes => output.pass(piece),
@@ -205,11 +201,7 @@ impl Screen {
             rules.decide(&self.held, ended)
         };
         match decision {
-            Decision::Wait if ended => {
-                self.fate = Fate::Broken;
-                self.held = Vec::new();
-                output.change().break_off(NO_REQUEST);
-            }
+            Decision::Wait if ended => self.break_off(NO_REQUEST, output),
             Decision::Pass => {
                 self.fate = Fate::Passes;
                 if self.held.is_empty() {
@@ -219,17 +211,13 @@ impl Screen {
                     self.held = Vec::new();
                 }
             }
-            Decision::Refuse(command) => {
+            Decision::Refuse(_) | Decision::Wait => {
                 output.change();
                 if self.held.is_empty() {
                     self.held = piece.to_vec();
                 }
-                self.fate = Fate::Dropped(command);
-            }
-            Decision::Wait => {
-                output.change();
-                if self.held.is_empty() {
-                    self.held = piece.to_vec();
+                if let Decision::Refuse(command) = decision {
+                    self.fate = Fate::Dropped(command);
                 }
             }
         }
