@@ -29,7 +29,7 @@ const CRATES: &[(&str, usize, usize)] = &[
     ("haproxy-import", 3_680, 3_600),
     ("pointsman", 14_970, 14_300),
     ("proxy", 12_990, 12_900),
-    ("resp", 6_600, 5_100),
+    ("resp", 5_910, 5_100),
     ("sentinel", 13_410, 10_900),
     ("setup", 540, 300),
     ("simulator", 6_080, 3_700),

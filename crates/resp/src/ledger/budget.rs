@@ -34,6 +34,13 @@ pub(crate) struct Share {
     bytes: usize,
 }
 
+/// An empty share of the budget of names.
+impl Default for Share {
+    fn default() -> Self {
+        Self::of(&NAMES)
+    }
+}
+
 impl Share {
     /// An empty share.
     pub(crate) const fn of(budget: &'static Budget) -> Self {

@@ -250,11 +250,6 @@ impl InFlightMarks {
     pub(crate) fn allocated(&self) -> usize {
         self.queue.as_ref().map_or(0, |queue| queue.runs.capacity())
     }
-
-    /// Removes all marks and frees the memory.
-    pub(crate) fn clear(&mut self) {
-        *self = Self::default();
-    }
 }
 
 #[cfg(test)]

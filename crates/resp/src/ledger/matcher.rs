@@ -686,8 +686,8 @@ impl Matcher {
     /// Stops tracking the session for good, and frees what was allocated.
     pub(crate) fn become_opaque(&mut self) {
         (self.phase, self.pin_changed) = (LedgerPhase::Opaque, true);
-        self.marks.clear();
-        self.recorder.clear();
+        self.marks = InFlightMarks::default();
+        self.recorder = Recorder::default();
         self.features = ConnectionFeatures::default();
     }
 

@@ -304,7 +304,7 @@ impl Ledger {
 
     #[cold]
     fn become_opaque(&mut self) {
-        self.replies.clear();
+        self.replies.stack.clear();
         self.matcher.become_opaque();
     }
 

@@ -17,7 +17,7 @@ use zeroize::Zeroizing;
 use crate::commands::class::{Class, ClassGroup};
 use crate::commands::request_words::words;
 use crate::commands::stateless::{HEAD, StatelessCommands, StatelessLookup};
-use crate::ledger::budget::{self, Share};
+use crate::ledger::budget::Share;
 use crate::ledger::replay_state::{ReplayState, parts};
 use crate::ledger::session_state::ReplyOutcome;
 use crate::scan::limits::Bounds;
@@ -25,15 +25,10 @@ use crate::scan::reply::ReplyScanner;
 
 /// A copy of a request, overwritten with zeros when dropped. Memory for names of channels is taken
 /// from the budget of all sessions.
+#[derive(Default)]
 struct RequestCopy {
     bytes: Zeroizing<Vec<u8>>,
     share: Share,
-}
-
-impl Default for RequestCopy {
-    fn default() -> Self {
-        Self { bytes: Zeroizing::default(), share: Share::of(&budget::NAMES) }
-    }
 }
 
 impl RequestCopy {
@@ -270,11 +265,6 @@ impl Recorder {
             _ => {}
         }
         self.tidy();
-    }
-
-    /// Drops everything recorded.
-    pub(crate) fn clear(&mut self) {
-        self.record = None;
     }
 
     fn tidy(&mut self) {

@@ -16,7 +16,7 @@ use std::fmt;
 use zeroize::Zeroizing;
 
 use crate::commands::class::{Class, ClassGroup};
-use crate::ledger::budget::{self, Share};
+use crate::ledger::budget::Share;
 
 /// The texts of the state, in the order in which they are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -362,19 +362,15 @@ fn subscription_kind(class: Class) -> Option<(SubscriptionKind, bool)> {
 ///
 /// The names are copied from the requests and recorded with the last confirmation: names that the
 /// server has not confirmed do not count. Their size is limited per session
-/// ([`Limits::names`](crate::Limits::names)) and by a [budget] of the process: a gateway may
-/// subscribe to ten thousand channels on one connection, but not on each of ten thousand
-/// connections. Names are recorded completely or not at all; without them, the session is pinned.
+/// ([`Limits::names`](crate::Limits::names)) and by a [budget](crate::ledger::budget) of the
+/// process: a gateway may subscribe to ten thousand channels on one connection, but not on each of
+/// ten thousand connections. Names are recorded completely or not at all; without them, the session
+/// is pinned.
+#[derive(Default)]
 pub(crate) struct ChannelNames {
     sets: [BTreeSet<Box<[u8]>>; SUBSCRIPTION_KINDS.len()],
     /// The bytes that they occupy.
     share: Share,
-}
-
-impl Default for ChannelNames {
-    fn default() -> Self {
-        Self { sets: Default::default(), share: Share::of(&budget::NAMES) }
-    }
 }
 
 impl ChannelNames {

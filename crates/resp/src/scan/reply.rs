@@ -147,11 +147,6 @@ impl ReplyScanner {
         Some(hint)
     }
 
-    /// Frees what was allocated.
-    pub(crate) fn clear(&mut self) {
-        self.stack.clear();
-    }
-
     #[cfg(test)]
     pub(crate) fn allocated(&self) -> usize {
         self.stack.allocated()
