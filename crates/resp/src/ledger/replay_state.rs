@@ -11,7 +11,6 @@
 //! is dropped.
 
 use std::collections::BTreeSet;
-use std::fmt;
 
 use zeroize::Zeroizing;
 
@@ -96,16 +95,6 @@ pub(crate) struct ReplayState {
     /// The parts that are not known.
     doubt: u8,
     names: ChannelNames,
-}
-
-impl fmt::Debug for ReplayState {
-    /// Omits the texts, one of which is a password.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ReplayState")
-            .field("db", &self.db)
-            .field("resp3", &self.resp3)
-            .finish_non_exhaustive()
-    }
 }
 
 impl PartialEq for ReplayState {

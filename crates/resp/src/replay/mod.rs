@@ -30,6 +30,7 @@ mod used_connection_tests;
 
 use std::fmt;
 
+use memchr::memmem;
 use zeroize::Zeroizing;
 
 use crate::commands::class::{Class, ClassGroup};
@@ -198,13 +199,10 @@ impl Replay {
     /// whatever else it lacks: what the client may not do, it may not do there.
     #[must_use]
     pub fn has_user_of(&self, before: &Ledger) -> bool {
-        match (self.ledger.shared_state(), before.shared_state()) {
-            (Some(here), Some(there)) => {
-                let same = here.credentials == there.credentials && here.resp3 == there.resp3;
-                same && self.is_answered()
-            }
-            _ => false,
-        }
+        self.is_answered()
+            && self.ledger.shared_state().zip(before.shared_state()).is_some_and(|(here, there)| {
+                here.credentials == there.credentials && here.resp3 == there.resp3
+            })
     }
 
     /// Whether the connection has the state of the session of `before`, apart from names.
@@ -286,13 +284,9 @@ impl Replay {
     #[must_use]
     pub fn refusal(&self) -> &[u8] {
         let words = self.refusal.strip_prefix(b"-").unwrap_or_default();
-        let is_end = |at: &usize| {
-            words.get(*at..).is_some_and(|rest| {
-                rest.starts_with(b"\r") || rest.starts_with(b", with args beginning with")
-            })
-        };
-        let end = (0..words.len()).find(is_end).unwrap_or(words.len());
-        words.get(..end).unwrap_or_default()
+        let ends = [&b"\r"[..], b", with args beginning with"];
+        let end = ends.iter().filter_map(|end| memmem::find(words, end)).min();
+        words.get(..end.unwrap_or(words.len())).unwrap_or_default()
     }
 
     /// Checks the reply that has just ended, before which `owed` replies were missing.

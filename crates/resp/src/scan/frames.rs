@@ -10,14 +10,6 @@ use crate::scan::reply::{FrameScan, ReplyScanner};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NotResp;
 
-impl std::fmt::Display for NotResp {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("not RESP, or beyond the limits")
-    }
-}
-
-impl std::error::Error for NotResp {}
-
 /// Finds the ends of frames from a server, incrementally.
 #[derive(Debug)]
 pub struct Frames {
