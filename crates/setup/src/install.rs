@@ -61,14 +61,6 @@ pub fn for_failovers() -> Result<(), String> {
     for_failovers_of_ours()
 }
 
-/// Installs what the pictures of the README are made with.
-///
-/// # Errors
-/// Like [`whatever_is_missing`].
-pub fn for_pictures() -> Result<(), String> {
-    install(&[REDIS, HAPROXY, BROWSER])
-}
-
 /// Installs what the traffic benchmark needs: Redis, and `ip` for a network namespace.
 ///
 /// # Errors

@@ -20,7 +20,6 @@ mod libraries;
 mod limited;
 mod mutations;
 mod passed_on;
-mod pictures;
 mod servers;
 mod simulate;
 mod steps;
@@ -90,8 +89,6 @@ enum Command {
     Verify(verify::VerifyCommand),
     /// Build the documentation as a book in target/book. Installs mdBook below target/ if needed.
     Docs,
-    /// Create the two pictures of the README from real failovers, in docs/images.
-    Pictures(pictures::PicturesOptions),
     /// Generate the plain manifest and the kustomize base from the chart.
     Manifests,
     /// Run what CI runs: formatting, lints, tests, documentation, dependencies.
@@ -113,7 +110,6 @@ fn main() -> ExitCode {
         Command::Simulate(options) => simulate::run(&options),
         Command::Verify(options) => verify::run(&options),
         Command::Docs => docs::build(),
-        Command::Pictures(options) => pictures::run(&options),
         Command::Manifests => deploy::write_manifests(),
         Command::Ci { offline } => ci(offline),
     };

@@ -27,7 +27,7 @@ pub use verify::Verdict;
 use crate::client::{Client, Login};
 use crate::tls::Tls;
 use program::Program;
-use tally::Tally;
+use tally::{Entry, Tally};
 use writer::{Plan, Writer};
 
 /// The pause of a writer after a failure; short, because the outage is measured and not the
@@ -194,15 +194,9 @@ impl Load {
     /// When each acknowledged write of the journal that `verdict` found was acknowledged, in order.
     #[must_use]
     pub fn kept(&self, verdict: &Verdict) -> Vec<Instant> {
-        self.writes(verdict).into_iter().filter(|(_, lost)| !lost).map(|(at, _)| at).collect()
-    }
-
-    /// When each write of the journal was acknowledged, in order, and whether `verdict` lacks it.
-    #[must_use]
-    pub fn writes(&self, verdict: &Verdict) -> Vec<(Instant, bool)> {
-        let is_lost = |writer, number| verdict.lost.contains(&(writer, number));
         let journal = self.tally.journal();
-        journal.iter().map(|it| (it.at, is_lost(it.writer, it.number))).collect()
+        let is_kept = |it: &&Entry| !verdict.lost.contains(&(it.writer, it.number));
+        journal.iter().filter(is_kept).map(|it| it.at).collect()
     }
 
     /// Time since the last acknowledged write, or since the start if there was none.
