@@ -18,7 +18,6 @@
 //!
 //! The rate is bounded. This shows what junk costs, not how much of it a machine survives.
 
-mod half;
 mod sink;
 mod stranger;
 mod traces;
@@ -66,9 +65,6 @@ pub(crate) struct JunkOptions {
     /// Visits of strangers per second; every 32nd is a flood.
     #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u32).range(10..=10_000))]
     strangers: u32,
-    /// Measure how long new clients with TLS wait beside half handshakes, beside haproxy.
-    #[arg(long)]
-    half_handshakes: bool,
     /// Measure this pointsman instead of building one.
     #[arg(long, value_name = "PATH")]
     program: Option<PathBuf>,
@@ -81,9 +77,6 @@ pub(crate) struct JunkOptions {
 pub(crate) fn run(options: &JunkOptions) -> Result<ExitCode, String> {
     install::whatever_is_missing()?;
     let program = build::released_or(options.program.as_deref())?;
-    if options.half_handshakes {
-        return half::run(program);
-    }
     // What is started from here on stays on this core, except for Pointsman.
     let (core, other) = cores()?;
     pin(other)?;

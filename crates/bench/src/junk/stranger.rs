@@ -131,20 +131,15 @@ pub(super) fn is_answered(port: Port) -> bool {
 }
 
 fn open(Port { kind, addr }: Port) -> Option<TcpStream> {
-    let stream = connect((kind == Kind::Proxied).then_some(BALANCER), addr)?;
+    let socket = Socket::new(Domain::for_address(addr), Type::STREAM, None).ok()?;
+    if kind == Kind::Proxied {
+        socket.bind(&SocketAddr::from((BALANCER, 0)).into()).ok()?;
+    }
+    socket.connect_timeout(&addr.into(), PATIENCE).ok()?;
+    let stream = TcpStream::from(socket);
     stream.set_write_timeout(Some(PATIENCE)).ok()?;
     stream.set_read_timeout(Some(GLANCE)).ok()?;
     Some(stream)
-}
-
-/// Connects from an address if there is one.
-pub(super) fn connect(from: Option<Ipv4Addr>, addr: SocketAddr) -> Option<TcpStream> {
-    let socket = Socket::new(Domain::for_address(addr), Type::STREAM, None).ok()?;
-    if let Some(from) = from {
-        socket.bind(&SocketAddr::from((from, 0)).into()).ok()?;
-    }
-    socket.connect_timeout(&addr.into(), PATIENCE).ok()?;
-    Some(socket.into())
 }
 
 /// Prepares the end: with RST, or with FIN.
