@@ -1,8 +1,9 @@
 //! Histories that are possible, and planted mistakes that are not.
 
+use fastrand::Rng;
+
 use super::checker::{Change, Verdict, check};
 use super::operation::{Action, Kind, Micros, Object, Operation, Outcome, State};
-use super::schedule::Rng;
 
 /// The old master stops to acknowledge at 150; the new one may begin at 100.
 const CHANGE: Change = Change { opens: 100, until: 130, gone: 150, empties: false };
@@ -284,18 +285,18 @@ fn can_happen(history: &[Operation]) -> bool {
 
 /// A random history in which every outcome occurs somewhere.
 fn random(rng: &mut Rng, end: Micros) -> Vec<Operation> {
-    let register = rng.below(3) == 0;
-    let is_set = rng.below(2) == 0;
+    let register = rng.u64(..3) == 0;
+    let is_set = rng.u64(..2) == 0;
     let mut history: Vec<Operation> = (1..=5)
         .map(|value| {
-            let (invoked, seen) = (rng.below(end), rng.below(4));
-            let ended = invoked + 1 + rng.below(60);
-            let it = match (register, rng.below(4)) {
+            let (invoked, seen) = (rng.u64(..end), rng.u64(..4));
+            let ended = invoked + 1 + rng.u64(..60);
+            let it = match (register, rng.u64(..4)) {
                 (true, 0 | 1) => set(value, invoked, ended),
                 (true, 2) => get(seen, invoked, ended),
                 (true, _) => op(
                     Action::Cas { expected: seen, new: value },
-                    Outcome::Number(rng.below(2)),
+                    Outcome::Number(rng.u64(..2)),
                     invoked,
                     ended,
                 ),
@@ -306,16 +307,16 @@ fn random(rng: &mut Rng, end: Micros) -> Vec<Operation> {
                     op(Action::Remove(value - 1), Outcome::Number(1), invoked, ended)
                 }
                 (false, _) if is_set => {
-                    let all: Vec<u64> = (1..=5).filter(|_| rng.below(2) == 0).collect();
+                    let all: Vec<u64> = (1..=5).filter(|_| rng.u64(..2) == 0).collect();
                     op(Action::Members, Outcome::Lists(vec![all]), invoked, ended)
                 }
-                (false, 0 | 1) => append(value, 1 + rng.below(3), invoked, ended),
+                (false, 0 | 1) => append(value, 1 + rng.u64(..3), invoked, ended),
                 (false, _) => {
                     let all: Vec<u64> = (1..=seen).collect();
                     both(&all, &[], invoked, ended)
                 }
             };
-            if rng.below(5) == 0 { lost(it) } else { it }
+            if rng.u64(..5) == 0 { lost(it) } else { it }
         })
         .collect();
     history.sort_by_key(|it| it.invoked);
@@ -325,7 +326,7 @@ fn random(rng: &mut Rng, end: Micros) -> Vec<Operation> {
 /// The decision of the checker is that of trying every order.
 #[test]
 fn agrees_with_trying_every_order() {
-    let mut rng = Rng::new(1);
+    let mut rng = Rng::with_seed(1);
     let (mut possible, mut with_change) = (0, 0);
     for _ in 0..20_000 {
         let history = random(&mut rng, 100);

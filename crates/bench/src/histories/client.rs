@@ -7,10 +7,10 @@
 use std::io;
 use std::time::Duration;
 
+use fastrand::Rng;
 use harness::{Client, Value, encode, pause};
 
 use super::operation::{Action, KINDS, Kind, Micros, Object, Operation, Outcome};
-use super::schedule::Rng;
 use super::world::World;
 
 /// Clients of each kind.
@@ -53,7 +53,7 @@ impl<'a> Worker<'a> {
     pub(super) fn new(world: &'a World, id: usize, seed: u64) -> Self {
         let kind = KINDS.get(id / EACH).copied().unwrap_or(Kind::Register);
         let proxy = id % world.addresses.len().max(1);
-        let rng = Rng::new(seed.wrapping_mul(1_000).wrapping_add(id as u64));
+        let rng = Rng::with_seed(seed.wrapping_mul(1_000).wrapping_add(id as u64));
         Self { world, id, kind, proxy, rng, connection: None, known: None }
     }
 
@@ -73,7 +73,7 @@ impl<'a> Worker<'a> {
                 continue;
             }
             self.operate(epoch);
-            pause(Duration::from_millis(self.rng.below(THINK)));
+            pause(Duration::from_millis(self.rng.u64(..THINK)));
         }
     }
 
@@ -97,7 +97,7 @@ impl<'a> Worker<'a> {
     fn choose(&mut self, epoch: u64) -> (Action, &'static str, Object) {
         let object = self.world.object(self.kind, epoch);
         let known = self.known.filter(|(of, _)| of.epoch == epoch);
-        let (value, dice) = (self.world.value(), self.rng.below(100));
+        let (value, dice) = (self.world.value(), self.rng.u8(..100));
         let plain = |action| (action, "", object);
         match self.kind {
             Kind::Register => match dice {
@@ -116,7 +116,7 @@ impl<'a> Worker<'a> {
                 0..18 => plain(Action::Append { list: 0, value }),
                 18..36 => plain(Action::Append { list: 1, value }),
                 36..60 => plain(Action::AppendBoth(value)),
-                60..80 => plain(Action::Range((dice % 2) as usize)),
+                60..80 => plain(Action::Range(usize::from(dice % 2))),
                 _ => plain(Action::RangeBoth),
             },
             Kind::Set => match (dice, known) {

@@ -16,7 +16,6 @@ mod client;
 mod eras;
 mod operation;
 mod proxy;
-mod relay;
 mod report;
 mod schedule;
 mod stage;
@@ -25,8 +24,7 @@ mod timeline;
 mod world;
 
 use std::collections::BTreeMap;
-use std::fmt::{self, Write as _};
-use std::io::Write as _;
+use std::fmt;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
@@ -34,6 +32,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use fastrand::Rng;
 use harness::{Absences, in_private_namespace, loopback_up, pause};
 
 use crate::load::private_memory;
@@ -42,9 +41,8 @@ use checker::{Verdict, check};
 use client::{CLIENTS, Worker};
 use eras::{Away, Evidence};
 use operation::{Action, Kind, Micros, Object, Operation, Outcome};
-pub(crate) use relay::Plant;
 use report::{Epoch, Tally};
-use schedule::{Fault, Rng, Step, schedule};
+use schedule::{Fault, Step, schedule};
 use stage::Stage;
 use switches::switches;
 use world::World;
@@ -71,24 +69,12 @@ pub(crate) struct HistoriesOptions {
     /// random faults.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000))]
     pub(crate) minutes: Option<u64>,
-    /// With --minutes: clients and servers use TLS; otherwise the seed decides for each.
-    #[arg(long, requires = "minutes")]
-    tls: bool,
-    /// With --minutes: two replicas confirm each write; otherwise the seed decides.
-    #[arg(long, requires = "minutes")]
-    durability: bool,
-    /// With --minutes: print the modes and the first steps of the seed, and run nothing.
-    #[arg(long, requires = "minutes")]
-    plan: bool,
-    /// With --minutes: make a mistake, which has to be found.
-    #[arg(long, requires = "minutes", value_enum)]
-    plant: Option<Plant>,
     /// Already in its own network namespace.
     #[arg(long, hide = true)]
     namespaced: bool,
 }
 
-/// How the proxies are configured: as the options say, or as the seed decides.
+/// How the proxies are configured: as the seed decides.
 #[derive(Debug, Clone, Copy)]
 struct Mode {
     proxies: u32,
@@ -100,19 +86,11 @@ struct Mode {
 }
 
 impl Mode {
-    fn of(options: &HistoriesOptions, seed: u64, asked: Option<bool>) -> Self {
-        let mut rng = Rng::new(!seed);
-        let mut one_of = |count: u64| rng.below(count) == 0;
-        let proxies = if one_of(2) { 2 } else { 3 };
-        let shared = one_of(2);
-        let (tls, durable, servers_tls) = (one_of(4), one_of(4), one_of(4));
-        Self {
-            proxies,
-            shared: asked.unwrap_or(shared),
-            tls: (options.tls || tls) && options.plant.is_none(),
-            servers_tls: (options.tls || servers_tls) && options.plant.is_none(),
-            durable: options.durability || durable,
-        }
+    fn of(seed: u64, asked: Option<bool>) -> Self {
+        let mut rng = Rng::with_seed(!seed);
+        let (proxies, shared) = (rng.u32(2..=3), rng.bool());
+        let [tls, servers_tls, durable] = [(); 3].map(|()| rng.u8(..4) == 0);
+        Self { proxies, shared: asked.unwrap_or(shared), tls, servers_tls, durable }
     }
 }
 
@@ -138,15 +116,6 @@ pub(crate) fn run(
     shared: Option<bool>,
     program: &Path,
 ) -> Result<ExitCode, String> {
-    if options.plan {
-        let mut plan = format!("{}\n", Mode::of(options, first, shared));
-        for (index, step) in schedule(first, 40).iter().enumerate() {
-            let _ = writeln!(plan, "{:>4}  {}", index + 1, step.line());
-        }
-        // A reader that has seen enough closes the pipe.
-        let _ = std::io::stdout().write_all(plan.as_bytes());
-        return Ok(ExitCode::SUCCESS);
-    }
     if !options.namespaced {
         let why = space::enter(program);
         return Err(format!("partitions need a network namespace: {why}"));
@@ -164,9 +133,9 @@ pub(crate) fn run(
             break;
         }
         let seed = first + leg;
-        let mode = Mode::of(options, seed, shared);
+        let mode = Mode::of(seed, shared);
         println!("── seed {seed}: {mode}");
-        found += run_leg(program, options.plant, seed, mode, left.min(LEG), &stop)?;
+        found += run_leg(program, seed, mode, left.min(LEG), &stop)?;
     }
     println!("{}", if found == 0 { "No finding." } else { "There are findings." });
     Ok(if found == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -175,7 +144,6 @@ pub(crate) fn run(
 /// One run with servers of its own. The number of findings.
 fn run_leg(
     program: &Path,
-    plant: Option<Plant>,
     seed: u64,
     mode: Mode,
     length: Duration,
@@ -183,11 +151,7 @@ fn run_leg(
 ) -> Result<usize, String> {
     let mut stage = Stage::start(program, mode)?;
     stage.recover();
-    let mut addresses: Vec<SocketAddr> = stage.each_proxy().map(|it| it.addr).collect();
-    if let (Some(plant), Some(address)) = (plant, addresses.first_mut()) {
-        let to = if plant == Plant::OldMaster { stage.cluster.master().addr() } else { *address };
-        *address = relay::start(plant, to).map_err(|error| error.to_string())?;
-    }
+    let addresses: Vec<SocketAddr> = stage.each_proxy().map(|it| it.addr).collect();
     let world = World::new(addresses, stage.tls.clone(), CLIENTS);
     stage.cluster.sentinels().iter().for_each(|it| stage::attend(it, &world));
     let mut conductor = Conductor {
