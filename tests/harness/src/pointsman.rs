@@ -15,6 +15,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use crate::binary::find_in_path;
+use crate::certificates::CertificatePaths;
 use crate::cgroup::Cgroup;
 use crate::client::Client;
 use crate::cluster::Cluster;
@@ -35,6 +36,7 @@ pub struct PointsmanBuilder<'a> {
     logins: bool,
     service_lines: Vec<String>,
     lines: Vec<String>,
+    under: Vec<OsString>,
     args: Vec<OsString>,
     env: Vec<(String, String)>,
     by_flags: bool,
@@ -72,7 +74,38 @@ impl PointsmanBuilder<'_> {
         self
     }
 
-    /// Lines at the end of the file, such as a whole `[shutdown]` table.
+    /// An address with TLS, and its certificate.
+    #[must_use]
+    pub fn tls_listen(self, addr: SocketAddr, certificate: &CertificatePaths) -> Self {
+        let CertificatePaths { chain, key } = certificate;
+        self.service_line(&format!("tls_listen = [\"{addr}\"]"))
+            .service_line(&format!("tls.certificate_files = [{chain:?}]"))
+            .service_line(&format!("tls.key_files = [{key:?}]"))
+    }
+
+    /// TLS to servers and sentinels, with the client certificate of a cluster that has TLS.
+    #[must_use]
+    pub fn tls_to_servers(mut self) -> Self {
+        let folder = self.cluster.folder().join("tls");
+        let files =
+            [("ca_file", "ca.crt"), ("certificate_file", "client.crt"), ("key_file", "client.key")];
+        for table in ["redis_tls", "sentinel_tls"] {
+            self = self.service_line(&format!("{table}.enabled = true"));
+            for (key, file) in files {
+                self = self.service_line(&format!("{table}.{key} = {:?}", folder.join(file)));
+            }
+        }
+        self
+    }
+
+    /// The command that executes the program, such as `setpriv` with its options.
+    #[must_use]
+    pub fn under(mut self, words: &[&str]) -> Self {
+        self.under = words.iter().map(OsString::from).collect();
+        self
+    }
+
+    /// Lines at the end of the file, after those of `[admin]`, such as a whole `[shutdown]` table.
     #[must_use]
     pub fn lines(mut self, lines: &str) -> Self {
         self.lines.push(lines.to_owned());
@@ -155,13 +188,19 @@ impl PointsmanBuilder<'_> {
                 let whole = enter.into_iter().chain([self.program.clone().into()]).chain(args);
                 (PathBuf::from("/bin/sh"), whole.collect())
             }
-            None => match &self.hosts {
-                Some(hosts) => self.with_hosts(&folder, hosts, args),
-                None => (self.program.clone(), args),
+            None => match (&self.hosts, self.under.split_first()) {
+                (Some(hosts), _) => self.with_hosts(&folder, hosts, args),
+                (None, Some((first, rest))) => {
+                    let own = [self.program.clone().into()];
+                    let whole = rest.iter().cloned().chain(own).chain(args);
+                    (PathBuf::from(first), whole.collect())
+                }
+                (None, None) => (self.program.clone(), args),
             },
         };
         let launch = Launch { name, program, args, env: self.env.clone(), folder };
-        let pointsman = Pointsman { process: Process::start(&launch), services, admin };
+        let process = Process::start(&launch);
+        let pointsman = Pointsman { process, launch, services, admin };
         if self.wait {
             pointsman.wait_ready(READY);
         }
@@ -266,6 +305,7 @@ impl PointsmanBuilder<'_> {
 #[derive(Debug)]
 pub struct Pointsman {
     process: Process,
+    launch: Launch,
     services: Vec<(String, SocketAddr)>,
     admin: SocketAddr,
 }
@@ -282,6 +322,7 @@ impl Pointsman {
             logins: true,
             service_lines: Vec::new(),
             lines: Vec::new(),
+            under: Vec::new(),
             args: Vec::new(),
             env: Vec::new(),
             by_flags: false,
@@ -347,15 +388,27 @@ impl Pointsman {
     /// Starts a process with this configuration that takes the sessions over.
     #[must_use]
     pub fn taken_over_by(&self, program: &Path) -> Process {
-        let log = self.process.log_path();
-        let config = log.with_file_name("pointsman.toml");
+        let args = ["run".into(), "--takeover".into(), "--config".into(), self.config().into()];
         Process::start(&Launch {
             name: "successor".to_owned(),
             program: program.to_owned(),
-            args: vec!["run".into(), "--takeover".into(), "--config".into(), config.into()],
+            args: args.to_vec(),
             env: Vec::new(),
-            folder: log.with_file_name(""),
+            folder: self.launch.folder.clone(),
         })
+    }
+
+    /// Starts it again as it was started, with these arguments besides; the process until now.
+    pub fn start_again(&mut self, more: &[&str]) -> Process {
+        let args = self.launch.args.iter().cloned().chain(more.iter().map(OsString::from));
+        let launch = Launch { args: args.collect(), ..self.launch.clone() };
+        std::mem::replace(&mut self.process, Process::start(&launch))
+    }
+
+    /// Its configuration file.
+    #[must_use]
+    pub fn config(&self) -> PathBuf {
+        self.launch.folder.join("pointsman.toml")
     }
 
     /// Sends SIGTERM.

@@ -24,12 +24,9 @@ impl Secured {
         let own = authority.issue(&["app"]).write(&folder.join("client"));
         let ca = authority.write(folder, "ca.crt");
         let pointsman = Pointsman::builder(program, cluster)
-            .service_line(&format!("tls_listen = [\"{addr}\"]"))
-            .service_line(&format!(
-                "[service.tls]\ncertificate_files = [{:?}]\nkey_files = [{:?}]\n\
-                 client_certificates = \"required\"\nclient_ca_file = {ca:?}",
-                server.chain, server.key
-            ))
+            .tls_listen(addr, &server)
+            .service_line("tls.client_certificates = \"required\"")
+            .service_line(&format!("tls.client_ca_file = {ca:?}"))
             .start();
         (pointsman, addr, Self { ca, own })
     }

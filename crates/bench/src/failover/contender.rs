@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use harness::{
-    Authority, CertificatePaths, Cluster, Haproxy, Load, LoadBuilder, Pointsman, Process, Service,
-    Shape, Tls, find_in_path,
+    Authority, Cluster, Haproxy, Load, LoadBuilder, Pointsman, Process, Service, Shape, Tls,
+    find_in_path,
 };
 use setup::files;
 
@@ -170,12 +170,11 @@ pub(super) struct Front {
 #[derive(Debug)]
 enum Stands {
     Pointsman {
-        pointsman: Pointsman,
+        pointsman: Box<Pointsman>,
         /// Where its clients use TLS, and how.
         secured: Option<(SocketAddr, Tls)>,
-        program: PathBuf,
-        /// Those that took over.
-        successors: Vec<Process>,
+        /// Those whose sessions it took over.
+        predecessors: Vec<Process>,
     },
     Haproxy(Box<Haproxy>),
     Service(Service),
@@ -243,8 +242,8 @@ impl Front {
     /// Replaces its process the way its documentation gives.
     pub(super) fn restart(&mut self) {
         match &mut self.stands {
-            Stands::Pointsman { pointsman, program, successors, .. } => {
-                successors.push(pointsman.taken_over_by(program));
+            Stands::Pointsman { pointsman, predecessors, .. } => {
+                predecessors.push(pointsman.start_again(&["--takeover"]));
             }
             Stands::Haproxy(haproxy) => haproxy.restart(),
             Stands::Service(_) | Stands::Nothing => {}
@@ -257,40 +256,24 @@ fn pointsman(
     programs: &Programs,
     cluster: &Cluster,
 ) -> Result<Stands, String> {
-    let (program, replicas) = (programs.pointsman.clone(), programs.replicas);
+    let replicas = programs.replicas;
     let state = cluster.folder().join(format!("state-{}", name_of(&contender)));
     files::make(&state)?;
-    let builder = Pointsman::builder(&program, cluster);
-    let mut builder = builder.lines(&format!("[process]\nstate_dir = {state:?}"));
+    let mut builder = Pointsman::builder(&programs.pointsman, cluster)
+        .lines(&format!("[process]\nstate_dir = {state:?}"));
     if matches!(contender, PointsmanShared | PointsmanSharedDurable) {
         builder = builder.service_line("upstream = \"shared\"");
     }
     if contender.is_durable() {
         builder = builder.service_line(&format!("durability.replicas = {replicas}"));
     }
-    let secured = cluster.is_tls().then(|| {
-        let authority = Authority::new("bench");
-        let paths = authority.issue(&[NAME]).write(&state);
-        (paths, cluster.address().port(), Tls::new(&authority, NAME))
-    });
-    if let Some((paths, addr, _)) = &secured {
-        builder = builder.service_line(&tls_sections(cluster, paths, *addr));
+    let mut secured = None;
+    if cluster.is_tls() {
+        let (authority, addr) = (Authority::new("bench"), cluster.address().port());
+        let certificate = authority.issue(&[NAME]).write(&state);
+        builder = builder.tls_listen(addr, &certificate).tls_to_servers();
+        secured = Some((addr, Tls::new(&authority, NAME)));
     }
-    let (pointsman, secured) = (builder.start(), secured.map(|(_, addr, tls)| (addr, tls)));
-    Ok(Stands::Pointsman { pointsman, secured, program, successors: Vec::new() })
-}
-
-/// TLS on all connections: to the servers and the sentinels, and from the clients.
-fn tls_sections(cluster: &Cluster, own: &CertificatePaths, addr: SocketAddr) -> String {
-    let file = |name: &str| cluster.folder().join("tls").join(name);
-    let (ca, certificate, key) = (file("ca.crt"), file("client.crt"), file("client.key"));
-    let to_servers = format!(
-        "enabled = true\nca_file = {ca:?}\ncertificate_file = {certificate:?}\nkey_file = {key:?}"
-    );
-    let (chain, own_key) = (&own.chain, &own.key);
-    format!(
-        "tls_listen = [\"{addr}\"]\n\
-         [service.tls]\ncertificate_files = [{chain:?}]\nkey_files = [{own_key:?}]\n\
-         [service.redis_tls]\n{to_servers}\n[service.sentinel_tls]\n{to_servers}"
-    )
+    let pointsman = Box::new(builder.start());
+    Ok(Stands::Pointsman { pointsman, secured, predecessors: Vec::new() })
 }

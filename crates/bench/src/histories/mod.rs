@@ -392,7 +392,8 @@ impl Conductor<'_> {
     }
 
     fn look_at_memory(&mut self) {
-        let pids: Vec<u32> = self.stage.each_proxy().map(|it| it.process.pid()).collect();
+        let pids: Vec<u32> =
+            self.stage.each_proxy().map(|it| it.pointsman.process().pid()).collect();
         for pid in pids {
             let memory = private_memory(&[pid]);
             let first = *self.memory.entry(pid).or_insert(memory);

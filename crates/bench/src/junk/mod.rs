@@ -140,13 +140,9 @@ fn start(program: PathBuf, cluster: &Cluster, authority: &Authority) -> (Pointsm
     let files = authority.issue(&[NAME, &ip]).write(&cluster.folder().join("certificates"));
     let [secured, sentinels] = [(); 2].map(|()| cluster.address().port());
     let pointsman = Pointsman::builder(program, cluster)
-        .service_line(&format!("tls_listen = [\"{secured}\"]"))
+        .tls_listen(secured, &files)
         .service_line(&format!("sentinel_listen = [\"{sentinels}\"]"))
         .service_line(&format!("proxy_protocol_from = [\"{BALANCER}/32\"]"))
-        .service_line(&format!(
-            "[service.tls]\ncertificate_files = [{:?}]\nkey_files = [{:?}]",
-            files.chain, files.key
-        ))
         .start();
     let ports = [
         Port { kind: Kind::Clients, addr: pointsman.addr() },
