@@ -74,18 +74,6 @@ impl Store {
         self.objects.iter().filter(move |(key, _)| key.0 == plural).map(|(_, object)| object)
     }
 
-    /// Whether a watch has to wait: it knows the present state, and nothing becomes ready by its
-    /// waiting.
-    pub(super) fn is_early(&self, request: &Request) -> bool {
-        let is_watch = request.parameter("watch").is_some_and(|it| it == "true");
-        let known =
-            request.parameter("resourceVersion").and_then(|it| it.parse().ok()).unwrap_or(0);
-        is_watch
-            && request.parameter("sendInitialEvents").is_none()
-            && !request.path.ends_with("/deployments")
-            && self.version <= known
-    }
-
     pub(super) fn answer(&mut self, request: &Request) -> Answer {
         if let Some(found) = discovery(&request.path) {
             return Answer(200, found.to_string());
@@ -131,18 +119,8 @@ impl Store {
         };
         let found = self.all(plural).filter(is_meant).map(|object| self.pods.with_status(object));
         if is_watch {
-            let is_first = request.parameter("sendInitialEvents").is_some_and(|it| it == "true");
-            let what = if is_first { "ADDED" } else { "MODIFIED" };
-            let event = |object| json!({"type": what, "object": object}).to_string();
-            let end = json!({"type": "BOOKMARK", "object": {
-                "kind": kind, "apiVersion": version,
-                "metadata": {
-                    "resourceVersion": self.version.to_string(),
-                    "annotations": {"k8s.io/initial-events-end": "true"},
-                },
-            }});
-            let events = found.map(event).chain(is_first.then(|| end.to_string()));
-            return Answer(200, events.map(|event| event + "\n").collect());
+            let event = |object| json!({"type": "MODIFIED", "object": object}).to_string() + "\n";
+            return Answer(200, found.map(event).collect());
         }
         let items: Vec<Value> = found.collect();
         let metadata = json!({"resourceVersion": self.version.to_string()});

@@ -13,8 +13,7 @@ mod protobuf;
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::{Value, json};
 use setup::{files, root, run};
@@ -26,12 +25,9 @@ use super::redis_ha_chart::NAMESPACE;
 use super::together::{REDIS_PORTS, SERVICE, leads, redis_labels};
 use super::tools::Tools;
 
-/// How long a watch lasts without news; then its client begins another one.
-const LONGEST_WATCH: Duration = Duration::from_secs(2);
-
 /// The cluster, with a folder for what the programs keep.
 pub(super) struct Cluster {
-    state: Arc<(Mutex<State>, Condvar)>,
+    state: Arc<Mutex<State>>,
     _server: Server,
     home: tempfile::TempDir,
     path: String,
@@ -53,18 +49,12 @@ impl Cluster {
     /// An empty one.
     pub(super) fn start(tools: &Tools) -> Result<Self, String> {
         let store = Store::new(NAMESPACE);
-        let state = Arc::new((
-            Mutex::new(State { store, is_armed: false, faults: Vec::new() }),
-            Condvar::new(),
-        ));
+        let state = Arc::new(Mutex::new(State { store, is_armed: false, faults: Vec::new() }));
         let shared = Arc::clone(&state);
         let server = Server::start(move |request| {
-            let waits = |state: &mut State| state.store.is_early(request);
-            let waited = shared.1.wait_timeout_while(lock(&shared.0), LONGEST_WATCH, waits);
-            let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            let mut state = lock(&shared);
             let answer = state.store.answer(request);
             state.check();
-            shared.1.notify_all();
             answer
         });
         let server = server.map_err(|error| format!("stand-in for the Kubernetes API: {error}"))?;
@@ -87,17 +77,17 @@ impl Cluster {
 
     /// From now on clients have to be served.
     pub(super) fn arm(&self) {
-        lock(&self.state.0).is_armed = true;
+        lock(&self.state).is_armed = true;
     }
 
     /// How many writes there were.
     pub(super) fn writes(&self) -> usize {
-        lock(&self.state.0).store.writes.len()
+        lock(&self.state).store.writes.len()
     }
 
     /// Whether an object was written by server-side apply.
     pub(super) fn has_applied(&self) -> bool {
-        let state = lock(&self.state.0);
+        let state = lock(&self.state);
         state.store.writes.iter().any(|write| write.starts_with("apply "))
     }
 
@@ -111,8 +101,10 @@ impl Cluster {
         shell.args(["-e", "-c", commands]).current_dir(root());
         shell.env_clear().env("PATH", &self.path).env("HOME", self.home.path());
         shell.env("KUBECONFIG", self.home.path().join("config")).env("HELM_NAMESPACE", NAMESPACE);
+        // They list objects first instead of having a watch begin with all of them.
+        shell.env("KUBE_FEATURE_WatchListClient", "false");
         let done = run(&mut shell);
-        let faults = std::mem::take(&mut lock(&self.state.0).faults);
+        let faults = std::mem::take(&mut lock(&self.state).faults);
         match (faults.first(), done) {
             (Some(fault), _) => Err(fault.clone()),
             (None, done) => done.map_err(|why| format!("{commands}\n{why}")),
