@@ -25,7 +25,7 @@ use timeline::Timeline;
 
 /// The interval at which events of the sentinels are printed.
 const LOOK: Duration = Duration::from_millis(20);
-/// The interval at which, without a failover, acknowledged writes are checked and then deleted, so
+/// The interval at which, after the failover, acknowledged writes are checked and then deleted, so
 /// that memory does not grow.
 const SETTLE: Duration = Duration::from_secs(30);
 /// The time from the start to the kill of the master.
@@ -37,20 +37,16 @@ pub(crate) struct DemoOptions {
     /// End after this many seconds, at least 10. Without it, Ctrl-C ends the demo.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(10..))]
     seconds: Option<u64>,
-    /// Do not kill the master. Its process id is shown, so that you can kill it.
-    #[arg(long)]
-    keep: bool,
 }
 
 impl DemoOptions {
     /// When the master is killed: early enough to see the whole failover.
-    fn kill_after(self) -> Option<Duration> {
-        let third = self.seconds.map_or(KILL, |seconds| Duration::from_secs(seconds / 3));
-        (!self.keep).then(|| third.min(KILL))
+    fn kill_after(self) -> Duration {
+        self.seconds.map_or(KILL, |seconds| Duration::from_secs(seconds / 3)).min(KILL)
     }
 }
 
-/// Runs the demo; success if the failover was followed, or if there was none.
+/// Runs the demo; success if the failover was followed, or if it ended before.
 ///
 /// # Errors
 /// A message for people, if it cannot start.
@@ -83,21 +79,21 @@ fn show(
 ) -> io::Result<Timeline> {
     let start = Instant::now();
     let mut timeline = Timeline::new(start, stage.names());
-    let kill_at = options.kill_after().map(|after| start + after);
+    let kill_at = start + options.kill_after();
     let end = options.seconds.map(|seconds| start + Duration::from_secs(seconds));
     stage.introduce(screen, options.kill_after())?;
     let mut told = timeline::Told::default();
     let (mut second, mut settled) = (1, start);
     while !stop.load(Ordering::Acquire) && end.is_none_or(|end| Instant::now() < end) {
         tell_news(screen, stage, &mut timeline, &mut told)?;
-        if timeline.killed.is_none() && kill_at.is_some_and(|at| Instant::now() >= at) {
+        if timeline.killed.is_none() && Instant::now() >= kill_at {
             tell_kill(screen, stage, &mut timeline)?;
         }
         if start.elapsed() >= Duration::from_secs(second) {
             screen.line(&timeline.second(Duration::from_secs(second), &stage.now()))?;
             second = start.elapsed().as_secs() + 1;
         }
-        if settled.elapsed() > SETTLE && (options.keep || timeline.back.is_some()) {
+        if settled.elapsed() > SETTLE && timeline.back.is_some() {
             settled = Instant::now();
             if let Some((master, verdict)) = stage.settle() {
                 screen.painted(NOTE, &timeline.checked(&master, &verdict))?;
@@ -152,10 +148,8 @@ mod tests {
 
     #[test]
     fn kills_master_early_enough() {
-        let after = |seconds, keep| DemoOptions { seconds, keep }.kill_after();
-        assert_eq!(after(None, false), Some(KILL));
-        assert_eq!(after(Some(40), false), Some(KILL));
-        assert_eq!(after(Some(12), false), Some(Duration::from_secs(4)));
-        assert_eq!(after(Some(40), true), None);
+        let after = |seconds| DemoOptions { seconds }.kill_after();
+        assert_eq!((after(None), after(Some(40))), (KILL, KILL));
+        assert_eq!(after(Some(12)), Duration::from_secs(4));
     }
 }

@@ -120,11 +120,7 @@ impl Stage {
     }
 
     /// Prints the topology, the addresses and what will happen.
-    pub(super) fn introduce(
-        &self,
-        screen: &mut Screen,
-        kill_after: Option<Duration>,
-    ) -> io::Result<()> {
+    pub(super) fn introduce(&self, screen: &mut Screen, kill_after: Duration) -> io::Result<()> {
         let pid = self.pointsman.process().pid();
         screen.painted(HEADING, "\nPointsman in front of a Redis Sentinel cluster\n")?;
         screen.line(&format!(
@@ -139,15 +135,11 @@ impl Stage {
             self.pointsman.addr()
         ))?;
         screen.line(&format!("  admin page   http://{}/", self.pointsman.admin()))?;
-        let master = self.master().and_then(Node::pid).unwrap_or_default();
-        screen.line(&match kill_after {
-            Some(after) => format!(
-                "\n  In {} the master is killed. The sentinels wait {} before they consider it down, then promote a replica.",
-                short(after).replace(".00", ""),
-                short(DOWN_AFTER).replace(".00", "")
-            ),
-            None => format!("\n  The master is process {master}: kill -9 {master} and see what happens."),
-        })?;
+        screen.line(&format!(
+            "\n  In {} the master is killed. The sentinels wait {} before they consider it down, then promote a replica.",
+            short(kill_after).replace(".00", ""),
+            short(DOWN_AFTER).replace(".00", "")
+        ))?;
         screen.line("  Ctrl-C ends the demo and removes everything.\n")?;
         screen.painted(HEADING, &format!("{:>9}   {:<15} {:>8}", "time", "master", "writes/s"))
     }

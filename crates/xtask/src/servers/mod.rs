@@ -44,12 +44,6 @@ struct ServersOptions {
     /// List the servers and upgrades, and run nothing.
     #[arg(long)]
     list: bool,
-    /// Fetch the servers and record their commands, and run no test.
-    #[arg(long)]
-    fetch: bool,
-    /// Run only this part of the tests; may be repeated. Results of other parts are kept.
-    #[arg(long, value_name = "PART", value_parser = suite::PARTS)]
-    part: Vec<String>,
     /// Servers, or upgrades as FROM..TO. All if none is given.
     #[arg(value_name = "NAME")]
     names: Vec<String>,
@@ -86,15 +80,11 @@ pub(crate) fn run(args: &[OsString]) -> Result<ExitCode, String> {
             }
         }
     }
-    if options.fetch {
-        return Ok(code(&results));
-    }
     let tests = build::of_tests("e2e", "e2e")?;
-    let mut runs = runs(&servers, &upgrades, &options.part, &programs);
-    for run in &mut runs {
+    for run in runs(&servers, &upgrades, &programs) {
         println!("── {}", run.name);
-        carry_out(run, &tests)?;
-        results.push((run.name.clone(), suite::recorded(run.parts.iter().map(|it| &it.log))));
+        carry_out(&run, &tests)?;
+        results.push((run.name, suite::recorded(run.parts.iter().map(|(_, log)| log))));
         let rows = rows(&all)?;
         let path = root().join(PAGE);
         files::write(&path, page::page(&all, &suite::PARTS, &rows))?;
@@ -117,34 +107,21 @@ struct Run<'a> {
     name: String,
     programs: &'a Programs,
     newer: Option<&'a Programs>,
-    parts: Vec<Part>,
-}
-
-/// A module of the tests, and where its results are kept.
-struct Part {
-    name: &'static str,
-    log: PathBuf,
-    /// Whether this command runs it; if not, its last results count.
-    wanted: bool,
+    /// Modules of the tests, and where the results of each are kept.
+    parts: Vec<(&'static str, PathBuf)>,
 }
 
 fn runs<'a>(
     servers: &[&Server],
     upgrades: &[&Upgrade],
-    only: &[String],
     programs: &'a BTreeMap<String, Programs>,
 ) -> Vec<Run<'a>> {
     let of_server = |server: &&Server| {
-        let part = |(name, log)| Part {
-            name,
-            log,
-            wanted: only.is_empty() || only.iter().any(|it| it == name),
-        };
         Some(Run {
             name: server.name.clone(),
             programs: programs.get(&server.name)?,
             newer: None,
-            parts: suite::PARTS.into_iter().zip(logs(server)).map(part).collect(),
+            parts: suite::PARTS.into_iter().zip(logs(server)).collect(),
         })
     };
     let of_upgrade = |upgrade: &&Upgrade| {
@@ -152,7 +129,7 @@ fn runs<'a>(
             name: upgrade.name(),
             programs: programs.get(&upgrade.from)?,
             newer: Some(programs.get(&upgrade.to)?),
-            parts: vec![Part { name: suite::UPGRADE, log: log_of(upgrade), wanted: true }],
+            parts: vec![(suite::UPGRADE, log_of(upgrade))],
         })
     };
     let servers = servers.iter().filter_map(of_server);
@@ -160,14 +137,14 @@ fn runs<'a>(
 }
 
 fn carry_out(run: &Run<'_>, tests: &Path) -> Result<(), String> {
-    for part in run.parts.iter().filter(|part| part.wanted) {
+    for (part, log) in &run.parts {
         let start = Instant::now();
-        let outcome = suite::run(tests, part.name, run.programs, run.newer, &part.log)?;
+        let outcome = suite::run(tests, part, run.programs, run.newer, log)?;
         let (passed, failed) = (outcome.passed, outcome.failed.len());
         let took = seconds(start.elapsed());
-        println!("  {:<18} {passed:>3} passed {failed:>3} failed {took:>9}", part.name);
+        println!("  {part:<18} {passed:>3} passed {failed:>3} failed {took:>9}");
         if !outcome.is_good() {
-            println!("    {}its output is in {}", broken(&outcome), part.log.display());
+            println!("    {}its output is in {}", broken(&outcome), log.display());
         }
     }
     Ok(())
