@@ -1,4 +1,4 @@
-//! Looks at the machine and installs what the module `needs` decides.
+//! Installs the packages that a command needs and this machine lacks.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -7,8 +7,7 @@ use std::time::Instant;
 use harness::{BROWSERS, Binary, find_in_path};
 
 use crate::needs::{
-    BROWSER, DIST, HAPROXY, IPROUTE, Machine, NFTABLES, NPM, Need, OPENSSL, Plan, REDIS, VALGRIND,
-    plan,
+    BROWSER, DIST, HAPROXY, IPROUTE, NFTABLES, NPM, Need, OPENSSL, REDIS, VALGRIND, advice,
 };
 use crate::seconds;
 
@@ -95,33 +94,37 @@ fn if_possible(needs: &[Need]) {
 
 fn install(needs: &[Need]) -> Result<(), String> {
     let missing = missing(needs);
-    match plan(&missing, machine(&missing)) {
-        Plan::Nothing => Ok(()),
-        Plan::Tell(text) => Err(text),
-        Plan::Install(commands) => {
-            let packages: Vec<&str> = missing.iter().map(|need| need.package).collect();
-            println!("Installing {} (it is missing, and this runs as root)", packages.join(", "));
-            let start = Instant::now();
-            // The package lists may be older than the archive: retry once with fresh lists.
-            if !commands.iter().all(|command| succeeds(command)) {
-                match plan(&missing, Machine { root: true, apt: true, lists: false }) {
-                    Plan::Install(again) if again.iter().all(|command| succeeds(command)) => {}
-                    _ => {
-                        return Err(format!(
-                            "Installing {} failed; apt-get says why above.",
-                            packages.join(", ")
-                        ));
-                    }
-                }
-            }
-            println!("Installed in {}\n", seconds(start.elapsed()));
-            if self::missing(needs).is_empty() {
-                Ok(())
-            } else {
-                Err("It is installed and still not found in PATH.".to_owned())
-            }
-        }
+    if missing.is_empty() {
+        return Ok(());
     }
+    let apt = find_in_path("apt-get").is_some();
+    if !apt || !rustix::process::geteuid().is_root() {
+        return Err(advice(&missing, apt));
+    }
+    let packages: Vec<&str> = missing.iter().map(|need| need.package).collect();
+    let names = packages.join(", ");
+    println!("Installing {names} (it is missing, and this runs as root)");
+    let start = Instant::now();
+    let install = [&["install", "-y", "--no-install-recommends"], &packages[..]].concat();
+    // The lists may be missing, or older than the archive.
+    let is_done = apt_get(&install, Stdio::null())
+        || (apt_get(&["update"], Stdio::inherit()) && apt_get(&install, Stdio::inherit()));
+    if !is_done {
+        return Err(format!("Installing {names} failed; apt-get says why above."));
+    }
+    println!("Installed in {}\n", seconds(start.elapsed()));
+    if self::missing(needs).is_empty() {
+        Ok(())
+    } else {
+        Err("It is installed and still not found in PATH.".to_owned())
+    }
+}
+
+/// Runs apt-get, which says nothing but its errors. Whether it succeeded.
+fn apt_get(args: &[&str], errors: Stdio) -> bool {
+    let mut command = Command::new("apt-get");
+    command.arg("-qq").args(args).env("DEBIAN_FRONTEND", "noninteractive").stdin(Stdio::null());
+    command.stdout(Stdio::null()).stderr(errors).status().is_ok_and(|status| status.success())
 }
 
 fn missing(needs: &[Need]) -> Vec<Need> {
@@ -139,25 +142,4 @@ fn is_here(need: Need) -> bool {
     // Programs for root are often not in the PATH of other users.
     let elsewhere = ["/usr/sbin", "/sbin"].map(|folder| Path::new(folder).join(need.what));
     find_in_path(need.what).is_some() || elsewhere.iter().any(|path| path.is_file())
-}
-
-fn machine(missing: &[Need]) -> Machine {
-    let known = |need: &Need| {
-        let mut ask = Command::new("apt-cache");
-        ask.args(["show", need.package]).stdout(Stdio::null()).stderr(Stdio::null());
-        ask.status().is_ok_and(|status| status.success())
-    };
-    Machine {
-        root: rustix::process::geteuid().is_root(),
-        apt: find_in_path("apt-get").is_some(),
-        lists: missing.iter().all(known),
-    }
-}
-
-fn succeeds(words: &[String]) -> bool {
-    let Some((program, args)) = words.split_first() else { return true };
-    let mut command = Command::new(program);
-    command.args(args).env("DEBIAN_FRONTEND", "noninteractive").stdin(Stdio::null());
-    // Only the errors of apt-get are shown.
-    command.stdout(Stdio::null()).status().is_ok_and(|status| status.success())
 }

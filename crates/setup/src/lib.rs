@@ -1,7 +1,7 @@
 //! Prepares the machine for a command: installs missing packages and builds the program.
 //!
-//! `cargo xtask` and the benchmarks use it. [`install`] looks at the machine and carries out what
-//! the pure module `needs` decides; [`build`] runs cargo and returns the path of what it built;
+//! `cargo xtask` and the benchmarks use it. [`install`] gets the missing ones of the packages that
+//! the module `needs` lists; [`build`] runs cargo and returns the path of what it built;
 //! [`packages`] unpacks packages into a folder without installing them, and [`go`] builds with
 //! those of Go; [`files`] has errors that name the file.
 //!
