@@ -1,9 +1,12 @@
-//! Pairs of windows under the same load: one quiet, one in which something else happens.
+//! Pairs of windows: one way to compare two things on a machine whose speed drifts.
 //!
-//! The load has a fixed rate and measures latencies from the times at which requests were due.
-//! The order is reversed in each pair, and the result is the median of the pairs' ratios. A pair
-//! that was disturbed by other processes is left out. So are requests that a stall of the machine
-//! delayed ([`StallWatch`]); how many stands beside the result, as the p99 of all does.
+//! Both windows of a pair follow each other, in reverse order in every second round, and the result
+//! is the median of the pairs' ratios.
+//!
+//! [`Load`] compares latencies at a fixed rate with what happens meanwhile, from the times at which
+//! requests were due. A pair that was disturbed by other processes is left out. So are requests
+//! that a stall of the machine delayed ([`StallWatch`]); how many stands beside the result, as the
+//! p99 of all does.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::ExitCode;
@@ -12,8 +15,10 @@ use std::thread;
 use std::time::Duration;
 
 use crate::cores;
-use crate::load::{Flow, Latency, Loader, Measured, Meter, Pace, StallWatch, Window, Workload};
-use crate::stats::{Spread, figure, spread};
+use crate::load::{
+    Flow, Latency, Loader, Measured, Meter, Pace, StallWatch, Window, Workload, pair,
+};
+use crate::stats::{Spread, figure, number, spread};
 
 /// Connections of the load.
 const CLIENTS: usize = 50;
@@ -63,87 +68,73 @@ impl Load {
         Ok(())
     }
 
-    /// Measures a pair of windows. `disturb` runs during one of them until the flag is set, and
-    /// returns how often it did what it does. It comes first in odd rounds. During the other one
-    /// runs `control`, which takes as much of the machine and is not sent to what is measured, or
-    /// nothing.
+    /// Measures a pair of windows: with `control` meanwhile, which takes as much of the machine as
+    /// `disturb` and is not sent to what is measured, or nothing; and with `disturb`.
     ///
     /// # Errors
-    /// A message for people, if a request fails, or that of `disturb`.
+    /// A message for people, if a request fails, or that of what happens meanwhile.
     pub(crate) fn pair(
         &self,
         round: u32,
         control: Option<&Disturbance<'_>>,
         disturb: &Disturbance<'_>,
     ) -> Result<Pair, String> {
-        let quiet = || match control {
-            Some(control) => self.disturbed_window(control).map(|(measured, _)| measured),
-            None => self.window(),
-        };
-        if round.is_multiple_of(2) {
-            let quiet = quiet()?;
-            let (disturbed, times) = self.disturbed_window(disturb)?;
-            return Ok(Pair { quiet, disturbed, times });
-        }
-        let (disturbed, times) = self.disturbed_window(disturb)?;
-        Ok(Pair { quiet: quiet()?, disturbed, times })
+        let [quiet, disturbed] =
+            pair(round, [&mut { control }, &mut Some(disturb)], |it| self.window(*it))?;
+        Ok(Pair { quiet, disturbed })
     }
 
-    fn window(&self) -> Result<Quality, String> {
+    fn window(&self, meanwhile: Option<&Disturbance<'_>>) -> Result<Quality, String> {
+        let over = AtomicBool::new(false);
+        let (measured, times) = thread::scope(|scope| {
+            let happening = meanwhile.map(|act| scope.spawn(|| act(&over)));
+            let measured = self.measure();
+            over.store(true, Ordering::Relaxed);
+            let times = happening.map_or(Ok(Ok(0)), thread::ScopedJoinHandle::join);
+            let times = times.map_err(|panic| crate::words(&*panic))??;
+            Ok::<_, String>((measured?, times))
+        })?;
+        let Measured { replies, window, .. } = measured;
+        let p99_of_all = Latency::of(&replies).p99;
+        let (replies, stalled) = match &self.stalls {
+            Some(watch) => watch.undelayed(replies),
+            None => (replies, 0.0),
+        };
+        Ok(Quality { p99: Latency::of(&replies).p99, p99_of_all, stalled, window, times })
+    }
+
+    fn measure(&self) -> Result<Measured, String> {
         let (to, rate) = (self.to, Some(self.rate));
         let flow = Flow { workload: Workload::Ping, clients: CLIENTS, pipeline: 1, rate };
         let pace = Pace { warm: Duration::from_millis(300), time: self.time };
         let meter = self.meter.clone();
         let measured = self.loader.run(move |engine| flow.run(engine, to, None, pace, &meter));
-        let Measured { replies, window, .. } =
-            measured.map_err(|error| format!("the load: {error}"))?;
-        let all = Latency::of(&replies);
-        let (replies, stalled) = match &self.stalls {
-            Some(watch) => watch.undelayed(replies),
-            None => (replies, 0.0),
-        };
-        Ok(Quality { latency: Latency::of(&replies), all, stalled, window })
-    }
-
-    fn disturbed_window(&self, disturb: &Disturbance<'_>) -> Result<(Quality, u64), String> {
-        let over = AtomicBool::new(false);
-        thread::scope(|scope| {
-            let disturbing = scope.spawn(|| disturb(&over));
-            let measured = self.window();
-            over.store(true, Ordering::Relaxed);
-            let times = disturbing.join().map_err(|panic| crate::words(&*panic))??;
-            Ok((measured?, times))
-        })
+        measured.map_err(|error| format!("the load: {error}"))
     }
 }
 
 /// What a window measures.
 struct Quality {
-    /// Of requests that no stall delayed.
-    latency: Latency,
-    /// Of all requests.
-    all: Latency,
+    /// Of requests that no stall delayed, in microseconds.
+    p99: f64,
+    p99_of_all: f64,
     /// The part of the requests that a stall delayed.
     stalled: f64,
     window: Window,
+    /// How often it happened what happened meanwhile.
+    times: u64,
 }
 
 /// Two consecutive windows.
 pub(crate) struct Pair {
     quiet: Quality,
     disturbed: Quality,
-    times: u64,
 }
 
 impl Pair {
     /// The p99 of the second kind of window, to that of the first.
     pub(crate) fn ratio(&self) -> f64 {
-        self.disturbed.latency.p99 / self.quiet.latency.p99
-    }
-
-    /// The ratio of all requests, including those that a stall delayed.
-    fn ratio_of_all(&self) -> f64 {
-        self.disturbed.all.p99 / self.quiet.all.p99
+        self.disturbed.p99 / self.quiet.p99
     }
 
     /// Whether other processes disturbed it.
@@ -157,18 +148,15 @@ impl Pair {
     fn cost(&self) -> f64 {
         let a_second = |window: Window| window.proxy / window.seconds;
         let more = a_second(self.disturbed.window) - a_second(self.quiet.window);
-        more * self.disturbed.window.seconds
-            / f64::from(u32::try_from(self.times).unwrap_or(u32::MAX))
-            * 1e3
+        more * self.disturbed.window.seconds / number(self.disturbed.times) * 1e3
     }
 
     /// The pair for people. `events` is what happened in the second window.
     pub(crate) fn line(&self, events: &str) -> String {
-        let p99 = |it: &Quality| figure(it.latency.p99);
-        let (quiet, disturbed, ratio) =
-            (p99(&self.quiet), p99(&self.disturbed), figure(self.ratio()));
+        let [quiet, disturbed, ratio, cost] =
+            [self.quiet.p99, self.disturbed.p99, self.ratio(), self.cost()].map(figure);
         let void = if self.is_void() { "  (disturbed)" } else { "" };
-        let (times, cost) = (self.times, figure(self.cost()));
+        let times = self.disturbed.times;
         format!(
             "p99 {quiet} us, with {times} {events} of {cost} ms CPU {disturbed} us: {ratio}{void}"
         )
@@ -189,18 +177,16 @@ pub(crate) fn verdict(
     let good: Vec<&Pair> = pairs.iter().filter(|pair| !pair.is_void()).collect();
     let of =
         |what: fn(&Pair) -> f64| spread(&good.iter().map(|pair| what(pair)).collect::<Vec<f64>>());
-    let times: u64 = good.iter().map(|pair| pair.times).sum();
+    let times: u64 = good.iter().map(|pair| pair.disturbed.times).sum();
     println!();
     for (name, spread) in [
-        ("p99 without, in us".to_owned(), of(|pair| pair.quiet.latency.p99)),
-        (format!("p99 with {events}, in us"), of(|pair| pair.disturbed.latency.p99)),
-        ("the same of all requests".to_owned(), of(|pair| pair.quiet.all.p99)),
-        (format!("with {events}"), of(|pair| pair.disturbed.all.p99)),
-        ("part in stalls".to_owned(), of(|pair| pair.quiet.stalled)),
-        (format!("with {events}"), of(|pair| pair.disturbed.stalled)),
-        ("CPU of one, in ms".to_owned(), of(Pair::cost)),
-        ("the ratio of all".to_owned(), of(Pair::ratio_of_all)),
-        ("the ratio of the p99s".to_owned(), of(Pair::ratio)),
+        ("p99 without, in us", of(|pair| pair.quiet.p99)),
+        ("p99 with, in us", of(|pair| pair.disturbed.p99)),
+        ("part in stalls without", of(|pair| pair.quiet.stalled)),
+        ("part in stalls with", of(|pair| pair.disturbed.stalled)),
+        ("CPU of one, in ms", of(Pair::cost)),
+        ("the ratio of all", of(|pair| pair.disturbed.p99_of_all / pair.quiet.p99_of_all)),
+        ("the ratio of the p99s", of(Pair::ratio)),
     ] {
         if let Some(Spread { median, min, max, .. }) = spread {
             println!("{name:>28}: {} ({} to {})", figure(median), figure(min), figure(max));

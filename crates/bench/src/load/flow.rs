@@ -142,23 +142,18 @@ impl Flow {
         rounds: u32,
         stop: &AtomicBool,
     ) -> io::Result<Vec<[Cost; 2]>> {
-        let mut one = self.connect(engine, targets[0].to, None, 0)?;
-        let mut other = self.connect(engine, targets[1].to, None, self.clients)?;
-        let mut cost = |group: &mut Group, pid| {
-            let before = cpu(pid);
-            let (requests, _) = group.window(engine, window)?;
-            let cpu = cpu(pid).saturating_sub(before).as_secs_f64();
-            io::Result::Ok(Cost { requests, cpu })
-        };
+        let [one, other] = targets;
+        let mut one = (self.connect(engine, one.to, None, 0)?, one.pid);
+        let mut other = (self.connect(engine, other.to, None, self.clients)?, other.pid);
         let mut costs = Vec::new();
-        for round in 0..rounds {
-            if stop.load(Ordering::Acquire) {
-                break;
-            }
-            let early = if round % 2 == 1 { Some(cost(&mut other, targets[1].pid)?) } else { None };
-            let first = cost(&mut one, targets[0].pid)?;
-            let second = early.map_or_else(|| cost(&mut other, targets[1].pid), Ok)?;
-            costs.push([first, second]);
+        for round in (1..=rounds).take_while(|_| !stop.load(Ordering::Acquire)) {
+            costs.push(pair(round, [&mut one, &mut other], |side: &mut (Group, u32)| {
+                let (group, pid) = side;
+                let before = cpu(*pid);
+                let (requests, _) = group.window(engine, window)?;
+                let cpu = cpu(*pid).saturating_sub(before).as_secs_f64();
+                io::Result::Ok(Cost { requests, cpu })
+            })?);
         }
         Ok(costs)
     }
@@ -175,6 +170,23 @@ impl Flow {
         let gap = self.rate.map(|rate| Duration::from_secs(1) / rate);
         Ok(Group { clients, first, batch, gap })
     }
+}
+
+/// Measures both sides, the second one first in every second round.
+///
+/// # Errors
+/// That of a window.
+pub(crate) fn pair<S, T, E>(
+    round: u32,
+    sides: [&mut S; 2],
+    mut window: impl FnMut(&mut S) -> Result<T, E>,
+) -> Result<[T; 2], E> {
+    let [one, other] = sides;
+    if round.is_multiple_of(2) {
+        let second = window(other)?;
+        return Ok([window(one)?, second]);
+    }
+    Ok([window(one)?, window(other)?])
 }
 
 /// The clients of a target.

@@ -38,6 +38,7 @@ use crate::cores::pin;
 
 pub use churn::Churn;
 pub use engine::Engine;
+pub(crate) use flow::pair;
 pub use flow::{Cost, Flow, Measured, Pace, Reply, Target};
 pub use meter::{Meter, Window, private_memory};
 pub use stalls::StallWatch;
