@@ -46,11 +46,6 @@ pub(super) fn sentence(machine: &Value) -> String {
     )
 }
 
-/// The load average of the last minute.
-pub(super) fn load_average() -> Option<f64> {
-    read("/proc/loadavg").split(' ').next()?.parse().ok()
-}
-
 /// Microseconds for which some process had to wait for a core, since boot.
 pub(super) fn waited_for_cpu() -> Option<u64> {
     read("/proc/pressure/cpu")

@@ -4,7 +4,6 @@
 //! A process with threads cannot enter another namespace, so it executes `unshare`, which starts it
 //! again inside. Nothing has to be removed: the namespace ends with its last process.
 
-use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 
@@ -19,24 +18,8 @@ pub fn enter(program: &Path) -> String {
         Ok(own) => own,
         Err(error) => return format!("this program does not find itself: {error}"),
     };
-    let error = unshare.arg("--").arg(own).args(arguments(program)).exec();
+    // The last `--program` counts.
+    unshare.arg("--").arg(own).args(std::env::args_os().skip(1)).arg("--namespaced");
+    let error = unshare.arg("--program").arg(program).exec();
     format!("unshare cannot be started: {error}")
-}
-
-fn arguments(program: &Path) -> Vec<OsString> {
-    let given = std::env::args_os().skip(1);
-    // A repeated option would be an error, so the first one is removed.
-    let mut kept = Vec::new();
-    let mut skip = false;
-    for arg in given {
-        if std::mem::take(&mut skip) {
-            continue;
-        }
-        skip = arg == "--program";
-        if !skip && !arg.to_string_lossy().starts_with("--program=") {
-            kept.push(arg);
-        }
-    }
-    kept.extend(["--namespaced".into(), "--program".into(), program.as_os_str().to_owned()]);
-    kept
 }

@@ -15,7 +15,7 @@ pub(crate) struct Subject {
     #[arg(long, value_name = "FILE")]
     pub(crate) raw: Option<PathBuf>,
     /// Measure this pointsman instead of building one.
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", overrides_with = "program")]
     program: Option<PathBuf>,
     #[arg(long, hide = true)]
     pub(crate) namespaced: bool,

@@ -5,7 +5,7 @@
 //! A contender that cannot be fetched is left out, and a failed run does not stop the others; both
 //! are reported. Raw data is written line by line, so that an interrupted measurement is not lost.
 //!
-//! Runs that look odd are not excluded: what disturbed a run (load, waiting for a core) is recorded
+//! Runs that look odd are not excluded: what disturbed a run (waiting for a core) is recorded
 //! with it.
 
 mod contender;

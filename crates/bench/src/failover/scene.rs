@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use harness::{Cluster, Event, Events, Load, Node, Watch, pause};
+use harness::{Cluster, Event, Events, Load, Watch, pause};
 use serde_json::json;
 
 use super::contender::{Contender, Front, Programs};
@@ -69,7 +69,6 @@ pub(super) fn play(
     contenders: &[Contender],
     run: u32,
 ) -> Result<Played, String> {
-    let load_average = machine::load_average();
     let cluster = Cluster::builder().down_after(scenario.down_after()).start_apart();
     let parties = Parties::of(&cluster).ok_or("no sentinel")?;
     let taking_part: Vec<_> =
@@ -87,7 +86,7 @@ pub(super) fn play(
     if scenario == Scenario::RollingRedis {
         for replica in &parties.replicas {
             stop_and_start(replica);
-            wait("a restarted replica", SETTLE, stage, || follows(&cluster, replica))?;
+            wait("a restarted replica", SETTLE, stage, || cluster.follows(replica).is_ok())?;
         }
         // A replica that reports its link up is sent nothing before its first acknowledgement, up
         // to a second later. Sentinel would promote it nevertheless.
@@ -104,7 +103,7 @@ pub(super) fn play(
         pause(ABSENT);
         scenario.repair(&parties, cut);
         wait("the old master to follow the new one", SETTLE, stage, || {
-            follows(&cluster, parties.old)
+            cluster.follows(parties.old).is_ok()
         })?;
         pause(AFTER);
     } else {
@@ -119,7 +118,6 @@ pub(super) fn play(
     let (waited, switches) = (share_of_waiting(waited, began), switches(&events));
     played.extend(acts.iter().map(|act| {
         let more = json!({
-            "load_average": load_average,
             "share_of_time_waited_for_cpu": waited,
             "switches": switches,
             "errors": act.load.errors(),
@@ -220,17 +218,6 @@ fn majority_switch(events: &[Event], sentinels: usize) -> Option<Instant> {
 fn switches(events: &Events) -> usize {
     let events = events.all().into_iter().filter(|event| event.channel == "+switch-master");
     events.map(|event| event.payload).collect::<BTreeSet<_>>().len()
-}
-
-/// Whether a server replicates, in sync, from the master that the sentinels name.
-fn follows(cluster: &Cluster, node: &Node) -> bool {
-    let Ok(master) = cluster.current_master_addr() else { return false };
-    let says = |field: &str, wanted: &str| {
-        node.info("replication", field).is_ok_and(|value| value == wanted)
-    };
-    says("role", "slave")
-        && says("master_host", &master.ip().to_string())
-        && says("master_link_status", "up")
 }
 
 pub(super) fn wait(

@@ -357,16 +357,8 @@ impl Stage {
 
     fn follow(&self) -> Result<(), String> {
         let master = self.cluster.current_master_addr()?;
-        for node in self.cluster.nodes().iter().filter(|node| node.addr() != master) {
-            let text = |field| node.info("replication", field).map_err(|error| error.to_string());
-            let follows = text("master_link_status")? == "up"
-                && text("master_host")? == master.ip().to_string()
-                && text("master_port")? == master.port().to_string();
-            if !follows {
-                return Err(format!("{} does not follow {master}", node.name()));
-            }
-        }
-        Ok(())
+        let mut others = self.cluster.nodes().iter().filter(|node| node.addr() != master);
+        others.try_for_each(|node| self.cluster.follows(node))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fs;
 
 use harness::loopback_up;
-use rustix::process::{Resource, Rlimit, getrlimit, setpriority_process, setrlimit};
+use rustix::process::setpriority_process;
 
 use crate::cores;
 
@@ -16,9 +16,8 @@ pub(super) fn prepare(namespaced: bool) {
     if let Err(error) = setpriority_process(None, PRECEDENCE) {
         println!("Measuring without precedence over other processes ({error}).");
     }
-    let limit = getrlimit(Resource::Nofile);
     // A limit that cannot be raised shows when it is reached.
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+    let _files = harness::raise_files();
     if namespaced {
         if let Err(why) = loopback_up() {
             println!("{why}");

@@ -2,9 +2,9 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use harness::{Client, Process, pause};
+use harness::{Client, Process, wait_until};
 
 use crate::load::Workload;
 
@@ -14,20 +14,16 @@ const READY: Duration = Duration::from_secs(20);
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Waits until a proxy answers on both routes.
-pub(super) fn wait_ready(process: &Process, at: [SocketAddr; 2]) -> Result<(), String> {
-    let deadline = Instant::now() + READY;
+///
+/// # Panics
+/// If it ends, or does not answer in time.
+pub(super) fn wait_ready(process: &Process, at: [SocketAddr; 2]) {
     for addr in at {
-        while let Err(error) = tell(addr, Workload::Ping) {
-            if !process.is_running() {
-                return Err(format!("it ended at once: {}", process.log().trim()));
-            }
-            if Instant::now() > deadline {
-                return Err(format!("it does not answer: {error}"));
-            }
-            pause(Duration::from_millis(20));
-        }
+        wait_until("a proxy to answer", READY, || {
+            assert!(process.is_running(), "it ended at once: {}", process.log().trim());
+            tell(addr, Workload::Ping)
+        });
     }
-    Ok(())
 }
 
 /// Sends a request on a new connection and checks the reply.

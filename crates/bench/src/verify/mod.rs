@@ -100,7 +100,7 @@ pub struct VerifyOptions {
     #[arg(long)]
     exceptions: bool,
     /// Test this pointsman instead of building one.
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", overrides_with = "program")]
     program: Option<PathBuf>,
 }
 

@@ -59,7 +59,7 @@ struct LibrariesOptions {
     #[arg(long, required = true)]
     libraries: bool,
     /// Test this program instead of building one.
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", overrides_with = "program")]
     program: Option<PathBuf>,
     /// Runs within a network namespace.
     #[arg(long, hide = true)]

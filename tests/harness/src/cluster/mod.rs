@@ -343,6 +343,27 @@ impl Cluster {
         }
     }
 
+    /// Whether a server replicates, in sync, from the master that the sentinels name.
+    ///
+    /// # Errors
+    /// Why it does not, or who cannot be asked.
+    pub fn follows(&self, node: &Node) -> Result<(), String> {
+        let master = self.current_master_addr()?;
+        let wanted = [
+            ("role", "slave".to_owned()),
+            ("master_host", master.ip().to_string()),
+            ("master_port", master.port().to_string()),
+            ("master_link_status", "up".to_owned()),
+        ];
+        for (field, wanted) in wanted {
+            let found = node.info("replication", field).map_err(|error| error.to_string())?;
+            if found != wanted {
+                return Err(format!("{} of {} is {found}, not {wanted}", field, node.name()));
+            }
+        }
+        Ok(())
+    }
+
     /// Waits until every running sentinel sees all running servers and sentinels, and a failover is
     /// possible.
     ///
