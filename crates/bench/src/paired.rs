@@ -68,30 +68,28 @@ impl Load {
         Ok(())
     }
 
-    /// Measures a pair of windows: with `control` meanwhile, which takes as much of the machine as
-    /// `disturb` and is not sent to what is measured, or nothing; and with `disturb`.
+    /// Measures a pair of windows: with a control meanwhile, which takes as much of the machine and
+    /// is not sent to what is measured, and with the disturbance.
     ///
     /// # Errors
     /// A message for people, if a request fails, or that of what happens meanwhile.
     pub(crate) fn pair(
         &self,
         round: u32,
-        control: Option<&Disturbance<'_>>,
-        disturb: &Disturbance<'_>,
+        [mut control, mut disturb]: [&Disturbance<'_>; 2],
     ) -> Result<Pair, String> {
         let [quiet, disturbed] =
-            pair(round, [&mut { control }, &mut Some(disturb)], |it| self.window(*it))?;
+            pair(round, [&mut control, &mut disturb], |meanwhile| self.window(*meanwhile))?;
         Ok(Pair { quiet, disturbed })
     }
 
-    fn window(&self, meanwhile: Option<&Disturbance<'_>>) -> Result<Quality, String> {
+    fn window(&self, meanwhile: &Disturbance<'_>) -> Result<Quality, String> {
         let over = AtomicBool::new(false);
         let (measured, times) = thread::scope(|scope| {
-            let happening = meanwhile.map(|act| scope.spawn(|| act(&over)));
+            let happening = scope.spawn(|| meanwhile(&over));
             let measured = self.measure();
             over.store(true, Ordering::Relaxed);
-            let times = happening.map_or(Ok(Ok(0)), thread::ScopedJoinHandle::join);
-            let times = times.map_err(|panic| crate::words(&*panic))??;
+            let times = happening.join().map_err(|panic| crate::words(&*panic))??;
             Ok::<_, String>((measured?, times))
         })?;
         let Measured { replies, window, .. } = measured;
@@ -133,7 +131,7 @@ pub(crate) struct Pair {
 
 impl Pair {
     /// The p99 of the second kind of window, to that of the first.
-    pub(crate) fn ratio(&self) -> f64 {
+    fn ratio(&self) -> f64 {
         self.disturbed.p99 / self.quiet.p99
     }
 

@@ -12,9 +12,9 @@
 //! there. What the generator still costs is compensated: windows in which the junk goes to
 //! Pointsman alternate with windows in which the same junk goes to the sink, which does nothing,
 //! under the same load ([`paired`](crate::paired)). So the ratio is what Pointsman does to its
-//! sessions. Every tenth round compares the sink with silence, for information. Requests that a
-//! stall of the machine delayed are left out ([`StallWatch`](crate::load::StallWatch)): on a shared
-//! host they are about a hundredth, enough to decide a p99.
+//! sessions. Requests that a stall of the machine delayed are left out
+//! ([`StallWatch`](crate::load::StallWatch)): on a shared host they are about a hundredth, enough
+//! to decide a p99.
 //!
 //! The rate is bounded. This shows what junk costs, not how much of it a machine survives.
 
@@ -35,18 +35,14 @@ use setup::{build, install};
 
 use crate::cores::{self, move_to, pin};
 use crate::load::Meter;
-use crate::paired::{Load, Pair, verdict};
+use crate::paired::{Load, verdict};
 use crate::priority::give_way;
-use crate::stats::{figure, spread};
 use stranger::{BALANCER, Port, Strangers, is_answered};
 use traces::Traces;
 use words::Kind;
 
 /// The name in the certificate.
 const NAME: &str = "redis.junk";
-/// Between rounds that compare the sink with silence.
-const SILENCE: u32 = 10;
-
 /// The length of a window, in seconds.
 const WINDOW: u32 = 5;
 /// Requests per second of the established sessions.
@@ -102,16 +98,13 @@ pub(crate) fn run(options: &JunkOptions) -> Result<ExitCode, String> {
     junk.send(&ports, &AtomicBool::new(false), Some(Duration::from_secs(3)))?;
     let before = Traces::when_quiet(&pointsman)?;
     let rounds = options.minutes * 60 / WINDOW;
-    let (mut pairs, mut controls) = (Vec::new(), Vec::new());
+    let mut pairs = Vec::new();
     let to_sink = |over: &AtomicBool| junk.send(&sinks, over, None);
     let to_pointsman = |over: &AtomicBool| junk.send(&ports, over, None);
     for round in 1..=rounds {
-        let pair = load.pair(round, Some(&to_sink), &to_pointsman)?;
+        let pair = load.pair(round, [&to_sink, &to_pointsman])?;
         println!("{round:>4}/{rounds}  {}", pair.line("strangers"));
         pairs.push(pair);
-        if round % SILENCE == 1 {
-            controls.push(load.pair(round, None, &to_sink)?);
-        }
     }
     let after = Traces::when_quiet(&pointsman)?;
     let left = before.differences(&after);
@@ -121,13 +114,6 @@ pub(crate) fn run(options: &JunkOptions) -> Result<ExitCode, String> {
     }
     if left.is_empty() {
         println!("Nothing but counters has changed: {}.", after.line());
-    }
-    let ratios: Vec<f64> = controls.iter().map(Pair::ratio).collect();
-    if let Some(spread) = spread(&ratios) {
-        println!(
-            "The p99 with a server that does nothing, to the one without strangers: {}",
-            figure(spread.median)
-        );
     }
     println!("Without: the same strangers went to a server that does nothing.");
     let measured = verdict(&pairs, "strangers", ENOUGH, MOST)?;
