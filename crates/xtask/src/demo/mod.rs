@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use setup::{build, install};
 
-use screen::{BAD, EVENT, GOOD, NOTE, Screen};
+use screen::{BAD, EVENT, GOOD, NOTE};
 use stage::Stage;
 use timeline::Timeline;
 
@@ -51,71 +51,60 @@ impl DemoOptions {
 /// # Errors
 /// A message for people, if it cannot start.
 pub(crate) fn run(options: DemoOptions) -> Result<ExitCode, String> {
-    let mut screen = Screen::of_this_terminal();
     install::whatever_is_missing()?;
     let program = build::pointsman_or(None)?;
     let stop = bench::stop_on_signals()?;
     let mut stage = Stage::set(&program);
-    let shown = show(&mut screen, &stage, options, &stop);
+    let shown = show(&stage, options, &stop);
     let followed = match shown {
-        Ok(timeline) => summary::close(&mut screen, &mut stage, &timeline),
+        Ok(timeline) => summary::close(&mut stage, &timeline),
         // The reader of the output has gone: stop everything.
         Err(error) => Err(error),
     };
     stage.stop();
     let ended = followed
-        .and_then(|followed| screen.line("Everything is stopped and removed.").map(|()| followed));
+        .and_then(|followed| screen::line("Everything is stopped and removed.").map(|()| followed));
     let followed = ended.map_err(|error| {
         format!("Ended and removed, since nothing can be printed any more: {error}")
     })?;
     Ok(if followed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn show(
-    screen: &mut Screen,
-    stage: &Stage,
-    options: DemoOptions,
-    stop: &AtomicBool,
-) -> io::Result<Timeline> {
+fn show(stage: &Stage, options: DemoOptions, stop: &AtomicBool) -> io::Result<Timeline> {
     let start = Instant::now();
     let mut timeline = Timeline::new(start, stage.names());
     let kill_at = start + options.kill_after();
     let end = options.seconds.map(|seconds| start + Duration::from_secs(seconds));
-    stage.introduce(screen, options.kill_after())?;
+    stage.introduce(options.kill_after())?;
     let mut told = timeline::Told::default();
     let (mut second, mut settled) = (1, start);
     while !stop.load(Ordering::Acquire) && end.is_none_or(|end| Instant::now() < end) {
-        tell_news(screen, stage, &mut timeline, &mut told)?;
+        tell_news(stage, &mut timeline, &mut told)?;
         if timeline.killed.is_none() && Instant::now() >= kill_at {
-            tell_kill(screen, stage, &mut timeline)?;
+            tell_kill(stage, &mut timeline)?;
         }
         if start.elapsed() >= Duration::from_secs(second) {
-            screen.line(&timeline.second(Duration::from_secs(second), &stage.now()))?;
+            screen::line(&timeline.second(Duration::from_secs(second), &stage.now()))?;
             second = start.elapsed().as_secs() + 1;
         }
         if settled.elapsed() > SETTLE && timeline.back.is_some() {
             settled = Instant::now();
             if let Some((master, verdict)) = stage.settle() {
-                screen.painted(NOTE, &timeline.checked(&master, &verdict))?;
+                screen::painted(NOTE, &timeline.checked(&master, &verdict))?;
             }
         }
         harness::pause(LOOK);
     }
-    tell_news(screen, stage, &mut timeline, &mut told)?;
+    tell_news(stage, &mut timeline, &mut told)?;
     Ok(timeline)
 }
 
 /// Prints the events of the sentinels and the outages of the clients since the last call.
-fn tell_news(
-    screen: &mut Screen,
-    stage: &Stage,
-    timeline: &mut Timeline,
-    told: &mut timeline::Told,
-) -> io::Result<()> {
+fn tell_news(stage: &Stage, timeline: &mut Timeline, told: &mut timeline::Told) -> io::Result<()> {
     for event in stage.events().after(told.events) {
         told.events += 1;
         if let Some(text) = timeline.hear(&event) {
-            screen.painted(EVENT, &text)?;
+            screen::painted(EVENT, &text)?;
         }
     }
     for gap in stage.load().gaps().into_iter().skip(told.gaps) {
@@ -125,18 +114,18 @@ fn tell_news(
         };
         told.gaps += 1;
         if !text.is_empty() {
-            screen.painted(GOOD, &text)?;
+            screen::painted(GOOD, &text)?;
         }
     }
     Ok(())
 }
 
-fn tell_kill(screen: &mut Screen, stage: &Stage, timeline: &mut Timeline) -> io::Result<()> {
+fn tell_kill(stage: &Stage, timeline: &mut Timeline) -> io::Result<()> {
     let Some(node) = stage.master() else { return Ok(()) };
     let (name, pid) = (timeline.name(node.addr()), node.pid().unwrap_or_default());
     timeline.killed = Some(Instant::now());
     node.kill();
-    screen.painted(
+    screen::painted(
         BAD,
         &timeline.line(Instant::now(), &format!("kill -9 {pid}: {name}, the master, is dead")),
     )

@@ -1,46 +1,34 @@
-//! The terminal: plain lines, coloured only on a terminal.
+//! Lines on the terminal, coloured only where that is wanted.
 
-use std::env;
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, Write as _};
+
+use anstyle::{AnsiColor, Style};
 
 /// A heading.
-pub(super) const HEADING: &str = "1";
+pub(super) const HEADING: Style = Style::new().bold();
 /// An event of a sentinel.
-pub(super) const EVENT: &str = "36";
+pub(super) const EVENT: Style = AnsiColor::Cyan.on_default();
 /// A remark.
-pub(super) const NOTE: &str = "2";
+pub(super) const NOTE: Style = Style::new().dimmed();
 /// A success.
-pub(super) const GOOD: &str = "1;32";
+pub(super) const GOOD: Style = AnsiColor::Green.on_default().bold();
 /// A failure.
-pub(super) const BAD: &str = "1;31";
+pub(super) const BAD: Style = AnsiColor::Red.on_default().bold();
 
-/// Standard output.
-#[derive(Debug)]
-pub(super) struct Screen {
-    colour: bool,
+/// Prints a line.
+///
+/// # Errors
+/// Nobody reads it any more.
+pub(super) fn line(text: &str) -> io::Result<()> {
+    painted(Style::new(), text)
 }
 
-impl Screen {
-    /// Coloured on a terminal with colours, unless `NO_COLOR` is set.
-    pub(super) fn of_this_terminal() -> Self {
-        let refused = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-        let dumb = env::var_os("TERM").is_none_or(|term| term == "dumb");
-        Self { colour: io::stdout().is_terminal() && !refused && !dumb }
-    }
-
-    /// Prints a line.
-    pub(super) fn line(&mut self, text: &str) -> io::Result<()> {
-        let mut out = io::stdout().lock();
-        writeln!(out, "{text}")?;
-        out.flush()
-    }
-
-    /// Prints a line in a style.
-    pub(super) fn painted(&mut self, style: &str, text: &str) -> io::Result<()> {
-        if self.colour {
-            self.line(&format!("\x1b[{style}m{text}\x1b[0m"))
-        } else {
-            self.line(text)
-        }
-    }
+/// Prints a line in a style.
+///
+/// # Errors
+/// Nobody reads it any more.
+pub(super) fn painted(style: Style, text: &str) -> io::Result<()> {
+    let mut out = anstream::stdout().lock();
+    writeln!(out, "{style}{text}{style:#}")?;
+    out.flush()
 }

@@ -9,7 +9,7 @@ use bench::stats::grouped;
 use harness::{Cluster, Events, Load, Node, Pointsman, Verdict};
 
 use super::explain::Names;
-use super::screen::{HEADING, Screen};
+use super::screen::{self, HEADING};
 use super::timeline::{Now, short};
 
 const CLIENTS: usize = 8;
@@ -120,27 +120,27 @@ impl Stage {
     }
 
     /// Prints the topology, the addresses and what will happen.
-    pub(super) fn introduce(&self, screen: &mut Screen, kill_after: Duration) -> io::Result<()> {
+    pub(super) fn introduce(&self, kill_after: Duration) -> io::Result<()> {
         let pid = self.pointsman.process().pid();
-        screen.painted(HEADING, "\nPointsman in front of a Redis Sentinel cluster\n")?;
-        screen.line(&format!(
+        screen::painted(HEADING, "\nPointsman in front of a Redis Sentinel cluster\n")?;
+        screen::line(&format!(
             "  {CLIENTS} clients ────▶ pointsman ────▶ redis-1   master\n\
              \x20 {:>5} writes/s       │            redis-2   replica\n\
              \x20                      ▼            redis-3   replica\n\
              \x20             sentinel-1, -2, -3",
             grouped(u64::from(RATE))
         ))?;
-        screen.line(&format!(
+        screen::line(&format!(
             "\n  clients use  {}   (pointsman, process {pid})",
             self.pointsman.addr()
         ))?;
-        screen.line(&format!("  admin page   http://{}/", self.pointsman.admin()))?;
-        screen.line(&format!(
+        screen::line(&format!("  admin page   http://{}/", self.pointsman.admin()))?;
+        screen::line(&format!(
             "\n  In {} the master is killed. The sentinels wait {} before they consider it down, then promote a replica.",
             short(kill_after).replace(".00", ""),
             short(DOWN_AFTER).replace(".00", "")
         ))?;
-        screen.line("  Ctrl-C ends the demo and removes everything.\n")?;
-        screen.painted(HEADING, &format!("{:>9}   {:<15} {:>8}", "time", "master", "writes/s"))
+        screen::line("  Ctrl-C ends the demo and removes everything.\n")?;
+        screen::painted(HEADING, &format!("{:>9}   {:<15} {:>8}", "time", "master", "writes/s"))
     }
 }

@@ -7,17 +7,13 @@ use std::time::Duration;
 use bench::stats::grouped;
 use harness::{Counts, Verdict};
 
-use super::screen::{BAD, GOOD, HEADING, NOTE, Screen};
+use super::screen::{self, BAD, GOOD, HEADING, NOTE};
 use super::stage::Stage;
 use super::timeline::{Timeline, after, short};
 
 /// Stops the clients, checks every acknowledged write and prints the result. Returns whether
 /// everything went as it should.
-pub(super) fn close(
-    screen: &mut Screen,
-    stage: &mut Stage,
-    timeline: &Timeline,
-) -> io::Result<bool> {
+pub(super) fn close(stage: &mut Stage, timeline: &Timeline) -> io::Result<bool> {
     stage.stop_clients();
     let running = stage.pointsman().process().is_running();
     let settled = stage.settle();
@@ -29,17 +25,17 @@ pub(super) fn close(
         examples: rest.examples,
         ..Verdict::default()
     };
-    screen.painted(HEADING, "\nSummary\n")?;
-    screen.line(&numbers(&counts, &looked, &master, timeline))?;
+    screen::painted(HEADING, "\nSummary\n")?;
+    screen::line(&numbers(&counts, &looked, &master, timeline))?;
     let verdict = verdict(timeline, &counts, &looked, running);
     match &verdict {
-        Ok(text) => screen.painted(GOOD, &format!("  {text}\n"))?,
+        Ok(text) => screen::painted(GOOD, &format!("  {text}\n"))?,
         Err(text) => {
-            screen.painted(BAD, &format!("  {text}\n"))?;
+            screen::painted(BAD, &format!("  {text}\n"))?;
             for error in stage.load().errors() {
-                screen.painted(NOTE, &format!("  a client saw: {error}"))?;
+                screen::painted(NOTE, &format!("  a client saw: {error}"))?;
             }
-            screen.painted(NOTE, &stage.pointsman().process().tail())?;
+            screen::painted(NOTE, &stage.pointsman().process().tail())?;
         }
     }
     Ok(verdict.is_ok())
