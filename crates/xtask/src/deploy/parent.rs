@@ -3,7 +3,6 @@
 //! release.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
@@ -16,15 +15,17 @@ use super::together::{faults_beside, merged, values};
 use super::tools::Tools;
 
 /// Makes the parent in a folder.
-fn write(folder: &Path, redis_ha: &Path) -> std::io::Result<()> {
+fn write(folder: &Path, redis_ha: &Path) -> Result<(), String> {
     let dependency = |name: &str, version: &str| json!({"name": name, "version": version, "condition": format!("{name}.enabled")});
-    let version = version().map_err(std::io::Error::other)?;
-    let all = [dependency("redis-ha", &version), dependency("pointsman", "*")];
+    let all = [dependency("redis-ha", &version()?), dependency("pointsman", "*")];
     let meta = json!({"apiVersion": "v2", "name": "shop", "version": "1.0.0", "dependencies": all});
-    fs::write(folder.join("Chart.yaml"), meta.to_string())?;
-    fs::create_dir(folder.join("charts"))?;
-    symlink(redis_ha, folder.join("charts/redis-ha"))?;
-    symlink(root().join("deploy/helm/pointsman"), folder.join("charts/pointsman"))
+    files::write(folder.join("Chart.yaml"), meta.to_string())?;
+    files::make(folder.join("charts"))?;
+    symlink(redis_ha, folder.join("charts/redis-ha"))
+        .and_then(|()| {
+            symlink(root().join("deploy/helm/pointsman"), folder.join("charts/pointsman"))
+        })
+        .map_err(|error| format!("parent chart: {error}"))
 }
 
 /// The values of the parent.
@@ -39,7 +40,7 @@ fn of_parent(redis_ha: &Value, is_on: bool) -> Value {
 pub(super) fn check(tools: &Tools) -> Result<String, String> {
     let chart = Chart::get(tools)?;
     let folder = files::temporary()?;
-    write(folder.path(), &chart.folder).map_err(|error| format!("parent chart: {error}"))?;
+    write(folder.path(), &chart.folder)?;
     let redis_ha = values(tools)?;
     let render = |is_on| {
         let file = folder.path().join("all.yaml");

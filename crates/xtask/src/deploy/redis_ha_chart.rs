@@ -5,7 +5,6 @@
 //! With `deploy-check --redis-ha FOLDER` the real chart takes its place, and the facts are compared
 //! with it.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
@@ -54,7 +53,7 @@ impl Chart {
 
     pub(super) fn stand_in() -> Result<Self, String> {
         let temp = files::temporary()?;
-        write(temp.path(), &facts()?).map_err(|error| format!("stand-in for redis-ha: {error}"))?;
+        write(temp.path(), &facts()?)?;
         Ok(Self { folder: temp.path().to_owned(), _temp: Some(temp) })
     }
 
@@ -70,13 +69,13 @@ impl Chart {
     }
 }
 
-fn write(folder: &Path, facts: &Value) -> std::io::Result<()> {
+fn write(folder: &Path, facts: &Value) -> Result<(), String> {
     let meta = json!({"apiVersion": "v2", "name": facts["chart"], "version": facts["version"]});
-    fs::write(folder.join("Chart.yaml"), meta.to_string())?;
-    fs::write(folder.join("values.yaml"), facts["values"].to_string())?;
-    fs::create_dir(folder.join("templates"))?;
+    files::write(folder.join("Chart.yaml"), meta.to_string())?;
+    files::write(folder.join("values.yaml"), facts["values"].to_string())?;
+    files::make(folder.join("templates"))?;
     for (at, object) in objects(facts).enumerate() {
-        fs::write(folder.join(format!("templates/{at}.yaml")), template(object))?;
+        files::write(folder.join(format!("templates/{at}.yaml")), template(object))?;
     }
     Ok(())
 }

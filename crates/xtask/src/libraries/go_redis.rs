@@ -5,7 +5,6 @@
 //! their original names, and the options of the client, which get a pause.
 
 use std::ffi::OsString;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -49,15 +48,13 @@ pub(super) fn fetch(library: &Library, folder: &Path) -> Result<(), String> {
 
 /// Replaces what has to be replaced in the tests, and adds the pause.
 fn adapt(place: &Path) -> Result<(), String> {
-    let failed = |error: std::io::Error| format!("{}: {error}", place.display());
     let mut missing: Vec<&str> = REPLACED.iter().map(|(_, words, _)| *words).collect();
-    for entry in fs::read_dir(place).map_err(failed)? {
-        let entry = entry.map_err(failed)?;
-        let name = entry.file_name().to_string_lossy().into_owned();
+    for path in files::list(place)? {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         if !name.ends_with("_test.go") {
             continue;
         }
-        let text = files::read(entry.path())?;
+        let text = files::read(&path)?;
         let mut adapted = text.clone();
         for (file, words, instead) in REPLACED {
             if (file.is_empty() || file == name) && adapted.contains(words) {
@@ -66,7 +63,7 @@ fn adapt(place: &Path) -> Result<(), String> {
             }
         }
         if adapted != text {
-            files::write(entry.path(), adapted)?;
+            files::write(&path, adapted)?;
         }
     }
     files::write(place.join("pause_test.go"), PAUSE)?;
@@ -140,6 +137,8 @@ fn program(folder: &Path) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

@@ -118,9 +118,8 @@ impl Stage {
     ) -> Result<(), String> {
         let folder = self.folder.path().join(name);
         let file = folder.join("conf");
-        std::fs::create_dir(&folder)
-            .and_then(|()| std::fs::write(&file, conf))
-            .map_err(|error| format!("{}: {error}", file.display()))?;
+        files::make(&folder)?;
+        files::write(&file, conf)?;
         self.processes.push(Process::start(&Launch {
             name: name.to_owned(),
             program: program.to_owned(),
