@@ -151,6 +151,9 @@ fn keeps_pins_until_cleared() {
         .c("GET k")
         .s("+v/")
         .is(SessionState::Quiet, 0);
+    // A refused one keeps an earlier one, unless a request without a reply was executed between.
+    talk.c("ASKING").s("+OK/").c("ASKING").s("-ERR no/").is(SessionState::Pinned, 0);
+    talk.c("CLIENT REPLY SKIP").c("GET k").c("ASKING").s("-ERR no/").is(SessionState::Quiet, 0);
     talk.c("client tracking on").s("+OK/").c("GET k").s("+v/").is(SessionState::Pinned, 0);
     talk.c("client tracking off").s("+OK/").is(SessionState::Quiet, 0);
 }

@@ -147,6 +147,11 @@ impl ReplySuppression {
         !self.unconfirmed && !self.is_active()
     }
 
+    /// Whether requests without replies were sent directly before the one at `position`.
+    fn is_unconfirmed_at(&self, position: u32) -> bool {
+        self.unconfirmed && self.until == position
+    }
+
     /// The request at `position` was answered.
     pub(crate) fn answered(&mut self, position: u32) {
         if position.wrapping_sub(self.until) < MAX_OWED {
@@ -425,7 +430,7 @@ impl Matcher {
             return Ok(());
         }
         self.marks.pop();
-        self.server_reached(Some(class));
+        self.server_reached(false);
         self.count_replies(1);
         self.last_answer = Some((class, ReplyOutcome::Done));
         self.recorder.answered(class, ReplyOutcome::Done, frame);
@@ -440,19 +445,19 @@ impl Matcher {
         }
     }
 
-    /// The server has processed the requests up to the one that is answered now.
-    fn server_reached(&mut self, class: Option<Class>) {
+    /// The server has processed the requests up to the one that is answered now. Each clears an
+    /// earlier `ASKING`, except another one that directly follows it, though refused
+    /// (`redis:src/networking.c`, `resetClient`).
+    fn server_reached(&mut self, keeps_asking: bool) {
         self.pin_changed = true;
-        // A refused `ASKING` does not clear an earlier one (`redis:src/networking.c`,
-        // `resetClient`).
-        self.connection.asking = self.connection.asking && class == Some(Class::Asking);
+        self.connection.asking &= keeps_asking;
         self.suppression.answered(self.answered);
     }
 
     fn match_reply(&mut self, frame: &ReplyScanner) -> Result<(), Untrackable> {
         let head = self.head();
-        self.server_reached(head);
         let detail = self.marks.first().map_or(0, Mark::expected);
+        self.server_reached(head == Some(Class::Asking) && detail == 0);
         let Some(class) = head else {
             self.count_replies(1);
             return Ok(());
@@ -582,15 +587,18 @@ impl Matcher {
         args: u32,
         max_marks: u16,
     ) -> Result<(), Untrackable> {
+        let position = self.answered.wrapping_add(self.owed);
         let expected = match class.group() {
             ClassGroup::Subscribing => args - 1,
             _ if matches!(class, Class::Iterate | Class::Refused) => args,
+            // Whether requests without replies precede it.
+            _ if class == Class::Asking => u32::from(self.suppression.is_unconfirmed_at(position)),
             _ => 0,
         };
         if expected > MAX_EXPECTED {
             return Err(Untrackable);
         }
-        let mark = Mark::new(self.answered.wrapping_add(self.owed), class, expected);
+        let mark = Mark::new(position, class, expected);
         match class {
             _ if self.marks.push(mark, max_marks) => self.features.sent(class),
             // Without a mark, the cursor in the reply is not seen.
