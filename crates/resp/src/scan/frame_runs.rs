@@ -7,8 +7,8 @@
 //! that is longer, rarer, or incomplete.
 //!
 //! There are no rules of its own: [`request`](crate::scan::request) and
-//! [`reply`](crate::scan::reply) would find the same frames; `run_tests.rs` and the fuzz targets
-//! compare both.
+//! [`reply`](crate::scan::reply) would find the same frames; `frame_run_tests.rs` and the fuzz
+//! targets compare both.
 
 use crate::commands::class::Class;
 use crate::commands::refused::RefusalRules;
