@@ -373,8 +373,8 @@ impl Discovery {
             let sentinel_at = |addr| self.links.sentinel_at(&(NodeAddr::from(addr), auth));
             let machine = self.services.get(&group).map(|it| &it.runtime.machine);
             let is_member = |id: &MyId| machine.is_some_and(|machine| machine.is_member(id));
-            for addr in seed.former(|addr| sentinel_at(addr).is_some_and(is_member)) {
-                let Some(id) = sentinel_at(addr).cloned() else { continue };
+            let member_at = |addr| sentinel_at(addr).filter(|id| is_member(id)).cloned();
+            for (addr, id) in seed.former(member_at) {
                 let request = requests.entry((NodeAddr::from(addr), auth));
                 let former = LinkRequest { services: Vec::new(), expect: Some([id].into()) };
                 request.or_insert(former).add_service(group);

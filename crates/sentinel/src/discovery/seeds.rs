@@ -4,10 +4,10 @@
 //! that is not ready disappears from its Kubernetes service while its sentinel runs. The connection
 //! to an address that is no longer returned is therefore kept while its sentinel is a member, but
 //! never made anew, and it is not one of the configuration any more: the address may be given to
-//! the pod of another cluster. This also holds for the last address of a name, if the name server
-//! answers that there is none, but not while it does not answer.
+//! the pod of another cluster. If the name has no address at all, and its name server says so, the
+//! last ones are dialled again, but only the sentinel that was there before may answer.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -34,8 +34,8 @@ pub(crate) struct Seed {
     pub(crate) name: NodeAddr,
     /// The current addresses of the name, or the last ones while its name server does not answer.
     pub(crate) found: Vec<SocketAddr>,
-    /// Its former addresses that are still connected.
-    former: BTreeSet<SocketAddr>,
+    /// Its former addresses that are in use, with the sentinel there.
+    former: BTreeMap<SocketAddr, Option<MyId>>,
     lost: Arc<Notify>,
     _task: Option<AbortOnDropHandle<()>>,
 }
@@ -58,7 +58,7 @@ impl Seed {
             auth,
             name: name.clone(),
             found: Vec::new(),
-            former: BTreeSet::new(),
+            former: BTreeMap::new(),
             lost,
             _task: Some(AbortOnDropHandle::new(task)),
         }
@@ -66,8 +66,8 @@ impl Seed {
 
     /// The name now has these addresses.
     pub(crate) fn update(&mut self, found: Vec<SocketAddr>) {
-        self.former.extend(std::mem::take(&mut self.found));
-        self.former.retain(|addr| !found.contains(addr));
+        self.former.extend(std::mem::take(&mut self.found).into_iter().map(|addr| (addr, None)));
+        self.former.retain(|addr, _| !found.contains(addr));
         self.found = found;
     }
 
@@ -80,19 +80,24 @@ impl Seed {
 
     /// Whether it is one of its former addresses.
     pub(crate) fn is_former(&self, addr: &NodeAddr) -> bool {
-        self.former.iter().any(|former| NodeAddr::from(*former) == *addr)
+        self.former.keys().any(|former| NodeAddr::from(*former) == *addr)
     }
 
-    /// The former addresses of which `keeps` still holds.
+    /// The former addresses that are in use, with the sentinel to expect there. `member_at` is the
+    /// member that is connected at an address.
     pub(crate) fn former(
         &mut self,
-        keeps: impl Fn(SocketAddr) -> bool,
-    ) -> impl Iterator<Item = SocketAddr> {
-        self.former.retain(|addr| keeps(*addr));
+        member_at: impl Fn(SocketAddr) -> Option<MyId>,
+    ) -> Vec<(SocketAddr, MyId)> {
+        let has_others = !self.found.is_empty();
+        self.former.retain(|addr, id| {
+            *id = member_at(*addr).or_else(|| id.take().filter(|_| !has_others));
+            id.is_some()
+        });
         while self.former.len() > MAX_FORMER {
             self.former.pop_first();
         }
-        self.former.iter().copied()
+        self.former.iter().filter_map(|(addr, id)| Some((*addr, id.clone()?))).collect()
     }
 }
 
@@ -135,7 +140,7 @@ async fn look_up_forever(number: usize, name: NodeAddr, env: Environment, lost: 
         let found = found.unwrap_or_default();
         let empty = found.is_empty();
         if last.as_ref() != Some(&found) && (!empty || last.is_some()) {
-            if empty {
+            if empty && !std::mem::replace(&mut warned, true) {
                 warn!(sentinel = %name, "sentinel name has no address any more");
             }
             last = Some(found.clone());
@@ -190,25 +195,30 @@ mod tests {
             auth: 0,
             name: NodeAddr { host: "s".into(), port: 26379 },
             found: Vec::new(),
-            former: BTreeSet::new(),
+            former: BTreeMap::new(),
             lost: Arc::default(),
             _task: None,
         };
+        let id = |number: u8| MyId::parse(&format!("{number:040x}"));
+        let at_one = |it: SocketAddr| id(7).filter(|_| it == addr(1));
+        let one = vec![(addr(1), id(7).expect("an ID"))];
         seed.update(vec![addr(1)]);
         seed.update(vec![addr(2)]);
-        assert_eq!(seed.former(|it| it == addr(1)).collect::<Vec<_>>(), [addr(1)]);
+        assert_eq!(seed.former(at_one), one);
         seed.update(vec![addr(1), addr(2)]);
-        assert_eq!(seed.former(|_| true).count(), 0, "it is found again");
+        assert!(seed.former(at_one).is_empty(), "it is found again");
         seed.update(vec![addr(2)]);
-        assert_eq!(seed.former(|_| false).count(), 0);
-        assert_eq!(
-            seed.former(|_| true).count(),
-            0,
-            "a connection that has ended is not made anew"
-        );
+        assert!(seed.former(|_| None).is_empty());
+        assert!(seed.former(at_one).is_empty(), "a connection that has ended is not made anew");
+        seed.update(vec![addr(1)]);
+        seed.update(Vec::new());
+        assert_eq!(seed.former(at_one), one);
+        assert_eq!(seed.former(|_| None), one, "while the name has no address");
+        seed.update(vec![addr(2)]);
+        assert!(seed.former(|_| None).is_empty());
         for number in 0..200 {
             seed.update(vec![addr(number)]);
         }
-        assert_eq!(seed.former(|_| true).count(), MAX_FORMER);
+        assert_eq!(seed.former(|_| id(7)).len(), MAX_FORMER);
     }
 }

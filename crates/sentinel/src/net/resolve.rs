@@ -5,7 +5,8 @@
 //! time and gets a late answer with a later call.
 //!
 //! The last good answer is kept while lookups fail. An answer that the name has no address is no
-//! failure: what is at its former address by now may be another server.
+//! failure ([`Lookup::is_gone`]): what is at its last address by now may be another server, and a
+//! caller that dials it must know whom it expects there.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -32,6 +33,9 @@ pub(crate) const LOOKUP_EVERY: Duration = Duration::from_secs(5);
 /// The same while the name has no address, and first after a server at one was lost: its address
 /// may already belong to another one.
 pub(crate) const LOOKUP_SOON: Duration = Duration::from_millis(500);
+
+/// How many answers in a row show that a name has left an address.
+const MISSES: u8 = 4;
 
 /// How long to wait for a slow resolver if an earlier answer is available.
 const PATIENCE_WITH_CACHE: Duration = Duration::from_millis(50);
@@ -107,20 +111,27 @@ impl Default for Resolver {
     }
 }
 
-/// Asks the system's resolver.
+/// Asks the system's resolver. It answers that a name has no address if only one family of
+/// addresses has none and the query for the other failed; so each is asked for alone then.
 fn ask_system(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
-    let hints = AddrInfoHints { socktype: libc::SOCK_STREAM, ..AddrInfoHints::default() };
-    let found = match getaddrinfo(Some(host), None, Some(hints)) {
-        Err(error) if matches!(error.kind(), LookupErrorKind::NoName | LookupErrorKind::NoData) => {
-            return Ok(Vec::new());
-        }
-        found => found?,
-    };
     let with_port = |mut addr: SocketAddr| {
         addr.set_port(port);
         addr
     };
-    found.map(|it| it.map(|it| with_port(it.sockaddr))).collect()
+    let ask = |address| -> io::Result<Vec<SocketAddr>> {
+        let hints = AddrInfoHints { socktype: libc::SOCK_STREAM, address, ..Default::default() };
+        match getaddrinfo(Some(host), None, Some(hints)) {
+            Err(it) if matches!(it.kind(), LookupErrorKind::NoName | LookupErrorKind::NoData) => {
+                Ok(Vec::new())
+            }
+            found => found?.map(|it| it.map(|it| with_port(it.sockaddr))).collect(),
+        }
+    };
+    let found = ask(libc::AF_UNSPEC)?;
+    if !found.is_empty() {
+        return Ok(found);
+    }
+    Ok([ask(libc::AF_INET)?, ask(libc::AF_INET6)?].concat())
 }
 
 impl std::fmt::Debug for Resolver {
@@ -137,6 +148,10 @@ pub struct Lookup {
     resolver: Resolver,
     pending: Option<AbortOnDropHandle<Option<Vec<SocketAddr>>>>,
     last_good: Vec<SocketAddr>,
+    /// When the name server answered that the name has no address, if that was its last answer.
+    gone_at: Option<Instant>,
+    /// How many lookups in a row have not found an address that is in use.
+    missed: u8,
     /// When to look the name up again while an address of it is in use, and the pause after that.
     recheck: (Instant, Duration),
     /// The address that worked last.
@@ -155,6 +170,8 @@ impl Lookup {
             resolver: resolver.clone(),
             pending: None,
             last_good: Vec::new(),
+            gone_at: None,
+            missed: 0,
             recheck: (Instant::now(), LOOKUP_SOON),
             worked: None,
             failures: 0,
@@ -188,32 +205,47 @@ impl Lookup {
             Ok(answer) => {
                 self.pending = None;
                 if let Some(found) = answer.ok().flatten() {
-                    self.last_good.clone_from(&found);
-                    if !found.is_empty() {
-                        return Ok(found);
+                    self.gone_at = found.is_empty().then(Instant::now);
+                    if !self.is_gone() {
+                        self.last_good = found;
                     }
                 }
                 ResolveError::NotFound
             }
         };
-        if self.last_good.is_empty() { Err(error) } else { Ok(self.last_good.clone()) }
+        match self.last_good.as_slice() {
+            [] => Err(error),
+            _ if self.is_gone() => Err(ResolveError::NotFound),
+            found => Ok(found.to_vec()),
+        }
     }
 
-    /// Whether the name has addresses now, and this one is not among them. Never waits: a lookup is
-    /// begun now and then, first soon after [`Self::address`], and counts with a later call.
+    /// Whether the last answer of the name server was that the name has no address.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone_at.is_some()
+    }
+
+    /// Whether the name has addresses now, and this one is not among them, by [`MISSES`] answers in
+    /// a row: of several name servers one may remember the last address. Never waits: a lookup is
+    /// begun now and then, first soon after [`Self::address`], and counts with a later call. True
+    /// at most once per lookup.
     pub(crate) async fn has_left(&mut self, addr: SocketAddr) -> bool {
         let (due, pause) = self.recheck;
         if self.pending.is_none() && Instant::now() < due {
             return false;
         }
         let found = self.addresses(Duration::ZERO).await;
-        if self.pending.is_none() {
-            self.recheck = (Instant::now() + pause, (pause * 2).min(LOOKUP_EVERY));
+        if self.pending.is_some() {
+            return false;
         }
-        found.is_ok_and(|found| !found.contains(&addr))
+        self.recheck = (Instant::now() + pause, (pause * 2).min(LOOKUP_EVERY));
+        let is_missing = found.is_ok_and(|found| !found.contains(&addr));
+        self.missed = if is_missing { self.missed.saturating_add(1) } else { 0 };
+        self.missed >= MISSES
     }
 
-    /// The address to dial now: the one that worked last, as long as the name still has it. A
+    /// The address to dial now: the one that worked last, as long as the name still has it, or has
+    /// none. A
     /// single failure may be a lost packet, and another address of the same server looks like
     /// another server. It is therefore tried a second time before the other addresses, and twice in
     /// each round after that. If none has worked yet, they are tried in turn.
@@ -222,8 +254,17 @@ impl Lookup {
     ///
     /// Those of [`Self::addresses`].
     pub async fn address(&mut self, patience: Duration) -> Result<SocketAddr, ResolveError> {
-        self.recheck = (Instant::now() + LOOKUP_SOON, LOOKUP_SOON);
-        let found = self.addresses(patience).await?;
+        let now = Instant::now();
+        let is_known = self.gone_at.is_some_and(|at| now < at + LOOKUP_SOON);
+        let found = match is_known {
+            false => self.addresses(patience).await,
+            true => Err(ResolveError::NotFound),
+        };
+        (self.recheck, self.missed) = ((now + LOOKUP_SOON, LOOKUP_SOON), 0);
+        let found = match found {
+            Err(_) if !self.last_good.is_empty() => self.last_good.clone(),
+            found => found?,
+        };
         let known = self.worked.filter(|worked| found.contains(worked));
         let order = known
             .into_iter()

@@ -14,9 +14,10 @@
 //!
 //! A change of the credentials replaces the connection in the same way; see `link::renewal`.
 //!
-//! A node's name is looked up while its connection lasts. If the name has other addresses now, the
-//! connection ends, though a server answers on it: pods get new addresses, and give theirs to
-//! others. If it has none, as a pod that is not ready, the connection stays and is not made anew.
+//! A node's name is looked up while its connection lasts: pods get new addresses, and give theirs
+//! to others. If the name has other addresses now and a server answers there, it replaces the one
+//! that answers on the connection. If the name has none, as of a pod that is not ready, the last
+//! address is dialled, and only the process that was there before is the node.
 
 pub(crate) mod probe_connection;
 pub(crate) mod prober_set;
@@ -168,6 +169,7 @@ pub(crate) async fn run(
         pause: None,
         retry: (Backoff::new(RETRY_MIN, RETRY_MAX), None),
         lost_at: None,
+        process: Box::default(),
         unrenewed: None,
     };
     let mut renewal = Renewal::new(false);
@@ -257,6 +259,8 @@ struct NodeProber {
     /// Interval between repetitions of a pending probe, and when the next one is allowed.
     retry: (Backoff, Option<Instant>),
     lost_at: Option<Instant>,
+    /// The `run_id` of the process that answered last.
+    process: Box<str>,
     /// Why new connections fail, while the present one works.
     unrenewed: Option<ProbeProblem>,
 }
@@ -409,7 +413,10 @@ impl NodeProber {
         let credentials = connection.credentials();
         self.others_untried = false;
         let unusable = match outcome {
-            Ok(_) => {
+            Ok(report) => {
+                if let Some(lineage) = &report.lineage {
+                    self.process.clone_from(&lineage.run_id);
+                }
                 self.retry.0.reset();
                 self.retry.1 = None;
                 self.lookup.worked(dialled);
@@ -466,6 +473,17 @@ impl NodeProber {
         {
             return self.retry_on_new_connection(kept).await;
         }
+        let dialled = self.connection.as_ref().map(|connection| connection.dialled);
+        if let Some(dialled) = dialled
+            && self.lookup.has_left(dialled).await
+            && let Some(kept) = self.connection.take()
+        {
+            let (at, outcome) = self.ask_once().await;
+            if matches!(classify_retry(&outcome), RetryOutcome::Answered) {
+                return (at, outcome);
+            }
+            self.connection = Some(kept);
+        }
         self.ask_once().await
     }
 
@@ -516,13 +534,6 @@ impl NodeProber {
     async fn ask(&mut self) -> (Instant, ProbeResult) {
         let (timeout, verify) = (self.factory.timeout(), self.factory.verify());
         let trust = self.trust();
-        let dialled = self.connection.as_ref().map(|connection| connection.dialled);
-        if let Some(dialled) = dialled
-            && self.lookup.has_left(dialled).await
-        {
-            // Whoever answers there is not the node any more.
-            self.connection = None;
-        }
         if self.connection.is_none() {
             match self.pause.take() {
                 None => {}
@@ -577,7 +588,8 @@ impl NodeProber {
         transport.set_name(dialled, self.lookup.host());
         let connected = RespConnection::connect(dialled, transport, timeout, USER_TIMEOUT).await;
         let connection = connected.inspect_err(|_| self.lookup.failed())?;
-        Ok(ProbeConnection::new(connection, dialled, self.login.present()))
+        let only = self.lookup.is_gone().then(|| self.process.clone());
+        Ok(ProbeConnection::new(connection, dialled, self.login.present()).only(only))
     }
 }
 

@@ -57,6 +57,8 @@ pub struct ProbeConnection {
     /// The last full answer on it. The connection leads to one process, so that answer still
     /// identifies it while a script keeps it from answering more than `BUSY`.
     known: Option<NodeReport>,
+    /// The `run_id` of the process whose answers count, if others do not.
+    only: Option<Box<str>>,
 }
 
 /// Why there is no report.
@@ -120,7 +122,13 @@ impl ProbeConnection {
             wants_password: false,
             answered: false,
             known: None,
+            only: None,
         }
+    }
+
+    /// Lets only the answers of the process with this `run_id` count, if one is given.
+    pub(crate) fn only(self, run_id: Option<Box<str>>) -> Self {
+        Self { only: run_id, ..self }
     }
 
     /// The credentials with which it was opened.
@@ -289,6 +297,10 @@ impl ProbeConnection {
     fn identify(&mut self, report: NodeReport, verify: Verify) -> ProbeResult {
         if verify != Verify::Role || report.ping != PingReply::Busy || report.role != Role::Unknown
         {
+            let process = report.lineage.as_ref().map(|it| &it.run_id);
+            if self.only.is_some() && self.only.as_ref() != process {
+                return Err(ProbeError::Failed(ProbeFailure::Unreachable));
+            }
             self.known = Some(report.clone());
             return Ok(report);
         }

@@ -169,11 +169,18 @@ async fn follows_connected_sentinels_of_name_without_address() {
         cluster.switch(sentinel, 0, 1, 2);
     }
     driver.wait_for_target(cluster.addr(1)).await;
-    // The addresses may belong to another cluster from now on.
+    // They are dialled again, and must be the same sentinels.
     let before = dialled();
     cluster.sentinels.iter().for_each(FakeServer::cut);
+    until("all are dialled again", || dialled() >= before + 3).await;
+    driver.wait_for("three", up(3)).await;
+    // The addresses belong to another cluster from now on.
+    for (number, sentinel) in cluster.sentinels.iter().enumerate() {
+        sentinel.script().id = format!("{:040x}", 70 + number);
+        sentinel.cut();
+    }
     driver.wait_for("their end", up(0)).await;
-    stays(ms(1000), "not dialled again", || dialled() == before).await;
+    stays(ms(1000), "they are strangers", || up(0)(&driver.seen())).await;
     assert_eq!(driver.target(), Some(cluster.addr(1)));
     names.set_master(Some(here));
     driver.wait_for("three", up(3)).await;
@@ -257,17 +264,32 @@ async fn leaves_address_that_the_name_has_no_longer() {
     let asked = names.asked.load(Ordering::SeqCst);
     until("it is asked", || names.asked.load(Ordering::SeqCst) >= asked + 2).await;
     stays(ms(400), "the master stays", || driver.target() == Some(one.addr)).await;
-    // Another server answers there now.
+    // It is dialled again there, and is the same process.
     let before = one.accepted();
     one.cut();
-    stays(ms(700), "not dialled again", || one.accepted() == before).await;
+    until("it is dialled again", || one.accepted() > before).await;
+    stays(ms(400), "the master stays", || driver.target() == Some(one.addr)).await;
+    // Another process is there now, which may be that of another cluster.
+    one.script().run_id = "7".repeat(40);
+    let generation = driver.generation();
+    one.cut();
+    driver.wait_for("its end", |seen| seen.state != "stable").await;
+    stays(ms(700), "it is a stranger", || driver.generation() == generation).await;
+    assert_ne!(driver.seen().state, "stable");
     // The name server still gives the address that the name had before.
     names.set_master(Some(vec![one.addr]));
-    until("it is dialled again", || one.accepted() > before).await;
+    driver.wait_for("that process", |seen| seen.state == "stable").await;
+    // A server answers at the new address.
     two.script().run_id = "2".repeat(40);
     names.set_master(Some(vec![two.addr]));
     driver.wait_for_target(two.addr).await;
-    assert!(one.accepted() > before, "it answered to the end");
+    // One of two name servers remembers the old address, where nothing is any more.
+    one.behave(Behavior::CloseAtOnce);
+    names.set_master(Some(vec![one.addr]));
+    let (refused, asked) = (one.accepted(), names.asked.load(Ordering::SeqCst));
+    until("it is tried", || one.accepted() > refused).await;
+    assert!(names.asked.load(Ordering::SeqCst) >= asked + 4, "not by one answer");
+    stays(ms(700), "the master stays", || driver.target() == Some(two.addr)).await;
 }
 
 #[tokio::test]
