@@ -17,7 +17,6 @@ use rustls::unbuffered::{
 };
 use rustls::{ClientConfig, Error, HandshakeKind, ServerConfig};
 
-use crate::certificate::CertificateFacts;
 use crate::protocol::{Version, iana_name};
 
 /// The most plaintext in one record.
@@ -252,17 +251,7 @@ impl<S: TlsSide> TlsConnection<S> {
     /// The negotiated version.
     #[must_use]
     pub fn version(&self) -> Option<Version> {
-        match self.inner.protocol_version()? {
-            rustls::ProtocolVersion::TLSv1_2 => Some(Version::Tls12),
-            rustls::ProtocolVersion::TLSv1_3 => Some(Version::Tls13),
-            _ => None,
-        }
-    }
-
-    /// The certificate that the peer showed. `None` before it did, or if it cannot be parsed.
-    #[must_use]
-    pub fn peer_certificate(&self) -> Option<CertificateFacts> {
-        CertificateFacts::of_peer(self.inner.peer_certificates()?)
+        Version::of(self.inner.protocol_version()?)
     }
 
     /// The negotiated cipher, as IANA registers it.

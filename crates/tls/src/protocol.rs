@@ -29,6 +29,16 @@ impl Version {
         }
     }
 
+    /// The version that this one of the library is, if it is supported.
+    #[must_use]
+    pub const fn of(version: ProtocolVersion) -> Option<Self> {
+        match version {
+            ProtocolVersion::TLSv1_2 => Some(Self::Tls12),
+            ProtocolVersion::TLSv1_3 => Some(Self::Tls13),
+            _ => None,
+        }
+    }
+
     const fn supported(self) -> &'static SupportedProtocolVersion {
         match self {
             Self::Tls12 => &version::TLS12,

@@ -20,7 +20,7 @@ use tokio::net::TcpStream;
 use crate::clock;
 use crate::link::poll::put_command;
 use crate::link::reply::Reply;
-use crate::net::stream::{Stream, StreamError, TlsFacts, is_tls};
+use crate::net::stream::{Stream, TlsFacts, fault, is_tls};
 use crate::net::transport::Transport;
 
 /// Limit for one reply, in bytes. No reply to the commands used here comes near it.
@@ -80,12 +80,9 @@ pub enum ConnectionError {
     Malformed(&'static str),
 }
 
-impl From<StreamError> for ConnectionError {
-    fn from(error: StreamError) -> Self {
-        match error {
-            StreamError::Io(error) => Self::Io(error),
-            StreamError::Tls(fault) => Self::Tls(fault),
-        }
+impl From<io::Error> for ConnectionError {
+    fn from(error: io::Error) -> Self {
+        fault(&error).map_or(Self::Io(error), Self::Tls)
     }
 }
 
@@ -119,7 +116,7 @@ impl RespConnection {
         user_timeout: Duration,
     ) -> Result<Self, ConnectionError> {
         if let Some(host) = transport.host() {
-            return Ok(Self::over(Stream::Simulated(within(timeout, host.dial(addr)).await?)));
+            return Ok(Self::over(Stream::plain(within(timeout, host.dial(addr)).await?)));
         }
         let deadline = tokio::time::Instant::now() + timeout;
         let stream = within(timeout, TcpStream::connect(addr)).await?;
@@ -168,7 +165,7 @@ impl RespConnection {
             }
             self.input.reserve(4096);
             match self.stream.read(&mut self.input).await {
-                Ok(0) | Err(StreamError::Io(_)) if self.fresh && self.tls().is_none() => {
+                Ok(0) | Err(_) if self.fresh && self.tls().is_none() => {
                     return Err(ConnectionError::Unanswered);
                 }
                 Ok(0) => return Err(ConnectionError::Closed),
@@ -211,14 +208,14 @@ impl RespConnection {
     }
 
     /// What was negotiated; `None` without TLS.
-    pub(crate) fn tls(&self) -> Option<TlsFacts> {
-        self.stream.tls()
+    pub(crate) fn tls(&self) -> Option<&TlsFacts> {
+        self.stream.tls.as_ref()
     }
 
     /// The certificate of the server; `None` without TLS.
     #[must_use]
     pub fn certificate(&self) -> Option<CertificateFacts> {
-        self.tls()?.certificate
+        self.tls()?.certificate.clone()
     }
 
     /// Whether bytes were read that have not been returned as a reply.

@@ -14,8 +14,10 @@ use tokio::io::{AsyncRead, AsyncWrite};
 /// A future of a host.
 pub type Answer<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// A connection of another host than the operating system.
+/// A connection, of the operating system or of another host.
 pub trait ByteStream: AsyncRead + AsyncWrite + Debug + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Debug + Send + Unpin> ByteStream for T {}
 
 /// A host in place of the operating system.
 pub trait Host: Debug + Send + Sync {

@@ -4,6 +4,7 @@
 //! which addresses were found are therefore kept here, for connections that know only the address.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -12,7 +13,7 @@ use tls::{CertificateFacts, ClientTls};
 use tokio::net::TcpStream;
 
 use crate::net::host::Host;
-use crate::net::stream::{Stream, StreamError, TlsFacts, TlsStream};
+use crate::net::stream::Stream;
 
 /// Maximum number of names that are kept. Beyond it, addresses themselves are verified.
 const MAX_NAMES: usize = 1024;
@@ -89,13 +90,11 @@ impl Transport {
     }
 
     /// Makes a stream of a connected socket.
-    pub(crate) async fn open(
-        &self,
-        addr: SocketAddr,
-        socket: TcpStream,
-    ) -> Result<Stream, StreamError> {
-        let Some((tls, name)) = self.tls(addr) else { return Ok(Stream::Plain(socket)) };
-        TlsStream::open(socket, &tls, &name, true).await.map(|it| Stream::Tls(Box::new(it)))
+    pub(crate) async fn open(&self, addr: SocketAddr, socket: TcpStream) -> io::Result<Stream> {
+        match self.tls(addr) {
+            Some((tls, name)) => Stream::over_tls(socket, &tls, &name, true).await,
+            None => Ok(Stream::plain(Box::new(socket))),
+        }
     }
 
     /// Reads the certificate of a server without verifying it. Nothing is sent to the server apart
@@ -108,9 +107,7 @@ impl Transport {
         let (tls, name) = self.tls(addr)?;
         let reading = async {
             let socket = TcpStream::connect(addr).await.ok()?;
-            let stream = TlsStream::open(socket, &tls, &name, false).await.ok()?;
-            let TlsFacts { certificate, .. } = Stream::Tls(Box::new(stream)).tls()?;
-            certificate
+            Stream::over_tls(socket, &tls, &name, false).await.ok()?.tls?.certificate
         };
         tokio::time::timeout(timeout, reading).await.ok().flatten()
     }

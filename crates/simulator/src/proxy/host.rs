@@ -142,8 +142,6 @@ pub(super) struct Socket {
     host: Arc<SimulatedHost>,
 }
 
-impl ByteStream for Socket {}
-
 impl AsyncRead for Socket {
     fn poll_read(
         self: Pin<&mut Self>,
