@@ -148,8 +148,13 @@ impl RespConnection {
 
     /// Writes all of it. Commands are small, so this blocks only if the peer has stopped reading;
     /// callers wrap it in a timeout.
-    pub(crate) async fn send(&mut self, commands: &[u8]) -> Result<(), ConnectionError> {
-        Ok(self.stream.write_all(commands).await?)
+    pub(crate) async fn send<'a>(
+        &mut self,
+        commands: &[impl AsRef<[&'a str]>],
+    ) -> Result<(), ConnectionError> {
+        let mut request = BytesMut::new();
+        commands.iter().for_each(|words| put_command(&mut request, words.as_ref()));
+        Ok(self.stream.write_all(&request).await?)
     }
 
     /// The next whole reply. Cancel-safe: no bytes that were read are lost.
@@ -190,9 +195,7 @@ impl RespConnection {
         commands: &[impl AsRef<[&'a str]>],
         replies: &mut Vec<Reply>,
     ) -> Result<(), ConnectionError> {
-        let mut request = BytesMut::new();
-        commands.iter().for_each(|words| put_command(&mut request, words.as_ref()));
-        self.send(&request).await?;
+        self.send(commands).await?;
         for _ in commands {
             replies.push(self.next().await?);
         }
@@ -201,9 +204,7 @@ impl RespConnection {
 
     /// Sends one command and returns its reply.
     pub(crate) async fn ask_one(&mut self, words: &[&str]) -> Result<Reply, ConnectionError> {
-        let mut request = BytesMut::new();
-        put_command(&mut request, words);
-        self.send(&request).await?;
+        self.send(&[words]).await?;
         self.next().await
     }
 

@@ -86,11 +86,6 @@ pub(crate) fn put_command(out: &mut BytesMut, words: &[&str]) {
     }
 }
 
-/// Appends the commands of a poll about `master`.
-pub(crate) fn put_poll(out: &mut BytesMut, master: &str) {
-    poll_commands(master).iter().for_each(|words| put_command(out, words));
-}
-
 /// The commands of a poll about `master`.
 #[must_use]
 pub fn poll_commands(master: &str) -> [[&str; 3]; REPLIES_PER_POLL] {

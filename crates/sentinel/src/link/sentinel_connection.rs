@@ -5,14 +5,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::BytesMut;
 use tokio::time::Instant;
 
 use super::notice;
 use crate::MyId;
 use crate::link::connection::{ConnectionError, RespConnection};
 use crate::link::messages::{LinkError, LinkEvent};
-use crate::link::poll::{self, PollOutcome, REPLIES_PER_POLL, put_command};
+use crate::link::poll::{self, PollOutcome, REPLIES_PER_POLL, poll_commands};
 use crate::link::reply::Reply;
 
 /// A torn poll is repeated after this time, and after twice as long each further time, up to
@@ -49,7 +48,7 @@ pub(super) struct SentinelConnection {
 
 /// A poll in progress.
 pub(super) struct PendingPoll {
-    masters: Vec<Arc<str>>,
+    masters: BTreeSet<Arc<str>>,
     asked_at: Instant,
     answers: Vec<Reply>,
     /// The second connection of RESP2 owes a reply, too: it could be dead while the first one is
@@ -108,23 +107,19 @@ impl SentinelConnection {
         if self.poll.is_some() || self.queued.is_empty() {
             return Ok(());
         }
-        let masters: Vec<Arc<str>> = std::mem::take(&mut self.queued).into_iter().collect();
-        let mut commands = BytesMut::new();
+        let masters = std::mem::take(&mut self.queued);
         let info: &[&str] = if self.polls == 0 { &["INFO"] } else { &["INFO", "sentinel"] };
-        put_command(&mut commands, info);
         self.polls = (self.polls + 1) % CONNECTIONS_EVERY;
-        for master in &masters {
-            poll::put_poll(&mut commands, master);
-        }
-        let (asked_at, pong_owed) = (Instant::now(), self.events.is_some());
-        self.poll = Some(PendingPoll { masters, asked_at, answers: Vec::new(), pong_owed });
+        let polls: Vec<_> = masters.iter().flat_map(|master| poll_commands(master)).collect();
+        let commands: Vec<&[&str]> =
+            std::iter::once(info).chain(polls.iter().map(<[_; 3]>::as_slice)).collect();
+        let (asked_at, answers, pong_owed) = (Instant::now(), Vec::new(), self.events.is_some());
+        self.poll = Some(PendingPoll { masters: masters.clone(), asked_at, answers, pong_owed });
         self.deadline = Some(asked_at + timeout);
         let (queries, events) = (&mut self.queries, &mut self.events);
         let sending = async {
             if let Some(events) = events {
-                let mut ping = BytesMut::new();
-                put_command(&mut ping, &["PING"]);
-                events.send(&ping).await?;
+                events.send(&[["PING"]]).await?;
             }
             queries.send(&commands).await
         };

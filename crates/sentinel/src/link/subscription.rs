@@ -4,10 +4,7 @@
 //! that only newer sentinels have is therefore subscribed to by a command of its own: an ACL that
 //! lists the other channels one by one, written before that channel existed, still allows those.
 
-use bytes::BytesMut;
-
 use crate::link::connection::{ConnectionError, RespConnection};
-use crate::link::poll::put_command;
 use crate::link::reply::Reply;
 
 /// Events that not every sentinel has, each with another way to the same information: polls.
@@ -20,15 +17,11 @@ pub(crate) const OPTIONAL_CHANNELS: &[&str] = &[
 /// former. Messages that arrive before the last confirmation are dropped.
 pub(crate) async fn subscribe(
     connection: &mut RespConnection,
-    channels: &[&str],
+    channels: &[&'static str],
 ) -> Result<bool, ConnectionError> {
-    let mut commands = BytesMut::new();
     let groups = std::iter::once(channels).chain(OPTIONAL_CHANNELS.chunks(1));
-    for group in groups.clone() {
-        let words: Vec<&str> = std::iter::once("SUBSCRIBE").chain(group.iter().copied()).collect();
-        put_command(&mut commands, &words);
-    }
-    connection.send(&commands).await?;
+    let command = |group: &[&'static str]| [&["SUBSCRIBE"], group].concat();
+    connection.send(&groups.clone().map(command).collect::<Vec<_>>()).await?;
     let mut granted = Vec::new();
     for group in groups {
         granted.push(confirmed(connection, group.len()).await?);

@@ -9,13 +9,11 @@
 
 use std::net::SocketAddr;
 
-use bytes::BytesMut;
 use tls::{Fault, OutsideText, Version};
 use tokio::time::Instant;
 
 use crate::link::auth::{Credentials, Denied};
 use crate::link::connection::{ConnectionError, RespConnection};
-use crate::link::poll::put_command;
 use crate::link::reply::{Reply, info_field};
 use crate::link::rotation::{CredentialsId, Presented, Rotation};
 use crate::{
@@ -234,21 +232,16 @@ impl ProbeConnection {
     /// one.
     async fn ask(&mut self, verify: Verify, trust: Trust) -> Result<(), ConnectionError> {
         if self.pending.is_none() {
-            let (mut request, mut handshake) = (BytesMut::new(), 0);
-            let auth = self.may_authenticate(trust);
+            let (mut request, auth) = (Vec::new(), self.may_authenticate(trust));
             if auth || self.first_asked_at.is_none() {
-                if let Some(credentials) = self.login.credentials.as_ref().filter(|_| auth) {
-                    put_command(&mut request, &credentials.auth());
-                    handshake += 1;
-                    self.authenticated = true;
-                }
+                let credentials = self.login.credentials.as_ref().filter(|_| auth);
+                request.extend(credentials.map(Credentials::auth));
+                self.authenticated |= credentials.is_some();
                 // The name only helps readers of CLIENT LIST; a server may refuse it.
-                put_command(&mut request, &["CLIENT", "SETNAME", "pointsman"]);
-                handshake += 1;
+                request.push(vec!["CLIENT", "SETNAME", "pointsman"]);
             }
-            for command in commands(verify) {
-                put_command(&mut request, command);
-            }
+            let handshake = request.len();
+            request.extend(commands(verify).iter().map(|words| words.to_vec()));
             let (asked_at, answers) = (Instant::now(), Vec::new());
             self.first_asked_at.get_or_insert(asked_at);
             self.pending = Some(PendingProbe { asked_at, verify, handshake, answers });
