@@ -75,8 +75,6 @@ pub(crate) struct ReplicaPublisher {
     /// A sentinel has announced that replicas are about to be reconfigured.
     announced: bool,
     pause: RepointPause,
-    /// Limit of sessions moved per second to balance the replicas.
-    rebalance: usize,
     /// Limits the log lines about replicas.
     log_limiter: RateLimiter,
 }
@@ -84,7 +82,6 @@ pub(crate) struct ReplicaPublisher {
 impl ReplicaPublisher {
     pub(crate) fn new(replicas: Replicas) -> Self {
         Self {
-            rebalance: replicas.rules.rebalance,
             eligibility: Eligibility::new(replicas.rules),
             writer: replicas.writer,
             published: None,
@@ -100,7 +97,6 @@ impl ReplicaPublisher {
 
     /// Applies these rules from the next update on.
     pub(crate) fn set_rules(&mut self, rules: ReplicaRules, when_empty: EmptyPool) {
-        self.rebalance = rules.rebalance;
         self.eligibility.rules = rules;
         self.writer.set_when_empty(when_empty);
     }
@@ -185,7 +181,7 @@ impl ReplicaPublisher {
         let stable = !failing_over
             && *machine.state() == MachineState::Stable
             && self.eligibility.is_current();
-        self.writer.balance(now, self.rebalance, stable);
+        self.writer.balance(now, self.eligibility.rules.rebalance, stable);
     }
 
     /// Holds readers' requests while replicas are about to be reconfigured. An announcement is
@@ -198,9 +194,12 @@ impl ReplicaPublisher {
         };
         let members = self.published.as_ref().map_or(&[][..], |(members, _)| members);
         let serves = |addr: &NodeAddr| members.iter().any(|member| member.addr == *addr);
-        let health = self.eligibility.health(now).filter(|health| serves(health.addr));
-        let health: Vec<_> = health
-            .map(|health| (health.repointed_at, next.is_some() && health.follows == next))
+        let serving = self.eligibility.records().filter(|(addr, _)| serves(addr));
+        let health: Vec<_> = serving
+            .map(|(_, it)| {
+                let follows = it.health.follows.as_ref().and_then(Option::as_ref);
+                (it.health.repointed_at, next.is_some() && follows == next)
+            })
             .collect();
         let announced = std::mem::take(&mut self.announced) && failing_over;
         let waits = self.pause.step(now, announced, health.iter().copied());
@@ -211,15 +210,15 @@ impl ReplicaPublisher {
 
     /// Publishes the replicas' health to their sessions.
     fn publish_health(&mut self, now: Instant, failing_over: bool, others: bool) {
-        for health in self.eligibility.health(now) {
+        for (addr, it) in self.eligibility.records() {
             let status = ReplicaStatus {
-                asked_at: health.asked_at,
-                repointed_at: health.repointed_at,
+                asked_at: it.health.asked_at,
+                repointed_at: it.health.repointed_at,
                 failing_over,
-                about_to_end: health.candidate && others,
+                about_to_end: it.state == ReplicaState::Candidate && others,
             };
-            let name = health.addr.to_string();
-            self.writer.set_replica_status(&name, health.run_id, status, health.silent);
+            let silent = self.eligibility.is_silent(now, it);
+            self.writer.set_replica_status(&addr.to_string(), it.run_id(), status, silent);
         }
     }
 

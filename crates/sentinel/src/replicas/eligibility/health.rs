@@ -10,31 +10,14 @@ use crate::{NodeAddr, Probe, ProbeFailure, Role};
 
 /// Tracks the health of one replica. See the module's header.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct HealthTracker {
+pub(in crate::replicas) struct HealthTracker {
     /// When the most recent successful probe was sent.
-    pub(super) asked_at: Option<Instant>,
+    pub(in crate::replicas) asked_at: Option<Instant>,
     /// The same for any answer. A replica that refuses our commands is busy or full, but alive.
     alive_at: Option<Instant>,
     /// The master that it followed at that time; `Some(None)` if it was a master itself.
-    pub(super) follows: Option<Option<NodeAddr>>,
-    pub(super) repointed_at: Option<Instant>,
-}
-
-/// The health of one replica, published to its sessions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct ReplicaHealth<'a> {
-    pub(crate) addr: &'a NodeAddr,
-    /// The run ID in its last answer, if known.
-    pub(crate) run_id: Option<&'a str>,
-    pub(crate) asked_at: Option<Instant>,
-    /// When it was learned that it follows another master than before.
-    pub(crate) repointed_at: Option<Instant>,
-    /// The master that it follows, if any.
-    pub(crate) follows: Option<&'a NodeAddr>,
-    /// It has not answered for longer than allowed.
-    pub(crate) silent: bool,
-    /// It is about to be promoted.
-    pub(crate) candidate: bool,
+    pub(in crate::replicas) follows: Option<Option<NodeAddr>>,
+    pub(in crate::replicas) repointed_at: Option<Instant>,
 }
 
 impl HealthTracker {

@@ -40,7 +40,6 @@ use std::time::{Duration, Instant};
 
 use fault::{fault, is_wrong};
 use health::HealthTracker;
-pub(crate) use health::ReplicaHealth;
 pub use lag::Lag;
 use lag::OffsetHistory;
 pub(crate) use repoint_pause::RepointPause;
@@ -133,7 +132,7 @@ pub(in crate::replicas) struct ReplicaRecord {
     /// Without a fault since then.
     faultless_since: Option<Instant>,
     pub(in crate::replicas) lag: Lag,
-    health: HealthTracker,
+    pub(in crate::replicas) health: HealthTracker,
 }
 
 /// The eligibility of all replicas of one master.
@@ -169,21 +168,10 @@ impl Eligibility {
         self.replicas.iter()
     }
 
-    /// The health of each replica, for the sessions connected to it.
-    pub(crate) fn health(&self, now: Instant) -> impl Iterator<Item = ReplicaHealth<'_>> {
-        let unanswered = self.blind_since.is_none().then_some(self.rules.unanswered);
-        self.replicas.iter().map(move |(addr, record)| {
-            let health = &record.health;
-            ReplicaHealth {
-                addr,
-                run_id: record.run_id(),
-                asked_at: health.asked_at,
-                repointed_at: health.repointed_at,
-                follows: health.follows.as_ref().and_then(Option::as_ref),
-                silent: health.is_silent(now, unanswered),
-                candidate: record.state == ReplicaState::Candidate,
-            }
-        })
+    /// Whether the replica has not answered for too long. Nobody is silent while this is blind.
+    pub(in crate::replicas) fn is_silent(&self, now: Instant, record: &ReplicaRecord) -> bool {
+        let unanswered = self.is_current().then_some(self.rules.unanswered);
+        record.health.is_silent(now, unanswered)
     }
 
     /// The process was stopped: every answer is from before, and nothing may be evaluated until the
@@ -359,7 +347,7 @@ impl ReplicaRecord {
         self.last_report.as_ref().map(|it| it.report.dialled)
     }
 
-    fn run_id(&self) -> Option<&str> {
+    pub(in crate::replicas) fn run_id(&self) -> Option<&str> {
         self.last_report.as_ref()?.report.lineage.as_ref().map(|lineage| &*lineage.run_id)
     }
 
