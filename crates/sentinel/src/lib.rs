@@ -56,7 +56,7 @@ pub use discovery::config::{DiscoveryConfig, DiscoverySettings};
 pub use discovery::handle::{CommandId, DiscoveryHandle, Heartbeat, OperationsSnapshot};
 pub use discovery::snapshot::{
     DiscoveryCounts, DiscoverySnapshot, FailoverRecord, MasterSnapshot, NodeSnapshot,
-    OverrideSnapshot, OverridesSnapshot, SentinelSnapshot,
+    OverridesSnapshot, SentinelSnapshot,
 };
 pub use link::auth::{Credentials, Denied};
 pub use link::messages::Timeouts;

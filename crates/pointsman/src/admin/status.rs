@@ -136,7 +136,7 @@ pub fn service(
         minority: seen.minority,
         spare_replicas: seen.spare_replicas,
         credentials: CredentialsStatus::of(seen),
-        follow: seen.overrides.in_force.as_ref().map(|it| override_status(it, now)),
+        follow: override_status(&seen.overrides, now),
         last_override_end: seen.overrides.last_end.map(sentinel::OverrideEnd::label),
         electorate: ElectorateStatus { voters, majority },
         no_master_because: seen.no_master_because(),
@@ -160,13 +160,13 @@ fn pause(seen: &sentinel::Pause, now: Instant) -> PauseStatus {
     }
 }
 
-fn override_status(seen: &sentinel::OverrideSnapshot, now: Instant) -> OverrideStatus {
-    OverrideStatus {
-        master: seen.addr.to_string(),
-        age_s: seconds(now.saturating_duration_since(seen.since)),
-        left_s: seconds(seen.until.saturating_duration_since(now)),
+fn override_status(seen: &sentinel::OverridesSnapshot, now: Instant) -> Option<OverrideStatus> {
+    seen.in_force.as_ref().map(|it| OverrideStatus {
+        master: it.addr.to_string(),
+        age_s: seconds(now.saturating_duration_since(it.since)),
+        left_s: seconds(it.until.saturating_duration_since(now)),
         contradicted_by: seen.contradicted_by.iter().map(ToString::to_string).collect(),
-    }
+    })
 }
 
 fn changed_priority(seen: &sentinel::PriorityChange) -> ChangedPriorityStatus {

@@ -12,7 +12,8 @@ use crate::discovery::service_runtime::OrderAnswer;
 use crate::link::rotation::CredentialStatus;
 use crate::replicas::publisher::ReplicaPoolSnapshot;
 use crate::{
-    Admission, Basis, Epoch, FailoverTimeline, Minority, MyId, NodeAddr, OverrideEnd, Pause, Probe,
+    Admission, Basis, Epoch, FailoverTimeline, Minority, MyId, NodeAddr, Override, OverrideEnd,
+    Pause, Probe,
 };
 
 /// The number of failovers kept.
@@ -79,26 +80,15 @@ pub struct DiscoverySnapshot {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OverridesSnapshot {
     /// The override in force, if any.
-    pub in_force: Option<OverrideSnapshot>,
+    pub in_force: Option<Override>,
+    /// What sentinels that answer name instead of the followed node.
+    pub contradicted_by: Vec<NodeAddr>,
     /// The last answers to orders, by the number of the order.
     pub answers: Vec<OrderAnswer>,
     /// Why the last override ended.
     pub last_end: Option<OverrideEnd>,
     /// The policy for a minority, which an override suspends.
     pub minority: Minority,
-}
-
-/// An override in force.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OverrideSnapshot {
-    /// The followed node.
-    pub addr: NodeAddr,
-    /// Since when it is followed.
-    pub since: Instant,
-    /// When the override ends by itself.
-    pub until: Instant,
-    /// What sentinels that answer name instead.
-    pub contradicted_by: Vec<NodeAddr>,
 }
 
 /// The published master.

@@ -6,8 +6,7 @@ use super::ServiceRuntime;
 use crate::clock;
 use crate::discovery::sentinel_pool::LiveSentinel;
 use crate::discovery::snapshot::{
-    DiscoverySnapshot, MasterSnapshot, NodeSnapshot, OverrideSnapshot, OverridesSnapshot,
-    SentinelSnapshot,
+    DiscoverySnapshot, MasterSnapshot, NodeSnapshot, OverridesSnapshot, SentinelSnapshot,
 };
 use crate::link::links::Links;
 use crate::prober::prober_set::ProbeStats;
@@ -101,15 +100,13 @@ impl ServiceRuntime {
     }
 
     fn overrides_snapshot(&self) -> OverridesSnapshot {
-        let named = || self.machine.named_masters().into_iter().map(|(addr, _)| addr);
-        let in_force = self.machine.override_in_force().map(|it| OverrideSnapshot {
-            addr: it.addr.clone(),
-            since: it.since,
-            until: it.until,
-            contradicted_by: named().filter(|addr| **addr != it.addr).cloned().collect(),
-        });
+        let in_force = self.machine.override_in_force();
+        let named = in_force.into_iter().flat_map(|_| self.machine.named_masters());
+        let others =
+            named.map(|(addr, _)| addr).filter(|addr| in_force.map(|it| &it.addr) != Some(*addr));
         OverridesSnapshot {
-            in_force,
+            in_force: in_force.cloned(),
+            contradicted_by: others.cloned().collect(),
             answers: self.overrides.answers.iter().cloned().collect(),
             last_end: self.overrides.last_end,
             minority: self.machine.configured_minority_policy(),
