@@ -6,6 +6,8 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
+use crate::labelled::labelled;
+
 /// Sentinel's config-epoch: the logical clock of failovers. A higher epoch is newer; it has no
 /// other meaning.
 pub type Epoch = u64;
@@ -230,22 +232,23 @@ pub struct AttachedReplica {
     pub acknowledged: u64,
 }
 
-/// How a node answered `PING`. Any reply proves a living process: whether that can serve is for its
-/// role to say, and it is not ready only while it loads its data or lacks its master's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum PingReply {
-    /// `PONG`.
-    Pong,
-    /// `LOADING`: it reads its data from the disk.
-    Loading,
-    /// `MASTERDOWN`: a replica without a link, and configured not to serve stale data.
-    MasterDown,
-    /// `MISCONF`: it cannot save to its disk and refuses writes. It serves reads.
-    Misconf,
-    /// `BUSY`: a script or function runs too long. It accepts commands that end the script.
-    Busy,
-    /// Something else, or it was not asked.
-    Other,
+labelled! {
+    /// How a node answered `PING`. Any reply proves a living process: whether that can serve is for its
+    /// role to say, and it is not ready only while it loads its data or lacks its master's.
+    pub enum PingReply {
+        /// `PONG`.
+        Pong = "pong",
+        /// `LOADING`: it reads its data from the disk.
+        Loading = "loading",
+        /// `MASTERDOWN`: a replica without a link, and configured not to serve stale data.
+        MasterDown = "masterdown",
+        /// `MISCONF`: it cannot save to its disk and refuses writes. It serves reads.
+        Misconf = "misconf",
+        /// `BUSY`: a script or function runs too long. It accepts commands that end the script.
+        Busy = "busy",
+        /// Something else, or it was not asked.
+        Other = "other",
+    }
 }
 
 impl PingReply {
@@ -279,19 +282,6 @@ impl PingReply {
                  unless it has written",
             ),
             Self::Pong | Self::Loading | Self::MasterDown | Self::Other => None,
-        }
-    }
-
-    /// A stable label for documents.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Pong => "pong",
-            Self::Loading => "loading",
-            Self::MasterDown => "masterdown",
-            Self::Misconf => "misconf",
-            Self::Busy => "busy",
-            Self::Other => "other",
         }
     }
 }

@@ -41,6 +41,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use super::nodes::MAX_NODES;
+use crate::labelled::labelled;
 use crate::{Epoch, MyId, NodeAddr, View};
 
 /// The maximum number of sentinels in one electorate. Far above any real deployment; a bound
@@ -63,27 +64,15 @@ pub(super) struct Vote {
     pub epoch: Epoch,
     /// When it was received.
     pub received_at: Instant,
-    /// When the query was sent: the vote says nothing about the time before this.
-    pub asked_at: Instant,
 }
 
-/// Why a sentinel votes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Admission {
-    /// It answers at an address of the configuration.
-    Configured,
-    /// The configured sentinels list it.
-    Learned,
-}
-
-impl Admission {
-    /// The label for the status.
-    #[must_use]
-    pub fn label(self) -> &'static str {
-        match self {
-            Self::Configured => "configured",
-            Self::Learned => "learned",
-        }
+labelled! {
+    /// Why a sentinel votes.
+    pub enum Admission {
+        /// It answers at an address of the configuration.
+        Configured = "configured",
+        /// The configured sentinels list it.
+        Learned = "learned",
     }
 }
 
@@ -243,8 +232,7 @@ impl Electorate {
         if let Some(sentinel) = self.by_id.get_mut(who)
             && sentinel.received.as_ref().is_none_or(|received| received.view.epoch < epoch)
         {
-            sentinel.endorsed =
-                Some(Vote { voter: who.clone(), addr, epoch, received_at: now, asked_at: now });
+            sentinel.endorsed = Some(Vote { voter: who.clone(), addr, epoch, received_at: now });
         }
     }
 

@@ -20,8 +20,6 @@ pub struct Claim {
     pub addr: NodeAddr,
     /// The epoch at which it is named.
     pub epoch: Epoch,
-    /// The number of distinct voters that name it at that epoch.
-    pub votes: usize,
     /// Whether they are a majority.
     pub majority: bool,
 }
@@ -33,8 +31,6 @@ pub enum VoteOutcome {
     Silence,
     /// The committed address at the committed epoch.
     Confirmed {
-        /// Voters for it.
-        votes: usize,
         /// More than half of the electorate.
         majority: bool,
         /// At least one voter names another address at the same epoch; possibly all voters at that
@@ -69,11 +65,8 @@ pub(super) fn count(
         Some((addr, epoch)) if claim.epoch == epoch && (claim.addr == *addr || !claim.majority) => {
             // The same epoch, and no majority for anything else: the committed master stands.
             let votes = voters(&counting, addr, epoch);
-            VoteOutcome::Confirmed {
-                votes: votes.len(),
-                majority: majority(&votes),
-                split: votes.len() < counting.len(),
-            }
+            let split = votes.len() < counting.len();
+            VoteOutcome::Confirmed { majority: majority(&votes), split }
         }
         _ => VoteOutcome::Claimed(claim),
     }
@@ -113,9 +106,8 @@ fn leading(
                 .then_with(|| two.cmp(one))
         })
         .map(|(addr, _)| (*addr).clone())?;
-    let voters = voters(votes, &addr, epoch);
-    let (votes, majority) = (voters.len(), majority(&voters));
-    Some(Claim { addr, epoch, votes, majority })
+    let majority = majority(&voters(votes, &addr, epoch));
+    Some(Claim { addr, epoch, majority })
 }
 
 fn voters<'a>(votes: &[&'a Vote], addr: &NodeAddr, epoch: Epoch) -> BTreeSet<&'a MyId> {
@@ -139,7 +131,7 @@ mod tests {
 
     fn vote(at: Instant, voter: u8, port: u16, epoch: Epoch) -> Vote {
         let voter = MyId::parse(&format!("{voter:040x}")).expect("forty digits");
-        Vote { voter, addr: node(port), epoch, received_at: at, asked_at: at }
+        Vote { voter, addr: node(port), epoch, received_at: at }
     }
 
     fn is_majority(voters: &BTreeSet<&MyId>) -> bool {
@@ -153,7 +145,7 @@ mod tests {
         let VoteOutcome::Claimed(claim) = count(&votes, &is_majority, Some((&node(1), 5))) else {
             panic!("a claim")
         };
-        assert_eq!((claim.addr, claim.epoch, claim.votes, claim.majority), (node(2), 6, 1, false));
+        assert_eq!((claim.addr, claim.epoch, claim.majority), (node(2), 6, false));
     }
 
     #[test]
@@ -162,7 +154,7 @@ mod tests {
         let votes = [vote(at, 1, 1, 4), vote(at, 2, 1, 4), vote(at, 3, 2, 5)];
         assert_eq!(
             count(&votes, &is_majority, Some((&node(2), 5))),
-            VoteOutcome::Confirmed { votes: 1, majority: false, split: false }
+            VoteOutcome::Confirmed { majority: false, split: false }
         );
         let outcome = count(&votes[..2], &is_majority, Some((&node(2), 5)));
         assert!(matches!(outcome, VoteOutcome::Regressed(claim) if claim.majority));
@@ -174,7 +166,7 @@ mod tests {
         let one = [vote(at, 1, 1, 5), vote(at, 2, 2, 5)];
         assert_eq!(
             count(&one, &is_majority, Some((&node(1), 5))),
-            VoteOutcome::Confirmed { votes: 1, majority: false, split: true }
+            VoteOutcome::Confirmed { majority: false, split: true }
         );
         let most = [vote(at, 1, 1, 5), vote(at, 2, 2, 5), vote(at, 3, 2, 5)];
         let outcome = count(&most, &is_majority, Some((&node(1), 5)));

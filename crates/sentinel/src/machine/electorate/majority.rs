@@ -65,7 +65,6 @@ impl Electorate {
                     addr: received.view.addr.clone(),
                     epoch: received.view.epoch,
                     received_at: received.at,
-                    asked_at: received.asked_at,
                 },
             );
             sentinel.endorsed.clone().or(own)
