@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use crate::link::poll::{Peer, PollOutcome};
+use crate::link::poll::PollOutcome;
 use crate::net::resolve::is_usable;
 use crate::types::AddressMap;
 use crate::{MyId, NodeAddr};
@@ -38,11 +38,11 @@ impl LearnedAddresses {
         &mut self,
         from: MyId,
         configured: bool,
-        peers: Vec<Peer>,
+        peers: Vec<(MyId, NodeAddr)>,
         map: &AddressMap,
         reached: impl Fn(&MyId) -> bool,
     ) -> bool {
-        let mapped = |peer: Peer| (peer.id, map.get(&peer.addr).cloned().unwrap_or(peer.addr));
+        let mapped = |(id, addr)| (id, map.get(&addr).cloned().unwrap_or(addr));
         let list = PeerList { configured, peers: peers.into_iter().map(mapped).collect() };
         if self.listed_by.get(&from) == Some(&list) {
             return false;
@@ -88,7 +88,7 @@ pub(crate) fn usable(round: PollOutcome, announced_by: IpAddr, map: &AddressMap)
         }
         PollOutcome::View { mut view, mut peers } => {
             view.replicas.retain(|replica| fits(&replica.addr));
-            peers.retain(|peer| fits(&peer.addr));
+            peers.retain(|(_, addr)| fits(addr));
             PollOutcome::View { view, peers }
         }
         other => other,
@@ -108,8 +108,8 @@ mod tests {
         NodeAddr { host: host.into(), port: 26379 }
     }
 
-    fn peer(number: usize, host: &str) -> Peer {
-        Peer { id: id(number), addr: node(host) }
+    fn peer(number: usize, host: &str) -> (MyId, NodeAddr) {
+        (id(number), node(host))
     }
 
     #[test]

@@ -254,7 +254,7 @@ impl Discovery {
     fn handle_unreached(
         &mut self,
         id: Option<MyId>,
-        services: &[usize],
+        services: &BTreeSet<usize>,
         event: impl Fn(MyId) -> MachineEvent,
     ) {
         let Some(id) = id else { return };
@@ -365,7 +365,7 @@ impl Discovery {
             for addr in &seed.found {
                 login.transport().set_name(*addr, &seed.name.host);
                 let request = requests.entry((NodeAddr::from(*addr), seed.auth)).or_default();
-                request.add_service(seed.service);
+                request.services.insert(seed.service);
             }
         }
         for seed in self.seeds.values_mut() {
@@ -376,8 +376,8 @@ impl Discovery {
             let member_at = |addr| sentinel_at(addr).filter(|id| is_member(id)).cloned();
             for (addr, id) in seed.former(member_at) {
                 let request = requests.entry((NodeAddr::from(addr), auth));
-                let former = LinkRequest { services: Vec::new(), expect: Some([id].into()) };
-                request.or_insert(former).add_service(group);
+                let former = LinkRequest { expect: Some([id].into()), ..LinkRequest::default() };
+                request.or_insert(former).services.insert(group);
             }
         }
         for entry in self.services.values().filter(|it| it.runtime.learns) {
@@ -398,14 +398,14 @@ impl Discovery {
                     let auth = if known { own_auth } else { learned_auth };
                     match requests.entry((addr.clone(), auth)) {
                         Entry::Occupied(mut known) => {
-                            known.get_mut().add_service(group);
+                            known.get_mut().services.insert(group);
                             if let Some(expected) = &mut known.get_mut().expect {
                                 expected.insert(id.clone());
                             }
                         }
                         Entry::Vacant(vacant) => {
                             let expect = Some(BTreeSet::from([id.clone()]));
-                            vacant.insert(LinkRequest { services: vec![group], expect });
+                            vacant.insert(LinkRequest { services: [group].into(), expect });
                         }
                     }
                 }

@@ -286,7 +286,8 @@ impl ServiceRuntime {
         let number = self.number;
         let up = links.get_mut(link).and_then(|it| it.up.clone());
         let Some((from, addr)) = up else { return false };
-        let round = usable(round, addr.ip(), &self.probers.settings.address_map);
+        let settings = self.probers.settings();
+        let round = usable(round, addr.ip(), &settings.address_map);
         let may_vote = links.is_voting_link(number, link, &from);
         let problem = if may_vote {
             poll_error(&round, &self.master_name)
@@ -308,8 +309,7 @@ impl ServiceRuntime {
                 self.name_unknown_at.remove(&from);
                 let event = MachineEvent::View { from: from.clone(), view, asked_at, configured };
                 self.handle_event(event, read_at, links);
-                let (learned, map) =
-                    (&mut self.learned_addresses, &self.probers.settings.address_map);
+                let (learned, map) = (&mut self.learned_addresses, &settings.address_map);
                 let is_reached = |id: &MyId| links.is_reached(number, id);
                 return self.learns && learned.record(from, configured, peers, map, is_reached);
             }
@@ -340,8 +340,9 @@ impl ServiceRuntime {
                 learned.entry(id.clone()).or_default().insert(link.addr.clone());
             }
         }
+        let settings = self.probers.settings();
         learned.retain(|id, addrs| {
-            addrs.retain(|addr| self.probers.settings.permits(addr));
+            addrs.retain(|addr| settings.permits(addr));
             !addrs.is_empty() && self.machine.is_member(id)
         });
         learned
@@ -351,7 +352,8 @@ impl ServiceRuntime {
     fn outside_nodes(&self) -> BTreeSet<String> {
         let nodes = self.machine.nodes().map(|(addr, _)| addr);
         let sentinels = self.learned_addresses.candidates().into_values().flatten();
-        let outside = nodes.chain(sentinels).filter(|addr| !self.probers.settings.permits(addr));
+        let settings = self.probers.settings();
+        let outside = nodes.chain(sentinels).filter(|addr| !settings.permits(addr));
         outside.map(ToString::to_string).collect()
     }
 

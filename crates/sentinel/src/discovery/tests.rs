@@ -72,7 +72,7 @@ async fn keeps_links_of_services_that_change_credentials() {
     let after = links(&discovery, 0);
     assert_eq!(after.len(), 2);
     assert!(after.contains(&before.0[1]), "{after:?} {before:?}");
-    assert_eq!(links(&discovery, 1), [(before.1[0].0, vec![1])]);
+    assert_eq!(links(&discovery, 1), [(before.1[0].0, [1].into())]);
     let used = handles[0].connection_settings().sentinel_auth.load();
     assert!(used.is(Access::plain(secret("newer").as_ref())), "switchovers use it as well");
     assert!(
@@ -112,7 +112,11 @@ async fn applies_secret_and_services_of_a_reload_together() {
     assert!(discovery.changes.try_recv().is_err());
     discovery.handle_message(DriverMessage::Seed(2, addr()));
     discovery.reconcile(Instant::now());
-    assert_eq!(links(&discovery), [(link, vec![0, three])], "the connection stays, and is shared");
+    assert_eq!(
+        links(&discovery),
+        [(link, [0, three].into())],
+        "the connection stays, and is shared"
+    );
     assert!(
         handle.connection_settings().sentinel_auth.load().is(Access::plain(secret("new").as_ref()))
     );
@@ -134,7 +138,7 @@ async fn applies_secret_and_services_of_a_reload_together() {
             .login(discovery.services[&0].auth)
             .is(Access::plain(secret("new").as_ref()))
     );
-    assert_eq!(links(&discovery), [(link, vec![0])]);
+    assert_eq!(links(&discovery), [(link, [0].into())]);
 }
 
 #[tokio::test]

@@ -37,18 +37,9 @@ pub(crate) type LinkKey = (NodeAddr, usize);
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LinkRequest {
     /// The services that need it, by number.
-    pub(crate) services: Vec<usize>,
+    pub(crate) services: BTreeSet<usize>,
     /// Set if the link is needed only as one of these sentinels.
     pub(crate) expect: Option<BTreeSet<MyId>>,
-}
-
-impl LinkRequest {
-    /// Adds a service that needs this link.
-    pub(crate) fn add_service(&mut self, service: usize) {
-        if !self.services.contains(&service) {
-            self.services.push(service);
-        }
-    }
 }
 
 /// A link's handle and its state.
@@ -56,7 +47,7 @@ pub(crate) struct Link {
     pub(crate) id: LinkId,
     /// The address to dial.
     pub(crate) addr: NodeAddr,
-    pub(crate) services: Vec<usize>,
+    pub(crate) services: BTreeSet<usize>,
     /// The sentinel that answers and its resolved address; `None` while the link is down.
     pub(crate) up: Option<(MyId, SocketAddr)>,
     /// It gets no password, although the service may have one.

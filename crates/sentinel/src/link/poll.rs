@@ -18,20 +18,17 @@ pub const REPLIES_PER_POLL: usize = 5;
 
 /// The subcommand, the command's name, and the ACL rule that allows it.
 const COMMANDS: [(&str, &str, &str); REPLIES_PER_POLL] = [
-    (
-        "get-master-addr-by-name",
-        "SENTINEL GET-MASTER-ADDR-BY-NAME",
-        "+sentinel|get-master-addr-by-name",
-    ),
+    GET_ADDRESS,
     ("master", "SENTINEL MASTER", "+sentinel|master"),
     ("sentinels", "SENTINEL SENTINELS", "+sentinel|sentinels"),
     ("replicas", "SENTINEL REPLICAS", "+sentinel|replicas"),
-    (
-        "get-master-addr-by-name",
-        "SENTINEL GET-MASTER-ADDR-BY-NAME",
-        "+sentinel|get-master-addr-by-name",
-    ),
+    GET_ADDRESS,
 ];
+const GET_ADDRESS: (&str, &str, &str) = (
+    "get-master-addr-by-name",
+    "SENTINEL GET-MASTER-ADDR-BY-NAME",
+    "+sentinel|get-master-addr-by-name",
+);
 
 /// The configuration section that refusals by sentinels refer to.
 pub const SENTINEL_AUTH: &str = "service.sentinel_auth";
@@ -47,15 +44,6 @@ const MAX_LISTED: usize = 64;
 /// its clock for each.
 const AT_ONCE: Duration = Duration::from_millis(100);
 
-/// A sentinel as one of its peers lists it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Peer {
-    /// Its MYID.
-    pub id: MyId,
-    /// Its announced address.
-    pub addr: NodeAddr,
-}
-
 /// The outcome of a poll about one master.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PollOutcome {
@@ -64,7 +52,7 @@ pub enum PollOutcome {
         /// The sentinel's view.
         view: View,
         /// The other sentinels, with their addresses.
-        peers: Vec<Peer>,
+        peers: Vec<(MyId, NodeAddr)>,
     },
     /// This sentinel does not know the name: it abstains.
     UnknownName,
@@ -150,7 +138,7 @@ pub fn read_poll(replies: &[Reply], tilt: bool) -> PollOutcome {
         replicas: replicas_of(&addr, master, replicas),
         addr,
     };
-    let peers = listed.into_iter().map(|(id, _, addr)| Peer { id, addr }).collect();
+    let peers = listed.into_iter().map(|(id, _, addr)| (id, addr)).collect();
     PollOutcome::View { view, peers }
 }
 

@@ -66,7 +66,6 @@ struct ProberHandle {
 pub(crate) struct ProberSet {
     service: usize,
     factory: Arc<ProberFactory>,
-    pub(crate) settings: Arc<ProbeSettings>,
     probers: BTreeMap<NodeAddr, ProberHandle>,
     dial_limiter: RateLimiter,
     /// The question to the master about its commands.
@@ -77,7 +76,6 @@ impl ProberSet {
     pub(crate) fn new(service: usize, factory: ProberFactory) -> Self {
         Self {
             service,
-            settings: factory.settings.load_full(),
             factory: Arc::new(factory),
             probers: BTreeMap::new(),
             dial_limiter: RateLimiter::new(DIAL_BURST, DIAL_INTERVAL),
@@ -94,7 +92,7 @@ impl ProberSet {
         dialled: SocketAddr,
         run_id: Option<&str>,
     ) {
-        if self.settings.verify != Verify::Role {
+        if self.settings().verify != Verify::Role {
             return;
         }
         let kept = self.commands.take().filter(|it| it.is_to(dialled, run_id));
@@ -105,14 +103,11 @@ impl ProberSet {
     /// Applies these settings from now on. Nodes that are dialled at another address, or no longer
     /// permitted, lose their connection.
     pub(crate) fn set(&mut self, settings: ProbeSettings) {
-        if settings == *self.settings {
-            return;
-        }
-        let before = std::mem::replace(&mut self.settings, Arc::new(settings));
-        self.factory.settings.store(Arc::clone(&self.settings));
+        let settings = Arc::new(settings);
+        let before = self.factory.settings.swap(Arc::clone(&settings));
         let moved = |node: &&NodeAddr| {
-            before.dial(node) != self.settings.dial(node)
-                || before.permits(node) != self.settings.permits(node)
+            before.dial(node) != settings.dial(node)
+                || before.permits(node) != settings.permits(node)
         };
         let moved: Vec<NodeAddr> = self.probers.keys().filter(moved).cloned().collect();
         for node in moved {
@@ -122,6 +117,10 @@ impl ProberSet {
     }
 
     /// The credentials of these nodes.
+    pub(crate) fn settings(&self) -> Arc<ProbeSettings> {
+        self.factory.settings.load_full()
+    }
+
     pub(crate) fn login(&self) -> &Login {
         &self.factory.login
     }
