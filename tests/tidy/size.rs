@@ -30,7 +30,7 @@ const CRATES: &[(&str, usize, usize)] = &[
     ("pointsman", 14_970, 14_300),
     ("proxy", 12_990, 12_900),
     ("resp", 5_910, 5_100),
-    ("sentinel", 13_470, 10_900),
+    ("sentinel", 13_300, 10_900),
     ("setup", 500, 300),
     ("simulator", 6_080, 3_700),
     ("target", 1_100, 1_100),
