@@ -233,8 +233,8 @@ pub struct AttachedReplica {
 }
 
 labelled! {
-    /// How a node answered `PING`. Any reply proves a living process: whether that can serve is for its
-    /// role to say, and it is not ready only while it loads its data or lacks its master's.
+    /// How a node answered `PING`. Any reply proves a living process: whether that can serve is
+    /// for its role to say, and it is not ready only while it loads its data or lacks its master's.
     pub enum PingReply {
         /// `PONG`.
         Pong = "pong",
