@@ -5,12 +5,12 @@
     reason = "a command line program: its output is its purpose"
 )]
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::Parser;
-use simulator::{Rule, RunResult, Totals};
+use simulator::{FaultKind, Rule, RunResult, Totals, Violation};
 
 /// Simulates failovers with faults, one run per seed.
 #[derive(Debug, Parser)]
@@ -24,22 +24,15 @@ struct Options {
     /// Continue after a failure, and list all failures at the end.
     #[arg(long)]
     keep_going: bool,
-    /// Print how often each pair of faults occurred.
-    #[arg(long)]
-    pairs: bool,
     /// Run only seeds with these kinds of faults, separated by commas.
     #[arg(long, value_name = "KINDS", value_delimiter = ',')]
-    with: Vec<String>,
+    with: Vec<FaultKind>,
     /// Continue after violations of these rules, separated by commas.
-    #[arg(long, value_name = "RULES", value_delimiter = ',', value_parser = rule)]
+    #[arg(long, value_name = "RULES", value_delimiter = ',')]
     ignore: Vec<Rule>,
     /// Succeed if, and only if, this rule is violated.
-    #[arg(long, value_name = "RULE", value_parser = rule)]
+    #[arg(long, value_name = "RULE")]
     expect: Option<Rule>,
-}
-
-fn rule(name: &str) -> Result<Rule, String> {
-    Rule::parse(name).ok_or_else(|| format!("expected one of {:?}", Rule::ALL))
 }
 
 fn main() -> ExitCode {
@@ -56,44 +49,41 @@ fn main() -> ExitCode {
 fn run_many(first: u64, seeds: u64, options: &Options) -> ExitCode {
     let (mut totals, started, terminal) =
         (Totals::default(), Instant::now(), std::io::stderr().is_terminal());
+    let mut is_over = false;
     for seed in first..first.saturating_add(seeds) {
-        let kinds: Vec<String> =
-            simulator::kinds(seed).iter().map(|it| format!("{it:?}")).collect();
+        let kinds = simulator::kinds(seed);
         if !options.with.iter().all(|it| kinds.contains(it)) {
             continue;
         }
         let run = simulator::run(seed, &options.ignore);
-        totals.add(seed, &run);
         if terminal {
             eprint!("\r{} of {seeds} seeds, {} failed", seed - first + 1, totals.failed());
-            let _ = std::io::stderr().flush();
         }
-        let Some(violation) = &run.violation else { continue };
-        if options.expect == Some(violation.rule) {
-            println!(
-                "{:?} is broken by seed {seed}, as expected: {}",
-                violation.rule, violation.text
-            );
-            return ExitCode::SUCCESS;
+        if let Some(violation) = &run.violation {
+            let Violation { rule, text, .. } = violation;
+            if options.expect == Some(*rule) {
+                println!("{rule:?} is broken by seed {seed}, as expected: {text}");
+                return ExitCode::SUCCESS;
+            }
+            if options.keep_going {
+                println!("seed {seed}: {rule:?} {kinds:?}: {text}");
+            } else if options.expect.is_none() {
+                println!();
+                show(seed, &options.ignore);
+                is_over = true;
+            }
         }
-        if options.keep_going {
-            println!("seed {seed}: {:?} {:?}: {}", violation.rule, run.kinds, violation.text);
-        } else if options.expect.is_none() {
-            println!();
-            show(seed, &options.ignore);
-            println!("\n{}", totals.text(options.pairs));
-            return ExitCode::FAILURE;
+        totals.add(seed, run);
+        if is_over {
+            break;
         }
     }
-    if terminal {
-        eprintln!();
-    }
-    println!("{}\n{:.1} s", totals.text(options.pairs), started.elapsed().as_secs_f64());
+    println!("\n{totals}\n{:.1} s", started.elapsed().as_secs_f64());
     if let Some(rule) = options.expect {
         println!("no seed broke {rule:?}");
-        return ExitCode::FAILURE;
     }
-    if totals.failed() == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    let is_fine = options.expect.is_none() && totals.failed() == 0;
+    if is_fine { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// Prints the timeline of one seed, its result and the command that repeats it.

@@ -8,6 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use clap::ValueEnum;
 use sentinel::Minority;
 
 use crate::cluster::Cluster;
@@ -151,7 +152,7 @@ impl Oracle {
         if plan.hostile.is_some() {
             // An attack may take service away: it makes the electorate larger.
             let judged = [Rule::RequestOutside, Rule::PasswordOutside, Rule::Safety];
-            ignored.extend(Rule::ALL.into_iter().filter(|it| !judged.contains(it)));
+            ignored.extend(Rule::value_variants().iter().filter(|it| !judged.contains(it)));
         }
         Self {
             ignored,

@@ -1,8 +1,11 @@
 //! The plan of a seed: a cluster, and the faults applied to it.
 //!
-//! Most seeds have one fault, or a pair of faults whose times overlap, since pairs are interesting
-//! and can be counted; some have more.
+//! Most seeds have one fault, or a pair of faults whose times overlap, since pairs are interesting;
+//! some have more.
 
+use std::ops::Range;
+
+use clap::ValueEnum;
 use sentinel::Minority;
 
 use crate::rng::Rng;
@@ -15,7 +18,8 @@ const ATTACKS: u64 = 15;
 const ORDERS: u64 = 30;
 
 /// The kinds of faults.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+#[value(rename_all = "PascalCase")]
 pub enum FaultKind {
     /// The master is killed and restarts later, in one of several ways.
     KillMaster,
@@ -110,57 +114,10 @@ pub enum FaultKind {
 }
 
 impl FaultKind {
-    /// All kinds.
-    pub const ALL: [Self; 44] = [
-        Self::KillMaster,
-        Self::StopMaster,
-        Self::KillReplica,
-        Self::StopReplica,
-        Self::BusyMaster,
-        Self::CutMaster,
-        Self::CutSets,
-        Self::CutOneWay,
-        Self::CutProxy,
-        Self::CutProxyFromSentinels,
-        Self::StopProxy,
-        Self::SuspendProxy,
-        Self::RestartProxy,
-        Self::StopSentinel,
-        Self::RestartSentinel,
-        Self::LoseSentinelFile,
-        Self::StaleSentinelFile,
-        Self::LoseAllFiles,
-        Self::RollSentinels,
-        Self::JumpClock,
-        Self::DnsMissing,
-        Self::DnsSubset,
-        Self::DnsLate,
-        Self::Failover,
-        Self::TwoFailovers,
-        Self::Switchover,
-        Self::ReplacePod,
-        Self::ReuseAddress,
-        Self::SlowHost,
-        Self::LoseSentinels,
-        Self::OrderFollow,
-        Self::Takeover,
-        Self::ReloadSentinels,
-        Self::MonitorAnew,
-        Self::ResetSentinels,
-        Self::SetQuorum,
-        Self::OldFiles,
-        Self::ReplicaOf,
-        Self::ZeroPriority,
-        Self::Coordinated,
-        Self::AnnounceNames,
-        Self::NewPassword,
-        Self::HostilePeers,
-        Self::HostileSentinels,
-    ];
-
-    /// Those that are drawn; the orders of operators and the hostile ones are drawn apart.
-    const DRAWN: usize = Self::ALL.len() - 13;
-    const ORDERS: std::ops::Range<usize> = Self::DRAWN..Self::ALL.len() - 2;
+    /// All that are drawn in the first place, and the orders of operators. The hostile ones are
+    /// drawn apart, too.
+    const DRAWN: Range<usize> = 0..Self::Takeover as usize;
+    const ORDERS: Range<usize> = Self::Takeover as usize..Self::HostilePeers as usize;
 
     /// Faults that lead to another master, which make other faults interesting.
     const SWITCHES: [Self; 6] = [
@@ -285,7 +242,7 @@ impl FaultPlan {
                 (_, Some((_, second)), _) => second,
                 (_, _, 0..25) => *rng.pick(&FaultKind::SWITCHES),
                 (_, _, 25..45) => *rng.pick(&FaultKind::BLINDNESS),
-                _ => *rng.pick(&FaultKind::ALL[..FaultKind::DRAWN]),
+                _ => *rng.pick(&FaultKind::value_variants()[FaultKind::DRAWN]),
             };
             let lasts = lasting(rng);
             let at = if number == 0 { first } else { near(rng, begun.0, begun.1) };
@@ -314,7 +271,7 @@ impl FaultPlan {
             self.faults[0].kind = FaultKind::Failover;
         }
         let Fault { at, lasts, .. } = self.faults[0];
-        let kind = *rng.pick(&FaultKind::ALL[FaultKind::ORDERS]);
+        let kind = *rng.pick(&FaultKind::value_variants()[FaultKind::ORDERS]);
         let at = near(rng, at, at + lasts).saturating_sub(rng.range(0, 12 * SECOND));
         self.faults.push(Fault { kind, at: at.max(5 * SECOND), lasts: lasting(rng) });
     }

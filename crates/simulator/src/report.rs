@@ -1,13 +1,16 @@
-//! Results of runs: totals, tables, and one violation in detail.
+//! The rules, and the results of runs.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
+use std::fmt;
+
+use clap::ValueEnum;
 
 use crate::plan::FaultKind;
-use crate::wire::{MS, Micros, SECOND};
+use crate::wire::{Micros, SECOND};
 
 /// The invariants that the oracle checks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+#[value(rename_all = "PascalCase")]
 pub enum Rule {
     /// S1 to S6 of the machine: one target, rising epochs, verified, one vote each.
     Safety,
@@ -54,35 +57,6 @@ pub enum Rule {
     PasswordOutside,
 }
 
-impl Rule {
-    /// All rules.
-    pub const ALL: [Self; 17] = [
-        Self::Safety,
-        Self::LateMajority,
-        Self::OpenedUnheard,
-        Self::ReleasedUnheard,
-        Self::WroteAfterSleep,
-        Self::HoldOpened,
-        Self::BlindWrites,
-        Self::AckAfterEvidence,
-        Self::AckAfterChild,
-        Self::HealthyTaken,
-        Self::EndlessHold,
-        Self::ReaderOnMaster,
-        Self::Liveness,
-        Self::PlannedLoss,
-        Self::WrongOrder,
-        Self::RequestOutside,
-        Self::PasswordOutside,
-    ];
-
-    /// Parses a rule's name.
-    #[must_use]
-    pub fn parse(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|it| format!("{it:?}") == name)
-    }
-}
-
 /// A violated invariant.
 #[derive(Debug, Clone)]
 pub struct Violation {
@@ -121,122 +95,55 @@ pub struct RunResult {
     pub violation: Option<Violation>,
 }
 
-/// Totals of many runs.
+/// The runs of many seeds.
 #[derive(Debug, Default)]
 pub struct Totals {
-    seeds: u64,
-    simulated: Micros,
-    events: u64,
-    failovers: u64,
-    commits: u64,
-    holds: u64,
-    acknowledged: u64,
-    lost: u64,
-    unconverged: u64,
-    kinds: BTreeMap<FaultKind, u64>,
-    pairs: BTreeMap<(FaultKind, FaultKind), u64>,
-    rules: BTreeMap<Rule, Broken>,
+    runs: Vec<(u64, RunResult)>,
 }
-
-/// How often a rule was broken, by some of which seeds, and by which faults.
-type Broken = (u64, Vec<u64>, BTreeMap<Vec<FaultKind>, u64>);
 
 impl Totals {
     /// Adds the result of a seed.
-    pub fn add(&mut self, seed: u64, run: &RunResult) {
-        self.seeds += 1;
-        self.simulated += run.simulated;
-        self.events += run.events;
-        self.failovers += run.failovers;
-        self.commits += run.commits;
-        self.holds += run.holds;
-        self.acknowledged += run.acknowledged;
-        self.lost += run.lost;
-        self.unconverged += u64::from(!run.converged && run.violation.is_none());
-        for (at, kind) in run.kinds.iter().enumerate() {
-            *self.kinds.entry(*kind).or_default() += 1;
-            for other in &run.kinds[at + 1..] {
-                *self.pairs.entry((*kind, *other)).or_default() += 1;
-            }
-        }
-        if let Some(violation) = &run.violation {
-            let (times, seeds, kinds) = self.rules.entry(violation.rule).or_default();
-            *times += 1;
-            if seeds.len() < 12 {
-                seeds.push(seed);
-            }
-            *kinds.entry(run.kinds.clone()).or_default() += 1;
-        }
+    pub fn add(&mut self, seed: u64, run: RunResult) {
+        self.runs.push((seed, run));
     }
 
     /// How many seeds failed.
     #[must_use]
-    pub fn failed(&self) -> u64 {
-        self.rules.values().map(|(times, ..)| times).sum()
+    pub fn failed(&self) -> usize {
+        self.runs.iter().filter(|(_, run)| run.violation.is_some()).count()
     }
+}
 
-    /// How many seeds broke this rule.
-    #[must_use]
-    pub fn broke(&self, rule: Rule) -> u64 {
-        self.rules.get(&rule).map_or(0, |(times, ..)| *times)
-    }
-
-    /// The totals as text.
-    #[must_use]
-    pub fn text(&self, pairs: bool) -> String {
-        let mut out = String::new();
-        let (seconds, tenths) = (self.simulated / SECOND, self.simulated / (100 * MS) % 10);
-        let hours = seconds as f64 / 3600.0;
-        let _ = writeln!(out, "seeds          {:>12}", self.seeds);
-        let _ =
-            writeln!(out, "simulated      {:>12} h  ({seconds}.{tenths} s)", format!("{hours:.1}"));
+impl fmt::Display for Totals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sum = |of: fn(&RunResult) -> u64| self.runs.iter().map(|(_, run)| of(run)).sum::<u64>();
         for (name, count) in [
-            ("events", self.events),
-            ("failovers", self.failovers),
-            ("commits", self.commits),
-            ("holds", self.holds),
-            ("acknowledged", self.acknowledged),
-            ("of these lost", self.lost),
-            ("never agreed", self.unconverged),
-            ("failed", self.failed()),
+            ("seeds", self.runs.len() as u64),
+            ("simulated (s)", sum(|run| run.simulated) / SECOND),
+            ("events", sum(|run| run.events)),
+            ("failovers", sum(|run| run.failovers)),
+            ("commits", sum(|run| run.commits)),
+            ("holds", sum(|run| run.holds)),
+            ("acknowledged", sum(|run| run.acknowledged)),
+            ("of these lost", sum(|run| run.lost)),
+            ("never agreed", sum(|run| (!run.converged && run.violation.is_none()).into())),
+            ("failed", self.failed() as u64),
         ] {
-            let _ = writeln!(out, "{name:<14} {count:>12}");
+            writeln!(f, "{name:<14} {count:>12}")?;
         }
-        let _ = writeln!(out, "\nfaults by kind");
-        for (kind, count) in &self.kinds {
-            let _ = writeln!(out, "  {:<24} {count:>8}", format!("{kind:?}"));
+        let (mut kinds, mut rules) = (BTreeMap::new(), BTreeMap::<Rule, Vec<u64>>::new());
+        for (seed, run) in &self.runs {
+            run.kinds.iter().for_each(|kind| *kinds.entry(kind).or_insert(0) += 1);
+            run.violation.iter().for_each(|it| rules.entry(it.rule).or_default().push(*seed));
         }
-        if pairs {
-            self.write_pairs(&mut out);
-        } else {
-            let all = FaultKind::ALL.len() * (FaultKind::ALL.len() + 1) / 2;
-            let _ = writeln!(
-                out,
-                "\n{} of {all} pairs of kinds occurred (--pairs lists them)",
-                self.pairs.len()
-            );
+        writeln!(f, "\nfaults by kind")?;
+        for (kind, count) in kinds {
+            writeln!(f, "  {:<24} {count:>8}", format!("{kind:?}"))?;
         }
-        for (rule, (times, seeds, kinds)) in &self.rules {
-            let _ = writeln!(out, "\n{rule:?}: {times} seeds, e.g. {seeds:?}");
-            let mut kinds: Vec<_> = kinds.iter().collect();
-            kinds.sort_by_key(|(kinds, times)| (std::cmp::Reverse(**times), kinds.len()));
-            for (kinds, times) in kinds.into_iter().take(8) {
-                let _ = writeln!(out, "  {times:>5}  {kinds:?}");
-            }
+        for (rule, seeds) in rules {
+            let some = &seeds[..seeds.len().min(12)];
+            writeln!(f, "\n{rule:?}: {} seeds, e.g. {some:?}", seeds.len())?;
         }
-        out
-    }
-
-    /// One row and one column per kind: how often the two occurred in one run.
-    fn write_pairs(&self, out: &mut String) {
-        let _ = writeln!(out, "\npairs of faults in one run (columns in the order of the rows)");
-        for one in FaultKind::ALL {
-            let _ = write!(out, "  {:<24}", format!("{one:?}"));
-            for two in FaultKind::ALL {
-                let count = self.pairs.get(&(one.min(two), one.max(two))).copied().unwrap_or(0);
-                let _ = write!(out, "{count:>6}");
-            }
-            let _ = writeln!(out);
-        }
+        Ok(())
     }
 }
