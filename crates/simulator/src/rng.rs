@@ -2,7 +2,7 @@
 //! of every dependency.
 
 /// SplitMix64. Small, fast, and good enough to draw faults and delays.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Rng(u64);
 
 impl Rng {

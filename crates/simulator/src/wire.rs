@@ -21,7 +21,7 @@ pub(crate) const SECOND: Micros = 1_000_000;
 pub(crate) type Pid = usize;
 
 /// An address: the last byte of 10.0.0.x, and the port.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Addr {
     pub(crate) ip: u8,
     pub(crate) port: u16,

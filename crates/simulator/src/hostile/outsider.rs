@@ -15,7 +15,7 @@ use crate::wire::{
 const SPEAK: u64 = 1;
 
 /// See the module's header.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Outsider {
     pub(crate) pid: Pid,
     /// Its MYID, its run ID and its replication ID: it does not know those of the master.
@@ -32,16 +32,7 @@ pub(crate) struct Outsider {
 
 impl Outsider {
     pub(crate) fn new(pid: Pid, id: u64, proxies: usize) -> Self {
-        Self {
-            pid,
-            id,
-            proxies,
-            plot: None,
-            publishing: None,
-            tokens: 0,
-            listeners: BTreeMap::new(),
-            authenticated: Vec::new(),
-        }
+        Self { pid, id, proxies, ..Self::default() }
     }
 
     pub(crate) fn start(&mut self, plot: Rc<Conspiracy>, net: &mut Net) {

@@ -10,10 +10,8 @@ mod event;
 mod paths;
 mod processes;
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
-use event::Queued;
 pub(crate) use event::{ConnId, Dns, Event, Leak, Observation, ProcessInput, RouteEvent};
 
 use crate::rng::Rng;
@@ -36,7 +34,7 @@ struct Connection {
 }
 
 /// A process as the operating system sees it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Process {
     pub(crate) name: String,
     pub(crate) host: usize,
@@ -64,7 +62,7 @@ struct Path {
 }
 
 /// The network. See the module's header.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Net {
     pub(crate) now: Micros,
     pub(crate) rng: Rng,
@@ -75,7 +73,8 @@ pub(crate) struct Net {
     writes: u32,
     processes: Vec<Process>,
     hosts: usize,
-    queue: BinaryHeap<Reverse<Queued>>,
+    /// By their time, then in the order in which they were added.
+    queue: BTreeMap<(Micros, u64), Event>,
     order: u64,
     conns: Vec<Connection>,
     paths: Vec<Path>,
@@ -86,42 +85,11 @@ pub(crate) struct Net {
 impl Net {
     pub(crate) fn new(rng: Rng, hosts: usize, latency: (Micros, Micros), trace: Trace) -> Self {
         let paths = vec![Path::default(); hosts * hosts];
-        let (queue, conns, processes) = (BinaryHeap::new(), Vec::new(), Vec::new());
-        let (facts, dns, writes) = (Vec::new(), Dns::default(), 0);
-        Self {
-            now: 0,
-            rng,
-            trace,
-            events: 0,
-            facts,
-            dns,
-            writes,
-            processes,
-            hosts,
-            queue,
-            order: 0,
-            conns,
-            paths,
-            latency,
-            slow_until: 0,
-        }
+        Self { rng, trace, hosts, paths, latency, ..Self::default() }
     }
 
     pub(crate) fn add(&mut self, name: String, host: usize, addr: Addr) -> Pid {
-        let (incarnation, clock_off, suspended, stopped_at) = (0, 0, 0, 0);
-        let (up, stopped, inbox) = (true, false, VecDeque::new());
-        self.processes.push(Process {
-            name,
-            host,
-            addr,
-            up,
-            stopped,
-            incarnation,
-            clock_off,
-            suspended,
-            stopped_at,
-            inbox,
-        });
+        self.processes.push(Process { name, host, addr, up: true, ..Process::default() });
         self.processes.len() - 1
     }
 
@@ -191,7 +159,7 @@ impl Net {
 
     pub(crate) fn at(&mut self, when: Micros, event: Event) {
         self.order += 1;
-        self.queue.push(Reverse(Queued(when.max(self.now), self.order, event)));
+        self.queue.insert((when.max(self.now), self.order), event);
     }
 
     pub(crate) fn timer(&mut self, pid: Pid, when: Micros, key: u64) {
@@ -202,7 +170,7 @@ impl Net {
     /// The next event that a process has to handle.
     pub(crate) fn next(&mut self) -> Option<Event> {
         loop {
-            let Reverse(Queued(when, _, event)) = self.queue.pop()?;
+            let ((when, _), event) = self.queue.pop_first()?;
             self.now = when;
             self.events += 1;
             let Event::To(pid, incarnation, input) = event else { return Some(event) };

@@ -22,7 +22,7 @@ const KEEPALIVE: u64 = 2;
 const SYNCS: u64 = 3;
 
 /// The link of a replica to its master.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Upstream {
     master: Addr,
     connection: Option<ConnId>,
@@ -58,7 +58,7 @@ pub(crate) enum RestartMode {
 }
 
 /// A Redis node. See the module's header.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Redis {
     pub(crate) pid: Pid,
     pub(crate) run_id: u64,
@@ -95,29 +95,13 @@ impl Redis {
         let mut node = Self {
             pid,
             run_id: net.rng.next(),
-            writes: Rc::default(),
             replid,
-            replid2: 0,
             second_offset: -1,
-            offset: 0,
-            backlog: Vec::new(),
-            backlog_from: 0,
-            upstream: None,
             configured: master,
-            replicas: Vec::new(),
-            syncing: Vec::new(),
-            clients: Vec::new(),
-            subscribers: Vec::new(),
-            authenticated: Vec::new(),
-            has_password: false,
-            full: false,
+            upstream: master.map(|master| Upstream::new(master, 0)),
             priority: 100,
-            handover: None,
-            tokens: 0,
-            promoted_at: None,
-            demoted_at: None,
+            ..Self::default()
         };
-        node.upstream = master.map(|master| Upstream::new(master, 0));
         node.set_timers(net);
         node
     }
@@ -404,14 +388,6 @@ impl Redis {
 
 impl Upstream {
     fn new(master: Addr, down_since: Micros) -> Self {
-        Self {
-            master,
-            connection: None,
-            dialling: None,
-            up: false,
-            down_since,
-            silent_since: None,
-            succeeds: false,
-        }
+        Self { master, down_since, ..Self::default() }
     }
 }

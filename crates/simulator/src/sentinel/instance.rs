@@ -4,16 +4,18 @@ use crate::net::ConnId;
 use crate::wire::Addr;
 
 /// The kind of an instance.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum InstanceKind {
+    #[default]
     Master,
     Replica,
     Sentinel,
 }
 
 /// How far the reconfiguration of a replica has come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum ReconfState {
+    #[default]
     None,
     Sent,
     InProgress,
@@ -21,7 +23,7 @@ pub(crate) enum ReconfState {
 }
 
 /// An instance. Times are milliseconds of the sentinel's wall clock; 0: never.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Instance {
     pub(crate) kind: InstanceKind,
     pub(crate) addr: Addr,
@@ -74,41 +76,16 @@ impl Instance {
             kind,
             addr,
             id,
-            cc: None,
-            pc: None,
-            cc_token: None,
-            pc_token: None,
             disconnected: true,
-            reconnect_at: 0,
-            cc_at: 0,
-            pc_at: 0,
-            pc_activity: 0,
             open_ping: now,
-            last_ping: 0,
             last_pong: now,
             last_avail: now,
             last_pub: now,
-            info_at: 0,
-            info_asked: 0,
-            s_down: false,
-            s_down_at: 0,
-            o_down: false,
-            o_down_at: 0,
             says_master: kind == InstanceKind::Master,
             role_at: now,
-            follows: None,
             follows_at: now,
-            link_up: false,
-            link_down_for: 0,
             priority: 100,
-            offset: 0,
-            promoted: false,
-            reconf: ReconfState::None,
-            reconf_at: 0,
-            master_down: false,
-            leader: None,
-            leader_epoch: 0,
-            asked_back_at: 0,
+            ..Self::default()
         }
     }
 

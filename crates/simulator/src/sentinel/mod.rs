@@ -39,7 +39,7 @@ pub(crate) const MAX_DESYNC: u64 = 1000;
 const TICK: u64 = 1;
 
 /// The operator's configuration.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct SentinelConfig {
     pub(crate) quorum: usize,
     pub(crate) down_after: i64,
@@ -51,8 +51,9 @@ pub(crate) struct SentinelConfig {
 }
 
 /// The steps of a failover.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum FailoverStep {
+    #[default]
     None,
     WaitStart,
     SelectSlave,
@@ -63,7 +64,7 @@ pub(crate) enum FailoverStep {
 }
 
 /// The configuration file of a sentinel.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct SentinelFile {
     pub(crate) id: u64,
     pub(crate) current_epoch: u64,
@@ -77,13 +78,12 @@ pub(crate) struct SentinelFile {
 impl SentinelFile {
     /// A file as written by an operator, or by an init container.
     pub(crate) fn fresh(id: u64, master: Addr) -> Self {
-        let (replicas, peers) = (Vec::new(), Vec::new());
-        Self { id, current_epoch: 0, config_epoch: 0, leader_epoch: 0, master, replicas, peers }
+        Self { id, master, ..Self::default() }
     }
 }
 
 /// A sentinel. See the module's header.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Sentinel {
     pub(crate) pid: Pid,
     pub(crate) id: u64,
@@ -146,24 +146,9 @@ impl Sentinel {
                 .iter()
                 .map(|(id, addr)| instance(InstanceKind::Sentinel, *addr, Some(*id)))
                 .collect(),
-            tilt_since: None,
             previous: now,
-            leader: None,
             leader_epoch: file.leader_epoch,
-            failover_epoch: 0,
-            step: FailoverStep::None,
-            step_at: 0,
-            failover_at: 0,
-            promoted: None,
-            forced: false,
-            coordinated: false,
-            announces_names: false,
-            failing_over: false,
-            listeners: BTreeMap::new(),
-            files: Vec::new(),
-            plot: None,
-            tokens: 0,
-            switched: 0,
+            ..Self::default()
         };
         sentinel.flush();
         let first = net.rng.range(0, 100 * MS);
