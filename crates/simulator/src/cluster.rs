@@ -3,10 +3,10 @@
 use crate::hostile::Outsider;
 use crate::net::{Event, Net, ProcessInput};
 use crate::plan::{ClusterConfig, FaultPlan, HostileConfig};
-use crate::proxy::{self, Proxy};
+use crate::proxy::{Proxy, ProxyConfig};
 use crate::redis::Redis;
 use crate::rng::Rng;
-use crate::sentinel::{Sentinel, SentinelConfig, SentinelFile};
+use crate::sentinel::{Sentinel, SentinelFile};
 use crate::trace::Trace;
 use crate::wire::{Addr, Micros, Pid, SENTINEL};
 
@@ -93,7 +93,7 @@ impl Cluster {
     }
 
     fn populate(&mut self) {
-        let cluster = self.plan.cluster.clone();
+        let cluster = self.plan.cluster;
         let net = &mut self.net;
         let first_redis = cluster.proxies + cluster.sentinels;
         let master = net.addr(first_redis);
@@ -101,13 +101,6 @@ impl Cluster {
             let replid = net.rng.next();
             self.redis.push(Redis::new(first_redis + at, replid, (at > 0).then_some(master), net));
         }
-        let settings = SentinelConfig {
-            quorum: cluster.quorum,
-            down_after: cluster.down_after,
-            failover_timeout: cluster.failover_timeout,
-            connections: cluster.connections,
-            coordinates: cluster.coordinates,
-        };
         let ids: Vec<(u64, Addr)> = (0..cluster.sentinels)
             .map(|at| (net.rng.next(), net.addr(cluster.proxies + at)))
             .collect();
@@ -120,20 +113,15 @@ impl Cluster {
                 file.replicas.clone_from(&replicas);
                 file.peers = ids.iter().filter(|(other, _)| other != id).copied().collect();
             }
-            self.sentinels.push(Sentinel::new(cluster.proxies + at, &file, settings, net));
+            self.sentinels.push(Sentinel::new(cluster.proxies + at, &file, cluster, net));
         }
         net.dns.sentinels = (0..cluster.sentinels).map(|at| cluster.proxies + at).collect();
-        let names = if cluster.one_name { 1 } else { cluster.sentinels };
-        let settings = proxy::ProxyConfig {
-            minority: cluster.minority,
-            names,
-            clients: cluster.clients,
-            think: cluster.think,
+        let config = ProxyConfig {
+            cluster,
+            names: if cluster.one_name { 1 } else { cluster.sentinels },
             has_passwords: self.plan.hostile.is_some(),
         };
-        for at in 0..cluster.proxies {
-            self.proxies.push(Proxy::new(at, settings.clone(), 1, net));
-        }
+        self.proxies = (0..cluster.proxies).map(|at| Proxy::new(at, config, 1, net)).collect();
         if self.plan.hostile.is_some() {
             self.redis.iter_mut().for_each(|it| it.has_password = true);
         }

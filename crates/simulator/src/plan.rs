@@ -169,7 +169,7 @@ pub(crate) struct Fault {
 }
 
 /// The cluster of a run.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct ClusterConfig {
     pub(crate) sentinels: usize,
     pub(crate) redis: usize,

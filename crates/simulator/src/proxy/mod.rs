@@ -16,8 +16,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use sentinel::{
     Credentials, Discovery, DiscoveryConfig, DiscoveryControl, DiscoveryHandle, DiscoverySettings,
-    MachineRules, Minority, NodeAddr, ReplicaRules, Replicas, Resolver, SwitchoverOptions,
-    SwitchoverStep, Timeouts,
+    MachineRules, NodeAddr, ReplicaRules, Replicas, Resolver, SwitchoverOptions, SwitchoverStep,
+    Timeouts,
 };
 use target::{EmptyPool, PoolWriter, TargetWriter};
 use tokio::runtime::{Builder, Runtime};
@@ -29,6 +29,7 @@ use observed::Observed;
 use sessions::Sessions;
 
 use crate::net::{ConnId, Net, Observation, ProcessInput, RouteEvent};
+use crate::plan::ClusterConfig;
 use crate::wire::{
     Addr, MS, Message, Micros, NAME, NODE_SECRET, Pid, SECOND, SENTINEL, SENTINEL_SECRET,
 };
@@ -59,15 +60,37 @@ const KEEPALIVE: Micros = SECOND;
 const KERNEL_INTERVAL: Micros = 100 * MS;
 
 /// The configuration of a proxy.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct ProxyConfig {
-    pub(crate) minority: Minority,
+    pub(crate) cluster: ClusterConfig,
     /// How many names resolve to sentinels: one for all of them, or one per sentinel.
     pub(crate) names: usize,
-    pub(crate) clients: usize,
-    pub(crate) think: Micros,
     /// Servers have passwords.
     pub(crate) has_passwords: bool,
+}
+
+impl ProxyConfig {
+    fn discovery(&self, target_writer: TargetWriter, writer: PoolWriter) -> DiscoveryConfig {
+        let secret = |secret| self.has_passwords.then(|| Credentials::new(None, secret));
+        let minority = self.cluster.minority;
+        DiscoveryConfig {
+            name: "service".into(),
+            master_name: NAME.into(),
+            sentinels: (0..self.names).map(sentinel_name).collect(),
+            settings: DiscoverySettings {
+                sentinel_auth: secret(SENTINEL_SECRET),
+                auth: secret(NODE_SECRET),
+                rules: MachineRules { minority, ..MachineRules::default() },
+                probe_timeout: Duration::from_millis(250),
+                learn: true,
+                ..DiscoverySettings::default()
+            },
+            target_writer,
+            replicas: Some(Replicas { rules: ReplicaRules::default(), writer }),
+            sentinel_pool: None,
+            commands: Default::default(),
+        }
+    }
 }
 
 /// A connection of discovery.
@@ -109,63 +132,6 @@ pub(crate) struct Proxy {
     shown: String,
 }
 
-fn start(config: &ProxyConfig, host: &Arc<SimulatedHost>, pid: Pid, now: Micros) -> Started {
-    let idle = Arc::new(Notify::new());
-    let parked = Arc::clone(&idle);
-    let runtime = Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .on_thread_park(move || parked.notify_one())
-        .build()
-        .expect("a runtime");
-    let (target_writer, reader) = TargetWriter::new();
-    let (writer, pool) = PoolWriter::new(&reader, EmptyPool::Reject);
-    let secret = |secret| config.has_passwords.then(|| Credentials::new(None, secret));
-    let discovery = DiscoveryConfig {
-        name: "service".into(),
-        master_name: NAME.into(),
-        sentinels: (0..config.names).map(sentinel_name).collect(),
-        settings: DiscoverySettings {
-            sentinel_auth: secret(SENTINEL_SECRET),
-            auth: secret(NODE_SECRET),
-            rules: MachineRules { minority: config.minority, ..MachineRules::default() },
-            probe_timeout: Duration::from_millis(250),
-            learn: true,
-            ..DiscoverySettings::default()
-        },
-        target_writer,
-        replicas: Some(Replicas { rules: ReplicaRules::default(), writer }),
-        sentinel_pool: None,
-        commands: Default::default(),
-    };
-    let timeouts = Timeouts {
-        connect: Duration::from_millis(300),
-        command: Duration::from_millis(500),
-        reconnect_min: Duration::from_millis(50),
-        reconnect_max: Duration::from_secs(1),
-        user: Duration::from_secs(3),
-    };
-    let entered = runtime.enter();
-    let resolver = Resolver::simulated(Arc::clone(host) as Arc<dyn sentinel::Host>);
-    let config = discovery;
-    let (discovery, mut control) = Discovery::new(timeouts, &[], &resolver);
-    let (_, handle) = control.add(config);
-    control.apply();
-    let discovery = runtime.spawn(discovery.run());
-    drop(entered);
-    let observed = Observed::new(pid, now, reader, pool, &handle);
-    Started { runtime, idle, discovery, control, handle, observed }
-}
-
-struct Started {
-    runtime: Runtime,
-    idle: Arc<Notify>,
-    discovery: JoinHandle<()>,
-    control: DiscoveryControl,
-    handle: DiscoveryHandle,
-    observed: Observed,
-}
-
 fn sentinel_name(number: usize) -> NodeAddr {
     NodeAddr { host: format!("sentinel{number}").into(), port: SENTINEL }
 }
@@ -173,15 +139,38 @@ fn sentinel_name(number: usize) -> NodeAddr {
 impl Proxy {
     pub(crate) fn new(pid: Pid, config: ProxyConfig, starts: u64, net: &mut Net) -> Self {
         let now = mono(pid, net);
-        let sessions = Sessions::new(pid, config.clients, config.think, starts << 20, net);
+        let ClusterConfig { clients, think, .. } = config.cluster;
+        let sessions = Sessions::new(pid, clients, think, starts << 20, net);
         let host = SimulatedHost::new();
         host.set_clocks(net.now, now);
-        let Started { runtime, idle, discovery, control, handle, observed } =
-            start(&config, &host, pid, now);
+        let idle = Arc::new(Notify::new());
+        let parked = Arc::clone(&idle);
+        let runtime = Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .on_thread_park(move || parked.notify_one())
+            .build()
+            .expect("a runtime");
+        let (target_writer, reader) = TargetWriter::new();
+        let (pool_writer, pool) = PoolWriter::new(&reader, EmptyPool::Reject);
+        let timeouts = Timeouts {
+            connect: Duration::from_millis(300),
+            command: Duration::from_millis(500),
+            reconnect_min: Duration::from_millis(50),
+            reconnect_max: Duration::from_secs(1),
+            user: Duration::from_secs(3),
+        };
+        let entered = runtime.enter();
+        let resolver = Resolver::simulated(Arc::clone(&host) as Arc<dyn sentinel::Host>);
+        let (discovery, mut control) = Discovery::new(timeouts, &[], &resolver);
+        let (_, handle) = control.add(config.discovery(target_writer, pool_writer));
+        control.apply();
+        let discovery = runtime.spawn(discovery.run());
+        drop(entered);
         net.timer(pid, net.now, WAKE);
         Self {
             pid,
-            observed,
+            observed: Observed::new(pid, now, reader, pool, &handle),
             sessions,
             is_switchover_wanted: false,
             steps: None,
@@ -226,7 +215,7 @@ impl Proxy {
     }
 
     pub(crate) fn restart(&mut self, net: &mut Net) {
-        *self = Self::new(self.pid, self.config.clone(), self.starts + 1, net);
+        *self = Self::new(self.pid, self.config, self.starts + 1, net);
     }
 
     pub(crate) fn handle(&mut self, input: ProcessInput, net: &mut Net) {

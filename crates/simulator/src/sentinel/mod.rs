@@ -20,6 +20,7 @@ pub(crate) use instance::{Instance, InstanceKind, ReconfState};
 
 use crate::hostile::Conspiracy;
 use crate::net::{ConnId, Net, ProcessInput};
+use crate::plan::ClusterConfig;
 use crate::speech::Listener;
 pub(crate) use crate::wire::NAME;
 use crate::wire::{Addr, MS, Message, Pid, SENTINEL, Told, hex};
@@ -37,18 +38,6 @@ pub(crate) const RECONF_RETRY: i64 = 10_000;
 pub(crate) const MAX_DESYNC: u64 = 1000;
 
 const TICK: u64 = 1;
-
-/// The operator's configuration.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct SentinelConfig {
-    pub(crate) quorum: usize,
-    pub(crate) down_after: i64,
-    pub(crate) failover_timeout: i64,
-    /// What `INFO` reports as the number of connections.
-    pub(crate) connections: u32,
-    /// Whether it can lead a coordinated failover.
-    pub(crate) coordinates: bool,
-}
 
 /// The steps of a failover.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -89,7 +78,7 @@ pub(crate) struct Sentinel {
     pub(crate) id: u64,
     pub(crate) current_epoch: u64,
     pub(crate) config_epoch: u64,
-    config: SentinelConfig,
+    config: ClusterConfig,
     pub(crate) master: Instance,
     pub(crate) replicas: Vec<Instance>,
     pub(crate) peers: Vec<Instance>,
@@ -121,12 +110,7 @@ pub(crate) struct Sentinel {
 }
 
 impl Sentinel {
-    pub(crate) fn new(
-        pid: Pid,
-        file: &SentinelFile,
-        config: SentinelConfig,
-        net: &mut Net,
-    ) -> Self {
+    pub(crate) fn new(pid: Pid, file: &SentinelFile, config: ClusterConfig, net: &mut Net) -> Self {
         let now = net.wall_ms(pid);
         let instance = |kind, addr, id| Instance::new(kind, addr, id, now);
         let mut sentinel = Self {

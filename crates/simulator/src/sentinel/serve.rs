@@ -2,8 +2,9 @@
 
 use sentinel::simulation::Reply;
 
-use super::{Instance, InstanceKind, NAME, Sentinel, SentinelConfig};
+use super::{Instance, InstanceKind, NAME, Sentinel};
 use crate::net::{ConnId, Net};
+use crate::plan::ClusterConfig;
 use crate::resp::{self, put_error, put_ok};
 use crate::speech::{SentinelSpeech, is_poll};
 use crate::wire::{Addr, Message, Told, fields, hex, text};
@@ -31,7 +32,7 @@ impl Sentinel {
             let successor = self.successor();
             told = is_poll(&commands).then_some(Told::View { id, master, epoch, successor });
         }
-        let SentinelConfig { connections, coordinates, .. } = self.config;
+        let ClusterConfig { connections, coordinates, .. } = self.config;
         let speech = SentinelSpeech { id: self.id, tilt, connections, coordinates, round };
         let (mut out, mut listener) =
             (Vec::new(), self.listeners.remove(&connection).unwrap_or_default());
