@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use crate::cluster::{Cluster, FaultEnd};
+use crate::cluster::Cluster;
 use crate::hostile::Conspiracy;
 use crate::plan::HostileConfig;
 use crate::wire::{Addr, Micros, Pid};
@@ -23,7 +23,7 @@ impl Cluster {
             self.sentinels[at].plot = Some(Rc::clone(&plot));
         }
         self.net.trace.add(self.net.now, "FAULT", format!("{plot:?}"));
-        self.undo_at(until, FaultEnd::EndAttack);
+        self.undo_at(until, Self::end_attack);
     }
 
     fn conspire(&self, config: HostileConfig) -> Conspiracy {

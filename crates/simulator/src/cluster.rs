@@ -4,32 +4,16 @@ use crate::hostile::Outsider;
 use crate::net::{Event, Net, ProcessInput};
 use crate::plan::{ClusterConfig, FaultPlan, HostileConfig};
 use crate::proxy::{Proxy, ProxyConfig};
-use crate::redis::Redis;
+use crate::redis::{Redis, RestartMode};
 use crate::rng::Rng;
 use crate::sentinel::{Sentinel, SentinelFile};
 use crate::trace::Trace;
 use crate::wire::{Addr, Micros, Pid, SENTINEL};
 
-/// The end of a fault.
-#[derive(Debug, Clone)]
-pub(crate) enum FaultEnd {
-    Mend(usize, usize),
-    Resume(Pid, bool),
-    StartRedis(usize, crate::redis::RestartMode),
-    StartSentinel(usize, Option<SentinelFile>),
-    StartProxy(usize),
-    Admit(usize),
-    Dns,
-    Fast(usize),
-    Reload(usize),
-    Priority,
-    Names,
-    Password,
-    EndAttack,
-}
+/// Ends a fault.
+type FaultEnd = Box<dyn FnOnce(&mut Cluster)>;
 
 /// The cluster of one run. See the module's header.
-#[derive(Debug)]
 pub(crate) struct Cluster {
     pub(crate) net: Net,
     pub(crate) plan: FaultPlan,
@@ -37,7 +21,7 @@ pub(crate) struct Cluster {
     pub(crate) sentinels: Vec<Sentinel>,
     pub(crate) redis: Vec<Redis>,
     pub(crate) outsiders: Vec<Outsider>,
-    pub(crate) undo: Vec<FaultEnd>,
+    undo: Vec<Option<FaultEnd>>,
     /// Faults in effect.
     pub(crate) pending: usize,
     pub(crate) healed_at: Micros,
@@ -151,9 +135,9 @@ impl Cluster {
     }
 
     /// Schedules the end of a fault, or of a part of it.
-    pub(crate) fn undo_at(&mut self, at: Micros, what: FaultEnd) {
-        self.undo.push(what);
+    pub(crate) fn undo_at(&mut self, at: Micros, end: impl FnOnce(&mut Self) + 'static) {
         self.pending += 1;
+        self.undo.push(Some(Box::new(end)));
         self.net.at(at, Event::Heal(self.undo.len() - 1));
     }
 
@@ -161,55 +145,33 @@ impl Cluster {
     pub(crate) fn undo(&mut self, at: usize) {
         self.pending -= 1;
         self.healed_at = self.net.now;
-        match self.undo[at].clone() {
-            FaultEnd::Mend(from, to) => self.net.mend(from, to),
-            FaultEnd::Resume(pid, suspended) => {
-                self.net.trace_line(pid, || "continues".to_owned());
-                self.net.resume(pid, suspended);
-            }
-            FaultEnd::StartRedis(at, how) => {
-                let pid = self.redis[at].pid;
-                if self.net.process(pid).up {
-                    return;
-                }
-                self.net.start(pid);
-                self.redis[at].restart(how, &mut self.net);
-                let (addr, role) = (
-                    self.net.addr(pid),
-                    if self.redis[at].is_master() { "master" } else { "replica" },
-                );
-                self.net
-                    .trace_line(pid, || format!("starts again at {addr} ({how:?}), as a {role}"));
-            }
-            FaultEnd::StartSentinel(at, file) => self.start_sentinel(at, file),
-            FaultEnd::StartProxy(at) => {
-                if self.net.process(at).up {
-                    return;
-                }
-                self.net.trace_line(at, || "starts again".to_owned());
-                self.net.start(at);
-                self.proxies[at].restart(&mut self.net);
-            }
-            FaultEnd::Admit(at) => self.redis[at].full = false,
-            FaultEnd::Dns => {
-                (self.net.dns.missing, self.net.dns.late) = (false, 0);
-                self.net.dns.left_out.clear();
-            }
-            FaultEnd::Fast(host) => self.net.slow(host, 0),
-            FaultEnd::Reload(at) => {
-                let names = self.proxies[at].config.names;
-                self.proxies[at].reload(names, None, &mut self.net);
-            }
-            FaultEnd::Priority => self.redis.iter_mut().for_each(|it| it.priority = 100),
-            FaultEnd::Names => {
-                self.sentinels.iter_mut().for_each(|it| it.announces_names = false);
-            }
-            FaultEnd::Password => self.redis.iter_mut().for_each(|it| it.has_password = false),
-            FaultEnd::EndAttack => self.end_attack(),
+        if let Some(end) = self.undo[at].take() {
+            end(self);
         }
     }
 
-    fn start_sentinel(&mut self, at: usize, file: Option<SentinelFile>) {
+    pub(crate) fn start_redis(&mut self, at: usize, how: RestartMode) {
+        let pid = self.redis[at].pid;
+        if self.net.process(pid).up {
+            return;
+        }
+        self.net.start(pid);
+        self.redis[at].restart(how, &mut self.net);
+        let addr = self.net.addr(pid);
+        let role = if self.redis[at].is_master() { "master" } else { "replica" };
+        self.net.trace_line(pid, || format!("starts again at {addr} ({how:?}), as a {role}"));
+    }
+
+    pub(crate) fn start_proxy(&mut self, at: usize) {
+        if self.net.process(at).up {
+            return;
+        }
+        self.net.trace_line(at, || "starts again".to_owned());
+        self.net.start(at);
+        self.proxies[at].restart(&mut self.net);
+    }
+
+    pub(crate) fn start_sentinel(&mut self, at: usize, file: Option<SentinelFile>) {
         let pid = self.sentinels[at].pid;
         if self.net.process(pid).up {
             return;

@@ -1,6 +1,6 @@
 //! Applies each kind of fault to the cluster.
 
-use crate::cluster::{Cluster, FaultEnd};
+use crate::cluster::Cluster;
 use crate::plan::{Fault, FaultKind};
 use crate::redis::RestartMode;
 use crate::sentinel::SentinelFile;
@@ -37,7 +37,7 @@ impl Cluster {
             FaultKind::RestartProxy => {
                 let at = self.net.rng.below(self.proxies.len());
                 self.crash(at, false);
-                self.undo_at(until.min(now + 5 * SECOND), FaultEnd::StartProxy(at));
+                self.undo_at(until.min(now + 5 * SECOND), move |it| it.start_proxy(at));
             }
             FaultKind::DnsMissing | FaultKind::DnsSubset | FaultKind::DnsLate => {
                 self.fail_dns(kind, until);
@@ -55,7 +55,7 @@ impl Cluster {
                 let hosts = self.proxies.len() + self.sentinels.len() + self.redis.len();
                 let (host, by) = (self.net.rng.below(hosts), self.net.rng.range(20 * MS, 400 * MS));
                 self.net.slow(host, by);
-                self.undo_at(until, FaultEnd::Fast(host));
+                self.undo_at(until, move |it| it.net.slow(host, 0));
             }
             FaultKind::OrderFollow => self.order_follow(lasts),
             FaultKind::Takeover
@@ -77,9 +77,9 @@ impl Cluster {
         match kind {
             FaultKind::Takeover => {
                 let at = self.net.rng.below(self.proxies.len());
-                if self.net.process(at).up && !self.net.process(at).stopped {
+                if self.net.runs(at) {
                     self.crash(at, false);
-                    self.undo_at(self.net.now, FaultEnd::StartProxy(at));
+                    self.undo_at(self.net.now, move |it| it.start_proxy(at));
                 }
             }
             FaultKind::ReloadSentinels => {
@@ -91,20 +91,25 @@ impl Cluster {
                 } else {
                     let without = self.net.rng.below(many);
                     self.proxies[at].reload(names, Some(without), &mut self.net);
-                    self.undo_at(until, FaultEnd::Reload(at));
+                    self.undo_at(until, move |it| {
+                        let names = it.proxies[at].config.names;
+                        it.proxies[at].reload(names, None, &mut it.net);
+                    });
                 }
             }
             FaultKind::ReplicaOf => self.replica_of(),
             FaultKind::ZeroPriority => {
                 self.redis.iter_mut().for_each(|it| it.priority = 0);
-                self.undo_at(until, FaultEnd::Priority);
+                self.undo_at(until, |it| it.redis.iter_mut().for_each(|it| it.priority = 100));
             }
             FaultKind::AnnounceNames => {
                 let few = self.net.rng.percent(40);
                 for sentinel in &mut self.sentinels {
                     sentinel.announces_names = !few || self.net.rng.percent(50);
                 }
-                self.undo_at(until, FaultEnd::Names);
+                self.undo_at(until, |it| {
+                    it.sentinels.iter_mut().for_each(|it| it.announces_names = false);
+                });
             }
             _ => {
                 for at in 0..self.redis.len() {
@@ -112,7 +117,9 @@ impl Cluster {
                         self.redis[at].set_password();
                     }
                 }
-                self.undo_at(until, FaultEnd::Password);
+                self.undo_at(until, |it| {
+                    it.redis.iter_mut().for_each(|it| it.has_password = false);
+                });
             }
         }
     }
@@ -132,10 +139,13 @@ impl Cluster {
     }
 
     fn stop(&mut self, pid: Pid, until: Micros, suspended: bool) {
-        if self.net.process(pid).up && !self.net.process(pid).stopped {
+        if self.net.runs(pid) {
             self.net.trace_line(pid, || "STOPPED".to_owned());
             self.net.stop(pid);
-            self.undo_at(until, FaultEnd::Resume(pid, suspended));
+            self.undo_at(until, move |it| {
+                it.net.trace_line(pid, || "continues".to_owned());
+                it.net.resume(pid, suspended);
+            });
         }
     }
 
@@ -161,7 +171,7 @@ impl Cluster {
                     RestartMode::Empty,
                 ]);
                 self.crash(pid, silent);
-                self.undo_at(until, FaultEnd::StartRedis(at, how));
+                self.undo_at(until, move |it| it.start_redis(at, how));
             }
             FaultKind::BusyMaster => {
                 self.redis[at].full = true;
@@ -169,7 +179,9 @@ impl Cluster {
                 let busy = self.net.rng.range(2 * SECOND, 9 * SECOND);
                 let now = self.net.now;
                 self.stop(pid, now + busy, false);
-                self.undo_at(until.max(now + busy + 20 * SECOND), FaultEnd::Admit(at));
+                self.undo_at(until.max(now + busy + 20 * SECOND), move |it| {
+                    it.redis[at].full = false;
+                });
             }
             _ => self.stop(pid, until, false),
         }
@@ -198,8 +210,7 @@ impl Cluster {
         let only = self.net.rng.percent(40).then_some(one);
         let quorum = self.net.rng.range(1, self.sentinels.len() as u64 + 1) as usize;
         for at in (0..self.sentinels.len()).filter(|at| only.is_none_or(|it| it == *at)) {
-            let process = self.net.process(self.sentinels[at].pid);
-            if !process.up || process.stopped {
+            if !self.net.runs(self.sentinels[at].pid) {
                 continue;
             }
             let sentinel = &mut self.sentinels[at];
@@ -223,24 +234,24 @@ impl Cluster {
             }
             FaultKind::RestartSentinel => {
                 self.crash(pid, false);
-                self.undo_at(until, FaultEnd::StartSentinel(at, None));
+                self.undo_at(until, move |it| it.start_sentinel(at, None));
             }
             FaultKind::StaleSentinelFile => {
                 let files = &self.sentinels[at].files;
                 let stale = files.first().cloned();
                 self.crash(pid, false);
-                self.undo_at(until, FaultEnd::StartSentinel(at, stale));
+                self.undo_at(until, move |it| it.start_sentinel(at, stale));
             }
             FaultKind::LoseSentinelFile => {
                 let file = self.fresh_file(at);
                 self.crash(pid, false);
-                self.undo_at(until, FaultEnd::StartSentinel(at, Some(file)));
+                self.undo_at(until, move |it| it.start_sentinel(at, Some(file)));
             }
             FaultKind::LoseSentinels => {
                 for at in 0..self.sentinels.len() {
                     self.crash(self.sentinels[at].pid, false);
                     let late = self.net.rng.range(0, 10 * SECOND);
-                    self.undo_at(until + late, FaultEnd::StartSentinel(at, None));
+                    self.undo_at(until + late, move |it| it.start_sentinel(at, None));
                 }
             }
             FaultKind::OldFiles => {
@@ -252,7 +263,7 @@ impl Cluster {
                     let old = self.sentinels[at].files.first().cloned();
                     let file = if is_empty { Some(empty) } else { old };
                     self.crash(self.sentinels[at].pid, false);
-                    self.undo_at(back, FaultEnd::StartSentinel(at, file));
+                    self.undo_at(back, move |it| it.start_sentinel(at, file));
                 }
             }
             FaultKind::LoseAllFiles => {
@@ -262,7 +273,7 @@ impl Cluster {
                 for at in 0..self.sentinels.len() {
                     let file = SentinelFile::fresh(self.net.rng.next(), master);
                     self.crash(self.sentinels[at].pid, false);
-                    self.undo_at(back, FaultEnd::StartSentinel(at, Some(file)));
+                    self.undo_at(back, move |it| it.start_sentinel(at, Some(file)));
                 }
             }
             _ => {
@@ -272,7 +283,7 @@ impl Cluster {
                     let file = SentinelFile::fresh(self.net.rng.next(), master);
                     back += self.net.rng.range(SECOND, 8 * SECOND);
                     self.crash(self.sentinels[at].pid, false);
-                    self.undo_at(back, FaultEnd::StartSentinel(at, Some(file)));
+                    self.undo_at(back, move |it| it.start_sentinel(at, Some(file)));
                 }
             }
         }
@@ -290,8 +301,7 @@ impl Cluster {
         }
         let (node, force) = (self.net.addr(pid), self.net.rng.percent(20));
         for proxy in 0..self.proxies.len() {
-            let process = self.net.process(proxy);
-            if process.up && !process.stopped && self.net.rng.percent(90) {
+            if self.net.runs(proxy) && self.net.rng.percent(90) {
                 self.proxies[proxy].follow(node, lasts, force, &mut self.net);
             }
         }
@@ -313,7 +323,7 @@ impl Cluster {
         for _ in 0..many {
             let at = self.net.rng.below(self.sentinels.len());
             let pid = self.sentinels[at].pid;
-            if self.net.process(pid).up && !self.net.process(pid).stopped {
+            if self.net.runs(pid) {
                 let taken = self.sentinels[at].order_failover(coordinated, &mut self.net);
                 self.net.trace_line(pid, || {
                     format!("SENTINEL FAILOVER by an operator, taken: {taken}")
@@ -334,7 +344,10 @@ impl Cluster {
                 self.net.dns.left_out = all;
             }
         }
-        self.undo_at(until, FaultEnd::Dns);
+        self.undo_at(until, |it| {
+            (it.net.dns.missing, it.net.dns.late) = (false, 0);
+            it.net.dns.left_out.clear();
+        });
     }
 
     /// A pod that restarts empty, at a new address or at one that another node had.
@@ -349,7 +362,7 @@ impl Cluster {
             let (own, theirs) = (self.net.addr(pid), self.net.addr(self.redis[other].pid));
             if other != at {
                 self.crash(self.redis[other].pid, true);
-                self.undo_at(back + SECOND, FaultEnd::StartRedis(other, RestartMode::Empty));
+                self.undo_at(back + SECOND, move |it| it.start_redis(other, RestartMode::Empty));
                 self.net.process_mut(self.redis[other].pid).addr = own;
             }
             self.net.process_mut(pid).addr = theirs;
@@ -357,7 +370,7 @@ impl Cluster {
             self.next_ip = self.next_ip.wrapping_add(1).max(100);
             self.net.process_mut(pid).addr = Addr::redis(self.next_ip);
         }
-        self.undo_at(back, FaultEnd::StartRedis(at, RestartMode::Empty));
+        self.undo_at(back, move |it| it.start_redis(at, RestartMode::Empty));
         if kind == FaultKind::ReplacePod && self.plan.cluster.colocated && at < self.sentinels.len()
         {
             let sentinel = self.sentinels[at].pid;
@@ -366,7 +379,7 @@ impl Cluster {
             let local = SentinelFile::fresh(self.net.rng.next(), Addr::redis(self.next_ip));
             let file = if self.net.rng.percent(70) { local } else { self.fresh_file(at) };
             let late = self.net.rng.range(0, SECOND);
-            self.undo_at(back + late, FaultEnd::StartSentinel(at, Some(file)));
+            self.undo_at(back + late, move |it| it.start_sentinel(at, Some(file)));
         }
     }
 
@@ -403,14 +416,14 @@ impl Cluster {
         self.net.trace.add(self.net.now, "FAULT", format!("hosts {one:?} and {two:?} are cut off"));
         let staggered = matches!(kind, FaultKind::CutProxy | FaultKind::CutProxyFromSentinels)
             || self.net.rng.percent(30);
-        for from in &one {
-            for to in &two {
+        for from in one {
+            for &to in &two {
                 let late = if staggered { self.net.rng.range(0, 3 * SECOND) } else { 0 };
-                self.net.cut(*from, *to);
-                self.undo_at(until + late, FaultEnd::Mend(*from, *to));
+                self.net.cut(from, to);
+                self.undo_at(until + late, move |it| it.net.mend(from, to));
                 if kind != FaultKind::CutOneWay {
-                    self.net.cut(*to, *from);
-                    self.undo_at(until + late, FaultEnd::Mend(*to, *from));
+                    self.net.cut(to, from);
+                    self.undo_at(until + late, move |it| it.net.mend(to, from));
                 }
             }
         }

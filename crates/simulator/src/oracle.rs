@@ -15,6 +15,7 @@ use crate::cluster::Cluster;
 use crate::net::{Leak, Observation, RouteEvent};
 use crate::plan::FaultPlan;
 use crate::proxy::mono;
+use crate::redis::Redis;
 use crate::report::{Rule, Violation};
 use crate::sentinel::{FailoverStep, Sentinel};
 use crate::wire::{Addr, MS, Micros, Pid, SECOND};
@@ -58,7 +59,6 @@ struct ProxyRecord {
     is_blinded: bool,
     open_since: Option<Micros>,
     opened_at: Micros,
-    awake_since: Option<Micros>,
     /// Since when a majority is reachable that names the right master.
     heard_since: Option<Micros>,
     /// Since when any majority, and all sentinels, are reachable and none is promoting a replica.
@@ -127,16 +127,21 @@ impl Cluster {
         votes.into_iter().find(|(_, times)| *times > self.sentinels.len() / 2).map(|(addr, _)| addr)
     }
 
+    /// The Redis node at an address.
+    fn node_at(&self, addr: Addr) -> Option<&Redis> {
+        self.redis.iter().find(|it| self.net.addr(it.pid) == addr)
+    }
+
     /// The right master, if it is a master: sentinels that lost their files may name a replica.
     pub(crate) fn right_master(&self) -> Option<Addr> {
         let right = self.majority_master()?;
-        let node = self.redis.iter().find(|it| self.net.addr(it.pid) == right)?;
+        let node = self.node_at(right)?;
         (node.is_master() && self.net.process(node.pid).up).then_some(right)
     }
 
-    pub(crate) fn can_hear(&self, proxy: Pid, sentinel: Pid) -> bool {
-        let process = self.net.process(sentinel);
-        process.up && !process.stopped && self.net.reach(proxy, sentinel)
+    /// Whether a server runs, and a proxy reaches it.
+    pub(crate) fn can_hear(&self, proxy: Pid, server: Pid) -> bool {
+        self.net.runs(server) && self.net.reach(proxy, server)
     }
 
     /// How many sentinels a proxy can reach, and how many of them name the right master.
@@ -416,7 +421,7 @@ impl Oracle {
     /// An order was carried out.
     fn judge_order(&mut self, pid: Pid, to: Addr, cluster: &mut Cluster) {
         let now = cluster.net.now;
-        let node = cluster.redis.iter().find(|it| cluster.net.addr(it.pid) == to);
+        let node = cluster.node_at(to);
         // Its answer may be as old as the network is slow.
         let demoted = node.is_some_and(|it| it.is_replica_for(now, SECOND));
         if demoted && cluster.slowest() == 0 {
@@ -454,8 +459,7 @@ impl Oracle {
         let epochs = cluster.sentinels.iter().filter(|it| Some(it.current_master()) == right);
         self.right_epoch = epochs.map(|it| it.config_epoch).max().unwrap_or(0);
         for pid in 0..self.proxies.len() {
-            let process = cluster.net.process(pid);
-            if !process.up || process.stopped {
+            if !cluster.net.runs(pid) {
                 self.proxies[pid] = ProxyRecord::default();
                 continue;
             }
@@ -488,7 +492,6 @@ impl Oracle {
         let overruled =
             observed.is_overridden() && naming >= majority && served && !cluster.are_strangers();
         let it = &mut self.proxies[pid];
-        it.awake_since.get_or_insert(now);
         since(&mut it.wrong_since, superseded && naming >= majority && credible, now);
         since(&mut it.heard_since, naming >= majority, now);
         since(&mut it.overruled_since, overruled, now);
@@ -537,8 +540,7 @@ impl Oracle {
 
     /// Whether a proxy can verify the right master.
     fn is_verifiable(&self, pid: Pid, cluster: &Cluster) -> bool {
-        let right = cluster.redis.iter().find(|it| Some(cluster.net.addr(it.pid)) == self.right);
-        right.is_some_and(|it| {
+        self.right.and_then(|addr| cluster.node_at(addr)).is_some_and(|it| {
             !it.full && !cluster.net.process(it.pid).stopped && cluster.net.reach(pid, it.pid)
         })
     }
@@ -551,13 +553,9 @@ impl Oracle {
         else {
             return false;
         };
-        let Some(node) = cluster.redis.iter().find(|it| cluster.net.addr(it.pid) == addr) else {
-            return false;
-        };
-        let process = cluster.net.process(node.pid);
+        let Some(node) = cluster.node_at(addr) else { return false };
         let same = run_id.is_none_or(|id| *id == *crate::wire::hex(node.run_id));
-        let alive =
-            process.up && !process.stopped && node.is_master() && cluster.net.reach(pid, node.pid);
+        let alive = node.is_master() && cluster.can_hear(pid, node.pid);
         let alone = cluster.redis.iter().all(|it| it.pid == node.pid || it.master() == Some(addr));
         let quiet = cluster.sentinels.iter().all(|it| !it.failing_over);
         let naming = cluster.sentinels.iter().filter(|it| it.current_master() == addr).count();
@@ -588,15 +586,9 @@ impl Oracle {
             self.judge_leak(pid, to, Leak::Readers, cluster);
         }
         let wrong = |addr: &Addr| {
-            let node = cluster.redis.iter().find(|it| cluster.net.addr(it.pid) == *addr);
-            node.is_some_and(|it| {
-                let process = cluster.net.process(it.pid);
-                it.is_master()
-                    && process.up
-                    && !process.stopped
-                    && !it.full
-                    && cluster.net.reach(pid, it.pid)
-            })
+            cluster
+                .node_at(*addr)
+                .is_some_and(|it| it.is_master() && !it.full && cluster.can_hear(pid, it.pid))
         };
         let wrong: BTreeSet<Addr> = members.into_iter().filter(wrong).collect();
         let slow = cluster.slowest();
@@ -644,10 +636,7 @@ impl Oracle {
 
     /// Compares the acknowledged writes with those of the last master.
     pub(crate) fn verdict(&mut self, cluster: &Cluster) -> Option<Violation> {
-        let right = self
-            .right
-            .and_then(|addr| cluster.redis.iter().find(|it| cluster.net.addr(it.pid) == addr));
-        if let Some(master) = right {
+        if let Some(master) = self.right.and_then(|addr| cluster.node_at(addr)) {
             let kept: BTreeSet<u32> = master.writes.iter().copied().collect();
             let lost: Vec<&Ack> = self.acks.iter().filter(|ack| !kept.contains(&ack.id)).collect();
             self.lost = lost.len() as u64;
@@ -689,7 +678,7 @@ impl Cluster {
     /// Whether all sentinels and Redis nodes agree.
     fn agree(&self, right: Option<Addr>) -> bool {
         let Some(right) = right else { return false };
-        let fine = |pid: Pid| self.net.process(pid).up && !self.net.process(pid).stopped;
+        let fine = |pid: Pid| self.net.runs(pid);
         let sentinels = self.sentinels.iter().all(|it| {
             fine(it.pid)
                 && it.current_master() == right
@@ -715,10 +704,7 @@ impl Cluster {
     /// peers. A partition is over for the proxy before it is for the sentinels: their connections
     /// recover later.
     pub(crate) fn reports_minority(&self, pid: Pid) -> bool {
-        let reached = self.sentinels.iter().filter(|it| {
-            let process = self.net.process(it.pid);
-            process.up && !process.stopped && self.net.reach(pid, it.pid)
-        });
+        let reached = self.sentinels.iter().filter(|it| self.can_hear(pid, it.pid));
         reached.map(|it| &it.peers).all(|peers| {
             let up = 1 + peers.iter().filter(|peer| !peer.s_down).count();
             up * 2 <= 1 + peers.len()
@@ -743,13 +729,9 @@ impl Cluster {
     fn is_asker_served(&self, pid: Pid) -> bool {
         let heard = self.sentinels.iter().filter(|it| self.can_hear(pid, it.pid));
         let mut named = heard.filter_map(|sentinel| {
-            let addr = sentinel.current_master();
-            self.redis.iter().find(|it| self.net.addr(it.pid) == addr && it.is_master())
+            self.node_at(sentinel.current_master()).filter(|it| it.is_master())
         });
-        named.any(|it| {
-            let process = self.net.process(it.pid);
-            process.up && !process.stopped && self.net.reach(pid, it.pid)
-        })
+        named.any(|it| self.can_hear(pid, it.pid))
     }
 
     /// Whether sentinels that name different masters do not hear each other: which one is meant is

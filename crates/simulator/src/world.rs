@@ -15,7 +15,6 @@ const SAMPLE: Micros = 25 * MS;
 const MAX_RUN: Micros = 200 * SECOND;
 
 /// A simulation. See the module's header.
-#[derive(Debug)]
 pub(crate) struct Simulation {
     pub(crate) cluster: Cluster,
     oracle: Oracle,

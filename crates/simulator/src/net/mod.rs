@@ -101,6 +101,11 @@ impl Net {
         &mut self.processes[pid]
     }
 
+    /// Whether a process is up and not stopped.
+    pub(crate) fn runs(&self, pid: Pid) -> bool {
+        self.processes[pid].up && !self.processes[pid].stopped
+    }
+
     pub(crate) fn addr(&self, pid: Pid) -> Addr {
         self.processes[pid].addr
     }

@@ -209,7 +209,7 @@ impl Proxy {
         self.control.set_sentinels(0, left.map(sentinel_name).collect());
         self.control.apply();
         net.trace_line(self.pid, || format!("RELOADS: {names} names, without {without:?}"));
-        if net.process(self.pid).up && !net.process(self.pid).stopped {
+        if net.runs(self.pid) {
             self.run(net);
         }
     }
