@@ -1,6 +1,8 @@
 //! RESP as servers read and write it.
 
-use sentinel::simulation::Reply;
+use bytes::BytesMut;
+use redis_protocol::resp3::encode::complete::extend_encode;
+use redis_protocol::resp3::types::BytesFrame as Frame;
 
 /// The commands in these bytes, which always end with a whole one.
 pub(crate) fn commands(bytes: &[u8]) -> Vec<Vec<&str>> {
@@ -15,35 +17,24 @@ pub(crate) fn commands(bytes: &[u8]) -> Vec<Vec<&str>> {
 }
 
 /// Appends a reply.
-pub(crate) fn put(out: &mut Vec<u8>, reply: &Reply) {
-    let head = |out: &mut Vec<u8>, kind: u8, number: usize| {
-        out.push(kind);
-        out.extend_from_slice(number.to_string().as_bytes());
-        out.extend_from_slice(b"\r\n");
-    };
-    match reply {
-        Reply::Text(text) => {
-            head(out, b'$', text.len());
-            out.extend_from_slice(text);
-            out.extend_from_slice(b"\r\n");
-        }
-        Reply::Number(number) => out.extend_from_slice(format!(":{number}\r\n").as_bytes()),
-        Reply::Error(line) => out.extend_from_slice(format!("-{line}\r\n").as_bytes()),
-        Reply::Null => out.extend_from_slice(b"*-1\r\n"),
-        Reply::List(items) | Reply::Push(items) => {
-            let kind = if matches!(reply, Reply::Push(_)) { b'>' } else { b'*' };
-            head(out, kind, items.len());
-            items.iter().for_each(|item| put(out, item));
-        }
-    }
+pub(crate) fn put(out: &mut BytesMut, reply: &Frame) {
+    extend_encode(out, reply, false).expect("a frame");
 }
 
-/// Appends `+OK`.
-pub(crate) fn put_ok(out: &mut Vec<u8>) {
-    out.extend_from_slice(b"+OK\r\n");
+/// A bulk string.
+pub(crate) fn text(word: impl Into<String>) -> Frame {
+    Frame::BlobString { data: word.into().into(), attributes: None }
 }
 
-/// Appends an error line.
-pub(crate) fn put_error(out: &mut Vec<u8>, line: &str) {
-    out.extend_from_slice(format!("-{line}\r\n").as_bytes());
+pub(crate) fn error(line: &'static str) -> Frame {
+    Frame::SimpleError { data: line.into(), attributes: None }
+}
+
+pub(crate) fn list(data: Vec<Frame>) -> Frame {
+    Frame::Array { data, attributes: None }
+}
+
+/// Keys with their values.
+pub(crate) fn fields(pairs: impl IntoIterator<Item = (&'static str, String)>) -> Frame {
+    list(pairs.into_iter().flat_map(|(key, value)| [text(key), text(value)]).collect())
 }

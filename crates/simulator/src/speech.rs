@@ -1,36 +1,37 @@
 //! What sentinels and Redis nodes answer to the commands of a proxy, honest or not.
 
-use sentinel::simulation::Reply;
+use std::collections::BTreeSet;
 
-use crate::resp::{put, put_error, put_ok};
-use crate::wire::{Addr, Info, NODE_SECRET, hex, text};
+use bytes::{Bytes, BytesMut};
+use redis_protocol::resp3::types::BytesFrame as Frame;
+
+use crate::net::ConnId;
+use crate::resp::{commands, error, list, put, text};
+use crate::wire::{Addr, Info, Message, NODE_SECRET, Told, hex};
 
 /// A proxy's connection to a sentinel.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Listener {
     pub(crate) resp3: bool,
-    channels: Vec<String>,
+    channels: BTreeSet<String>,
 }
 
 impl Listener {
     /// The bytes of an event, if it is subscribed to.
-    pub(crate) fn event(&self, channel: &str, payload: &str) -> Option<Vec<u8>> {
-        if !self.channels.iter().any(|it| it == channel) {
-            return None;
-        }
-        let mut out = Vec::new();
+    pub(crate) fn event(&self, channel: &str, payload: &str) -> Option<Bytes> {
+        let mut out = BytesMut::new();
         let items = vec![text("message"), text(channel), text(payload)];
-        self.put_push(&mut out, items);
-        Some(out)
+        self.channels.contains(channel).then(|| put(&mut out, &self.push(items)))?;
+        Some(out.freeze())
     }
 
-    fn put_push(&self, out: &mut Vec<u8>, items: Vec<Reply>) {
-        put(out, &if self.resp3 { Reply::Push(items) } else { Reply::List(items) });
+    fn push(&self, data: Vec<Frame>) -> Frame {
+        if self.resp3 { Frame::Push { data, attributes: None } } else { list(data) }
     }
 }
 
 /// A sentinel in the moment in which it answers.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct SentinelSpeech {
     pub(crate) id: u64,
     pub(crate) tilt: bool,
@@ -38,28 +39,46 @@ pub(crate) struct SentinelSpeech {
     /// It can lead a coordinated failover, as Valkey's sentinels since 9.0.
     pub(crate) coordinates: bool,
     /// The replies to a poll.
-    pub(crate) round: Vec<Reply>,
-}
-
-/// Whether the commands contain a poll.
-pub(crate) fn is_poll(commands: &[Vec<&str>]) -> bool {
-    commands.iter().any(|words| words[0] == "SENTINEL" && words[1] == "sentinels")
+    pub(crate) round: Vec<Frame>,
+    /// What the oracle learns of that.
+    pub(crate) told: Option<Told>,
+    /// An event that follows, with its channel.
+    pub(crate) event: Option<(&'static str, String)>,
 }
 
 impl SentinelSpeech {
-    /// Answers a command. `false`: it is an order to fail over.
+    /// Answers commands. `order` takes an order to fail over, coordinated or not.
     pub(crate) fn answer(
-        &self,
-        words: &[&str],
+        self,
+        commands: &[Vec<&str>],
         listener: &mut Listener,
-        out: &mut Vec<u8>,
-    ) -> bool {
-        match words {
-            ["HELLO", ..] => {
-                listener.resp3 = true;
-                out.extend_from_slice(b"%1\r\n$5\r\nproto\r\n:3\r\n");
+        mut order: impl FnMut(bool) -> bool,
+    ) -> Vec<Message> {
+        let mut out = BytesMut::new();
+        for words in commands {
+            match words.as_slice() {
+                ["SUBSCRIBE", channels @ ..] => {
+                    for channel in channels {
+                        listener.channels.insert((*channel).to_owned());
+                        let count = (listener.channels.len() as i64).into();
+                        let items = vec![text("subscribe"), text(*channel), count];
+                        put(&mut out, &listener.push(items));
+                    }
+                    continue;
+                }
+                ["HELLO", ..] => listener.resp3 = true,
+                _ => {}
             }
-            ["PING"] => out.extend_from_slice(b"+PONG\r\n"),
+            put(&mut out, &self.reply(words, &mut order));
+        }
+        let event = self.event.and_then(|(channel, payload)| listener.event(channel, &payload));
+        let event = event.map(|bytes| Message::Response(bytes, None));
+        [Message::Response(out.freeze(), self.told)].into_iter().chain(event).collect()
+    }
+
+    fn reply(&self, words: &[&str], mut order: impl FnMut(bool) -> bool) -> Frame {
+        match words {
+            ["PING"] => text("PONG"),
             ["INFO", section @ ..] => {
                 let count = self.connections;
                 let clients = if section.is_empty() && count > 0 {
@@ -68,21 +87,20 @@ impl SentinelSpeech {
                     String::new()
                 };
                 let tilt = u8::from(self.tilt);
-                put(out, &text(format!("{clients}# Sentinel\r\nsentinel_tilt:{tilt}\r\n")));
+                text(format!("{clients}# Sentinel\r\nsentinel_tilt:{tilt}\r\n"))
             }
-            ["SUBSCRIBE", channels @ ..] => {
-                for channel in channels {
-                    listener.channels.push((*channel).to_owned());
-                    let count = Reply::Number(listener.channels.len() as i64);
-                    listener.put_push(out, vec![text("subscribe"), text(*channel), count]);
+            ["SENTINEL", "MYID"] => text(hex(self.id)),
+            ["SENTINEL", "FAILOVER", _, coordinated @ ..]
+                if coordinated.is_empty() || self.coordinates =>
+            {
+                if order(!coordinated.is_empty()) {
+                    text("OK")
+                } else {
+                    error("NOGOODSLAVE No suitable replica to promote")
                 }
             }
-            ["SENTINEL", "MYID"] => put(out, &text(hex(self.id))),
-            ["SENTINEL", "FAILOVER", _] => return false,
-            ["SENTINEL", "FAILOVER", _, "COORDINATED"] if self.coordinates => return false,
             ["SENTINEL", "FAILOVER", ..] => {
-                let command = "'sentinel|failover' command";
-                put_error(out, &format!("ERR wrong number of arguments for {command}"));
+                error("ERR wrong number of arguments for 'sentinel|failover' command")
             }
             ["SENTINEL", subcommand, _] => {
                 let at = match subcommand.to_ascii_lowercase().as_str() {
@@ -91,54 +109,67 @@ impl SentinelSpeech {
                     "replicas" => 3,
                     _ => 0,
                 };
-                put(out, &self.round[at]);
+                self.round[at].clone()
             }
-            _ => put_ok(out),
+            _ => text("OK"),
         }
-        true
     }
 
     /// Whether the answer to `SENTINEL MASTER` or `REPLICAS` is needed.
     pub(crate) fn needs_round(commands: &[Vec<&str>]) -> bool {
         commands.iter().any(|words| words[0] == "SENTINEL" && words.len() == 3)
     }
-}
 
-/// Answers a command as a node with this state.
-pub(crate) fn answer_as_node(words: &[&str], info: &Info, out: &mut Vec<u8>) {
-    match words {
-        ["PING"] => out.extend_from_slice(b"+PONG\r\n"),
-        ["ROLE"] => put(out, &role(info)),
-        ["INFO", "server"] => {
-            put(out, &text(format!("# Server\r\nrun_id:{}\r\n", hex(info.run_id))));
-        }
-        ["INFO", ..] => put(out, &text(replication(info))),
-        ["COMMAND", ..] => put_error(out, "ERR unknown subcommand"),
-        _ => put_ok(out),
+    /// Whether the commands contain a poll.
+    pub(crate) fn is_poll(commands: &[Vec<&str>]) -> bool {
+        commands.iter().any(|words| words[0] == "SENTINEL" && words[1] == "sentinels")
     }
 }
 
-/// Whether this is the right password.
-pub(crate) fn is_authenticated_by(words: &[&str]) -> bool {
-    words[0] == "AUTH" && words.last() == Some(&NODE_SECRET)
+/// Answers commands as a node with this state does.
+pub(crate) fn answer_as_node(
+    bytes: &[u8],
+    info: &Info,
+    has_password: bool,
+    authenticated: &mut BTreeSet<ConnId>,
+    connection: ConnId,
+) -> Message {
+    let (mut out, mut told) = (BytesMut::new(), None);
+    for words in commands(bytes) {
+        if words[0] == "AUTH" && words.last() == Some(&NODE_SECRET) {
+            authenticated.insert(connection);
+        }
+        let reply = match words.as_slice() {
+            _ if has_password && !authenticated.contains(&connection) => {
+                error("NOAUTH Authentication required.")
+            }
+            ["PING"] => text("PONG"),
+            ["ROLE"] => {
+                told = Some(Told::Role { is_master: info.master.is_none(), history: info.replid });
+                role(info)
+            }
+            ["INFO", "server"] => text(format!("# Server\r\nrun_id:{}\r\n", hex(info.run_id))),
+            ["INFO", ..] => text(replication(info)),
+            ["COMMAND", ..] => error("ERR unknown subcommand"),
+            _ => text("OK"),
+        };
+        put(&mut out, &reply);
+    }
+    Message::Response(out.freeze(), told)
 }
 
-fn number(offset: u64) -> Reply {
-    Reply::Number(i64::try_from(offset).unwrap_or(i64::MAX))
-}
-
-fn role(info: &Info) -> Reply {
+fn role(info: &Info) -> Frame {
+    let offset = Frame::from(i64::try_from(info.offset).unwrap_or(i64::MAX));
     let Some(master) = info.master else {
         let replica = |addr: &Addr| {
-            let (port, offset) = (addr.port.to_string(), info.offset.to_string());
-            Reply::List(vec![text(addr.host()), text(port), text(offset)])
+            list([addr.host(), addr.port.to_string(), info.offset.to_string()].map(text).into())
         };
-        let replicas = Reply::List(info.replicas.iter().map(replica).collect());
-        return Reply::List(vec![text("master"), number(info.offset), replicas]);
+        let replicas = list(info.replicas.iter().map(replica).collect());
+        return list(vec![text("master"), offset, replicas]);
     };
     let (port, state) =
-        (Reply::Number(master.port.into()), if info.link_up { "connected" } else { "connect" });
-    Reply::List(vec![text("slave"), text(master.host()), port, text(state), number(info.offset)])
+        (i64::from(master.port).into(), if info.link_up { "connected" } else { "connect" });
+    list(vec![text("slave"), text(master.host()), port, text(state), offset])
 }
 
 fn replication(info: &Info) -> String {

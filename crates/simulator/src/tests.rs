@@ -174,7 +174,8 @@ fn leader_reports_old_address_with_new_epoch() {
         let soon = simulation.cluster.net.now + MS;
         simulation.run_until(soon);
     }
-    let replies: Vec<Reply> = simulation.cluster.sentinels[0].answers();
+    let replies = simulation.cluster.sentinels[0].answers().into_iter();
+    let replies: Vec<Reply> = replies.map(Reply::from).collect();
     let (old, new) = (
         simulation.cluster.net.addr(simulation.cluster.redis[0].pid),
         simulation.cluster.sentinels[0].current_master(),

@@ -6,7 +6,6 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use sentinel::NodeAddr;
-use sentinel::simulation::Reply;
 
 /// Virtual microseconds since the start of the run.
 pub(crate) type Micros = u64;
@@ -208,16 +207,3 @@ pub(crate) enum Told {
 /// The passwords of a cluster under attack.
 pub(crate) const NODE_SECRET: &str = "the-node-secret";
 pub(crate) const SENTINEL_SECRET: &str = "the-sentinel-secret";
-
-/// A bulk string in a reply.
-pub(crate) fn text(word: impl Into<String>) -> Reply {
-    Reply::Text(Bytes::from(word.into().into_bytes()))
-}
-
-/// A reply of keys with their values.
-pub(crate) fn fields(pairs: Vec<(&'static str, String)>) -> Reply {
-    let words = pairs
-        .into_iter()
-        .flat_map(|(key, value)| [Reply::Text(Bytes::from_static(key.as_bytes())), text(value)]);
-    Reply::List(words.collect())
-}

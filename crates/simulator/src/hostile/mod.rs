@@ -12,13 +12,15 @@
 
 mod outsider;
 
-use sentinel::simulation::Reply;
+use redis_protocol::resp3::types::BytesFrame as Frame;
 
 pub(crate) use outsider::Outsider;
 
 use crate::net::Net;
+use crate::resp::{fields, list, text};
 use crate::rng::Rng;
-use crate::wire::{Addr, Micros, NAME, SECOND, SENTINEL, fields, hex, text};
+use crate::speech::SentinelSpeech;
+use crate::wire::{Addr, Micros, NAME, SECOND, SENTINEL, hex};
 
 /// How long a claim is held, unless it is held for the whole attack.
 const PERIOD: Micros = 6 * SECOND;
@@ -125,19 +127,19 @@ impl Conspiracy {
         self.whispers_to.unwrap_or_else(|| *net.rng.pick(&self.nodes))
     }
 
-    /// Whether it is in TILT, and the replies to a poll.
-    pub(crate) fn round(&self, id: u64, net: &mut Net) -> (bool, Vec<Reply>) {
-        if net.rng.percent(5) {
-            // It knows no such master.
-            return (false, vec![Reply::Null; 5]);
+    /// Puts its claim into the answers of a sentinel, sometimes followed by an event.
+    pub(crate) fn lie(&self, speech: &mut SentinelSpeech, commands: &[Vec<&str>], net: &mut Net) {
+        let claim = self.claim(speech.id, net.now);
+        if SentinelSpeech::needs_round(commands) {
+            // Sometimes it knows no such master.
+            (speech.tilt, speech.round) = match net.rng.percent(5) {
+                true => (false, vec![Frame::Null; 5]),
+                false => (net.rng.percent(3), claim.replies()),
+            };
         }
-        (net.rng.percent(3), self.claim(id, net.now).replies())
-    }
-
-    /// An event that sometimes follows a poll.
-    pub(crate) fn some_event(&self, id: u64, net: &mut Net) -> Option<(&'static str, String)> {
-        let claim = self.claim(id, net.now);
-        net.rng.percent(20).then(|| self.event(&claim, &mut net.rng))
+        if SentinelSpeech::is_poll(commands) && net.rng.percent(20) {
+            speech.event = Some(self.event(&claim, &mut net.rng));
+        }
     }
 
     fn event(&self, claim: &Claim, rng: &mut Rng) -> (&'static str, String) {
@@ -159,9 +161,8 @@ impl Conspiracy {
 
 impl Claim {
     /// The replies to a poll.
-    fn replies(&self) -> Vec<Reply> {
-        let address =
-            || Reply::List(vec![text(self.master.host()), text(self.master.port.to_string())]);
+    fn replies(&self) -> Vec<Frame> {
+        let address = || list(vec![text(self.master.host()), text(self.master.port.to_string())]);
         let at = |addr: &Addr| vec![("ip", addr.host()), ("port", addr.port.to_string())];
         let mut master = at(&self.master);
         master.extend([
@@ -174,12 +175,12 @@ impl Claim {
         ]);
         let peers = self.peers.iter().map(|(id, addr)| {
             let more = [("runid", hex(*id)), ("flags", "sentinel".to_owned())];
-            fields(at(addr).into_iter().chain(more).collect())
+            fields(at(addr).into_iter().chain(more))
         });
-        let replicas = self.replicas.iter().map(|addr| {
-            fields(at(addr).into_iter().chain([("flags", "slave".to_owned())]).collect())
-        });
-        let (peers, replicas) = (Reply::List(peers.collect()), Reply::List(replicas.collect()));
+        let replica = [("flags", "slave".to_owned())];
+        let replicas = self.replicas.iter();
+        let replicas = replicas.map(|addr| fields(at(addr).into_iter().chain(replica.clone())));
+        let (peers, replicas) = (list(peers.collect()), list(replicas.collect()));
         vec![address(), fields(master), peers, replicas, address()]
     }
 }

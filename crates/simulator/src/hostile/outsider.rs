@@ -1,15 +1,13 @@
 //! A process that no configuration names: a sentinel that joins through hellos, or a server.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use super::Conspiracy;
 use crate::net::{ConnId, Leak, Net, Observation, ProcessInput};
-use crate::resp::{self, put_error, put_ok};
-use crate::speech::{Listener, SentinelSpeech, answer_as_node, is_authenticated_by, is_poll};
-use crate::wire::{
-    Hello, Info, MS, Message, NODE_SECRET, Pid, SECOND, SENTINEL, SENTINEL_SECRET, Told,
-};
+use crate::resp;
+use crate::speech::{Listener, SentinelSpeech, answer_as_node};
+use crate::wire::{Hello, Info, MS, Message, NODE_SECRET, Pid, SECOND, SENTINEL, SENTINEL_SECRET};
 
 /// The only timer: time for a hello.
 const SPEAK: u64 = 1;
@@ -27,7 +25,7 @@ pub(crate) struct Outsider {
     publishing: Option<ConnId>,
     tokens: u64,
     listeners: BTreeMap<ConnId, Listener>,
-    authenticated: Vec<ConnId>,
+    authenticated: BTreeSet<ConnId>,
 }
 
 impl Outsider {
@@ -110,43 +108,17 @@ impl Outsider {
                 self.leak(connection, leak, net);
             }
         }
-        let (mut out, mut event, mut told) = (Vec::new(), None, None);
         if net.addr(self.pid).port == SENTINEL {
-            let (mut tilt, mut round) = (false, Vec::new());
-            if SentinelSpeech::needs_round(&commands) {
-                (tilt, round) = plot.round(self.id, net);
-            }
-            event = is_poll(&commands).then(|| plot.some_event(self.id, net)).flatten();
-            let speech =
-                SentinelSpeech { id: self.id, tilt, connections: 0, coordinates: false, round };
+            let mut speech = SentinelSpeech { id: self.id, ..SentinelSpeech::default() };
+            plot.lie(&mut speech, &commands, net);
             let listener = self.listeners.entry(connection).or_default();
-            for words in &commands {
-                if !speech.answer(words, listener, &mut out) {
-                    put_ok(&mut out);
-                }
+            for message in speech.answer(&commands, listener, |_| true) {
+                net.send(connection, self.pid, message);
             }
         } else {
-            let info = self.info(plot, net);
-            for words in &commands {
-                if is_authenticated_by(words) {
-                    self.authenticated.push(connection);
-                }
-                if self.authenticated.contains(&connection) {
-                    answer_as_node(words, &info, &mut out);
-                    if *words == ["ROLE"] {
-                        let (is_master, history) = (info.master.is_none(), info.replid);
-                        told = Some(Told::Role { is_master, history });
-                    }
-                } else {
-                    put_error(&mut out, "NOAUTH Authentication required.");
-                }
-            }
-        }
-        net.send(connection, self.pid, Message::Response(out.into(), told));
-        let listener = self.listeners.get(&connection);
-        let bytes = event.zip(listener).and_then(|((channel, it), to)| to.event(channel, &it));
-        if let Some(bytes) = bytes {
-            net.send(connection, self.pid, Message::Response(bytes.into(), None));
+            let (info, known) = (self.info(plot, net), &mut self.authenticated);
+            let response = answer_as_node(bytes, &info, true, known, connection);
+            net.send(connection, self.pid, response);
         }
     }
 

@@ -6,12 +6,12 @@
 
 mod replication;
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use crate::net::{ConnId, Net, ProcessInput};
-use crate::resp::{self, put_error};
-use crate::speech::{answer_as_node, is_authenticated_by};
-use crate::wire::{Addr, Info, MS, Message, Micros, Pid, SECOND, Told};
+use crate::speech::answer_as_node;
+use crate::wire::{Addr, Info, MS, Message, Micros, Pid, SECOND};
 
 /// Size of a write in the replication stream, and of a keepalive.
 const WRITE_BYTES: u64 = 100;
@@ -78,7 +78,7 @@ pub(crate) struct Redis {
     clients: Vec<ConnId>,
     subscribers: Vec<ConnId>,
     /// Proxies that sent the password.
-    authenticated: Vec<ConnId>,
+    authenticated: BTreeSet<ConnId>,
     pub(crate) has_password: bool,
     pub(crate) full: bool,
     pub(crate) priority: u64,
@@ -115,7 +115,7 @@ impl Redis {
     /// Restarts after a crash.
     pub(crate) fn restart(&mut self, how: RestartMode, net: &mut Net) {
         (self.replicas, self.syncing, self.clients) = (Vec::new(), Vec::new(), Vec::new());
-        (self.subscribers, self.authenticated) = (Vec::new(), Vec::new());
+        (self.subscribers, self.authenticated) = (Vec::new(), BTreeSet::new());
         self.run_id = net.rng.next();
         (self.promoted_at, self.handover) = (None, None);
         self.demoted_at = Some(net.now);
@@ -196,7 +196,11 @@ impl Redis {
                 self.kill_clients(connection, net);
                 None
             }
-            Message::Request(commands) => Some(self.request(connection, &commands, net)),
+            Message::Request(commands) => {
+                let (info, has_password) = (self.info(net), self.has_password);
+                let known = &mut self.authenticated;
+                Some(answer_as_node(&commands, &info, has_password, known, connection))
+            }
             Message::Failover { to, lasts } => {
                 self.hand_over(to, lasts, net);
                 None
@@ -236,26 +240,6 @@ impl Redis {
         if let Some(reply) = reply {
             net.send(connection, self.pid, reply);
         }
-    }
-
-    /// Answers a proxy. Under attack all nodes have a password.
-    fn request(&mut self, connection: ConnId, commands: &[u8], net: &Net) -> Message {
-        let (info, mut out, mut told) = (self.info(net), Vec::new(), None);
-        for words in resp::commands(commands) {
-            if is_authenticated_by(&words) {
-                self.authenticated.push(connection);
-            }
-            if self.has_password && !self.authenticated.contains(&connection) {
-                put_error(&mut out, "NOAUTH Authentication required.");
-                continue;
-            }
-            if words == ["ROLE"] {
-                let (is_master, history) = (info.master.is_none(), info.replid);
-                told = Some(Told::Role { is_master, history });
-            }
-            answer_as_node(&words, &info, &mut out);
-        }
-        Message::Response(out.into(), told)
     }
 
     fn write(&mut self, connection: ConnId, id: u32, net: &mut Net) -> Option<Message> {
@@ -373,7 +357,7 @@ impl Redis {
             self.end_handover(None, net);
         }
         self.clients.retain(|it| *it != connection);
-        self.authenticated.retain(|it| *it != connection);
+        self.authenticated.remove(&connection);
         self.subscribers.retain(|it| *it != connection);
         self.replicas.retain(|(it, _)| *it != connection);
         self.syncing.retain(|(it, ..)| *it != connection);

@@ -270,7 +270,7 @@ impl Sentinel {
             let payload = Rc::clone(&payload);
             let told = Told::Event { id: self.id, channel, payload };
             let told = listener.resp3.then_some(told);
-            net.send(*connection, self.pid, Message::Response(bytes.into(), told));
+            net.send(*connection, self.pid, Message::Response(bytes, told));
         }
     }
 

@@ -1,61 +1,52 @@
 //! A sentinel's answers to clients: the five replies of a poll, in the format of a real one.
 
-use sentinel::simulation::Reply;
+use redis_protocol::resp3::types::BytesFrame as Frame;
 
 use super::{Instance, InstanceKind, NAME, Sentinel};
 use crate::net::{ConnId, Net};
 use crate::plan::ClusterConfig;
-use crate::resp::{self, put_error, put_ok};
-use crate::speech::{SentinelSpeech, is_poll};
-use crate::wire::{Addr, Message, Told, fields, hex, text};
+use crate::resp::{self, fields, list, text};
+use crate::speech::SentinelSpeech;
+use crate::wire::{Addr, Told, hex};
 
 impl Sentinel {
     #[cfg(test)]
-    pub(crate) fn answers(&self) -> Vec<Reply> {
+    pub(crate) fn answers(&self) -> Vec<Frame> {
         self.round(0)
     }
 
     /// Answers a proxy.
     pub(super) fn request(&mut self, connection: ConnId, bytes: &[u8], net: &mut Net) {
         let commands = resp::commands(bytes);
-        let plot = self.plot.clone();
-        let (mut event, mut told) = (None, None);
-        let (mut tilt, mut round) = (self.tilt_since.is_some(), Vec::new());
-        if let Some(plot) = &plot {
-            if SentinelSpeech::needs_round(&commands) {
-                (tilt, round) = plot.round(self.id, net);
-            }
-            event = is_poll(&commands).then(|| plot.some_event(self.id, net)).flatten();
-        } else if SentinelSpeech::needs_round(&commands) {
-            round = self.round(net.wall_ms(self.pid));
-            let (id, master, epoch) = (self.id, self.current_master(), self.config_epoch);
-            let successor = self.successor();
-            told = is_poll(&commands).then_some(Told::View { id, master, epoch, successor });
-        }
         let ClusterConfig { connections, coordinates, .. } = self.config;
-        let speech = SentinelSpeech { id: self.id, tilt, connections, coordinates, round };
-        let (mut out, mut listener) =
-            (Vec::new(), self.listeners.remove(&connection).unwrap_or_default());
-        for words in &commands {
-            if !speech.answer(words, &mut listener, &mut out) {
-                if self.order_failover(words.len() > 3, net) {
-                    put_ok(&mut out);
-                } else {
-                    put_error(&mut out, "NOGOODSLAVE No suitable replica to promote");
-                }
-            }
+        let (id, tilt) = (self.id, self.tilt_since.is_some());
+        let mut speech =
+            SentinelSpeech { id, tilt, connections, coordinates, ..SentinelSpeech::default() };
+        if let Some(plot) = &self.plot {
+            plot.lie(&mut speech, &commands, net);
+        } else if SentinelSpeech::needs_round(&commands) {
+            speech.round = self.round(net.wall_ms(self.pid));
+            let (master, epoch) = (self.current_master(), self.config_epoch);
+            let successor = self.successor();
+            speech.told = SentinelSpeech::is_poll(&commands).then_some(Told::View {
+                id,
+                master,
+                epoch,
+                successor,
+            });
         }
-        net.send(connection, self.pid, Message::Response(out.into(), told));
-        if let Some(bytes) = event.and_then(|(channel, text)| listener.event(channel, &text)) {
-            net.send(connection, self.pid, Message::Response(bytes.into(), None));
+        let mut listener = self.listeners.remove(&connection).unwrap_or_default();
+        let order = |coordinated| self.order_failover(coordinated, net);
+        for message in speech.answer(&commands, &mut listener, order) {
+            net.send(connection, self.pid, message);
         }
         self.listeners.insert(connection, listener);
     }
 
     /// The replies to one poll.
-    pub(super) fn round(&self, now: i64) -> Vec<Reply> {
+    pub(super) fn round(&self, now: i64) -> Vec<Frame> {
         let addr = self.current_master();
-        let address = || Reply::List(vec![text(self.host(addr)), text(addr.port.to_string())]);
+        let address = || list(vec![text(self.host(addr)), text(addr.port.to_string())]);
         let peers = self.peers.iter().map(|it| self.fields_of(it, Vec::new())).collect();
         let replicas = self.replicas.iter().map(|it| {
             let status = if it.link_up { "ok" } else { "err" };
@@ -69,16 +60,10 @@ impl Sentinel {
             ];
             self.fields_of(it, more)
         });
-        vec![
-            address(),
-            self.master_fields(now),
-            Reply::List(peers),
-            Reply::List(replicas.collect()),
-            address(),
-        ]
+        vec![address(), self.master_fields(now), list(peers), list(replicas.collect()), address()]
     }
 
-    fn master_fields(&self, now: i64) -> Reply {
+    fn master_fields(&self, now: i64) -> Frame {
         let mut flags = flags_of(&self.master);
         if self.failing_over {
             flags.push_str(",failover_in_progress");
@@ -103,7 +88,7 @@ impl Sentinel {
         ])
     }
 
-    fn fields_of(&self, it: &Instance, more: Vec<(&'static str, String)>) -> Reply {
+    fn fields_of(&self, it: &Instance, more: Vec<(&'static str, String)>) -> Frame {
         let mut all = vec![
             ("ip", self.host(it.addr)),
             ("port", it.addr.port.to_string()),
