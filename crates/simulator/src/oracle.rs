@@ -12,7 +12,7 @@ use clap::ValueEnum;
 use sentinel::Minority;
 
 use crate::cluster::Cluster;
-use crate::net::{Leak, Observation, RouteEvent};
+use crate::net::{Leak, Observation};
 use crate::plan::FaultPlan;
 use crate::proxy::mono;
 use crate::redis::Redis;
@@ -186,44 +186,30 @@ impl Oracle {
         }
     }
 
-    pub(crate) fn take(&mut self, observation: Observation, cluster: &mut Cluster) {
+    pub(crate) fn take(&mut self, pid: Pid, observation: Observation, cluster: &mut Cluster) {
         match observation {
-            Observation::Acked { pid, node, id, executed } => {
+            Observation::Acked { node, id, executed } => {
                 let at = cluster.net.now;
                 self.acks.push(Ack { id, pid, node, at });
                 self.judge_ack(pid, node, executed, cluster);
                 self.judge_parent(pid, node, executed, cluster);
             }
-            Observation::ForwardedUnproven { pid, node } => {
-                self.judge_forward(pid, node, cluster);
-            }
-            Observation::Leaked { pid, node, leak } => {
+            Observation::ForwardedUnproven { node } => self.judge_forward(pid, node, cluster),
+            Observation::Leaked { node, leak } => {
                 let addr = cluster.net.addr(node);
                 self.judge_leak(pid, addr, leak, cluster);
             }
-            Observation::RouteEvent(pid, RouteEvent::Ordered { to }) => {
-                self.judge_order(pid, to, cluster);
-            }
-            Observation::RouteEvent(pid, RouteEvent::InvariantBroken(text)) => {
-                self.violate(Rule::Safety, pid, text, cluster);
-            }
-            Observation::RouteEvent(
-                pid,
-                RouteEvent::Opened { to, how, fresh, minority, shut_for },
-            ) => {
+            Observation::Ordered { to } => self.judge_order(pid, to, cluster),
+            Observation::InvariantBroken(text) => self.violate(Rule::Safety, pid, text, cluster),
+            Observation::Opened { to, how, fresh, minority, shut_for } => {
                 self.proxies[pid].opened_at = cluster.net.now;
-                let right = cluster.right_master();
-                let superseded = right.is_some_and(|right| right != to);
-                if !superseded || shut_for.is_none() {
+                let right = cluster.right_master().filter(|right| *right != to);
+                // An order has its own rule: `WrongOrder`.
+                let is_ordered = cluster.proxies[pid].observed.is_overridden();
+                let (Some(right), Some(shut_for), false) = (right, shut_for, is_ordered) else {
                     return;
-                }
-                // By order. Its own rule is `WrongOrder`.
-                if cluster.proxies[pid].observed.is_overridden() {
-                    return;
-                }
-                let right = right.map(|it| it.to_string()).unwrap_or_default();
-                let named = fresh.len();
-                if named == 0 {
+                };
+                if fresh == 0 {
                     let text = format!(
                         "opened to {to} ({how}) without a view of it since the gate closed; \
                          {right} is right"
@@ -232,16 +218,16 @@ impl Oracle {
                     let rule = if expired { Rule::ReleasedUnheard } else { Rule::OpenedUnheard };
                     // With `keep` silence takes no master away: after that time the last one is
                     // used again.
-                    let patient = self.minority == Minority::Keep && shut_for >= Some(SILENT);
+                    let patient = self.minority == Minority::Keep && shut_for >= SILENT;
                     if !patient {
                         self.violate(rule, pid, text, cluster);
                     }
                 } else if minority
                     && self.minority == Minority::Hold
-                    && named <= cluster.sentinels.len() / 2
+                    && fresh <= cluster.sentinels.len() / 2
                 {
                     let text = format!(
-                        "held as a minority, then opened to {to} ({how}) by {named} views; \
+                        "held as a minority, then opened to {to} ({how}) by {fresh} views; \
                          {right} is right"
                     );
                     self.violate(Rule::HoldOpened, pid, text, cluster);
@@ -439,7 +425,8 @@ impl Oracle {
     }
 
     fn heard_bound(&self, pid: Pid, cluster: &Cluster) -> Micros {
-        let epoch = cluster.proxies[pid].observed.committed().map_or(0, |(_, epoch, _)| epoch);
+        let epoch =
+            cluster.proxies[pid].observed.committed.as_ref().map_or(0, |(_, epoch, _)| *epoch);
         // A majority that names the last master again, at the epoch that the order kept, has to
         // insist, too.
         let ordered = cluster.proxies[pid].observed.ordered && self.right_epoch <= epoch;
@@ -480,9 +467,9 @@ impl Oracle {
         let observed = &cluster.proxies[pid].observed;
         let target = observed.target();
         let shut = observed.is_closed(&cluster.net) || target.is_none();
-        let (held_for, state) = (observed.held_for(mono(pid, &cluster.net)), observed.state());
-        let superseded =
-            target.as_ref().is_some_and(|it| right.is_some_and(|right| right != it.addr));
+        let (held_for, state) =
+            (observed.held_for(mono(pid, &cluster.net)), observed.snapshot.state);
+        let superseded = target.is_some_and(|it| right.is_some_and(|right| right != it));
         let it = &mut self.proxies[pid];
         it.is_blinded = shut && (it.is_blinded || heard < majority);
         let healthy = self.is_healthy(pid, heard, cluster);
@@ -510,7 +497,7 @@ impl Oracle {
         since(&mut it.silent_since, heard < majority, now);
         since(&mut it.superseded_since, superseded, now);
         since(&mut it.healthy_shut_since, healthy && shut, now);
-        since(&mut it.open_since, !shut && target.as_ref().map(|it| it.addr) == right, now);
+        since(&mut it.open_since, !shut && target == right, now);
         let bound = HEALTHY_SHUT + cluster.slowest() + cluster.poll_spacing();
         let taken = it.healthy_shut_since.filter(|at| now - at > bound);
         if let Some(at) = taken {
@@ -549,7 +536,8 @@ impl Oracle {
     /// reachable.
     fn is_healthy(&self, pid: Pid, heard: usize, cluster: &Cluster) -> bool {
         let observed = &cluster.proxies[pid].observed;
-        let Some((addr, epoch, run_id)) = observed.committed().filter(|_| !observed.is_paused())
+        let Some((addr, epoch, run_id)) =
+            observed.committed.clone().filter(|_| !observed.is_paused())
         else {
             return false;
         };
@@ -624,7 +612,7 @@ impl Oracle {
         if let Some(pid) = self.proxies.iter().position(|it| it.open_since.is_none())
             && now - at > bound
         {
-            let state = cluster.proxies[pid].observed.state();
+            let state = cluster.proxies[pid].observed.snapshot.state;
             let text = format!(
                 "no writes {} ms after all has healed and all sentinels agree ({state})",
                 (now - at) / MS

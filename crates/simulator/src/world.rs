@@ -1,10 +1,10 @@
 //! One run of a seed, from the start to the verdict.
 
 use crate::cluster::Cluster;
-use crate::net::{Event, Observation};
+use crate::net::Event;
 use crate::oracle::Oracle;
-use crate::plan::{FaultKind, FaultPlan};
-use crate::report::{Rule, RunResult, Violation};
+use crate::plan::FaultPlan;
+use crate::report::{Rule, RunResult};
 use crate::rng::Rng;
 use crate::wire::{MS, Micros, SECOND};
 
@@ -64,28 +64,22 @@ impl Simulation {
                 self.cluster.net.at(self.cluster.net.now + SAMPLE, Event::Sample);
             }
         }
-        if !self.cluster.net.facts.is_empty() {
-            let facts: Vec<Observation> = std::mem::take(&mut self.cluster.net.facts);
-            for observation in facts {
-                self.oracle.take(observation, &mut self.cluster);
-            }
+        for (pid, observation) in std::mem::take(&mut self.cluster.net.facts) {
+            self.oracle.take(pid, observation, &mut self.cluster);
         }
         true
     }
 
     fn finish(mut self) -> (RunResult, String) {
-        let violation: Option<Violation> = self.oracle.verdict(&self.cluster);
-        let counts = self.cluster.proxies.iter().map(|it| it.observed.counts);
-        let (mut commits, mut holds) = (0, 0);
-        counts.for_each(|it| (commits, holds) = (commits + it.commits, holds + it.holds));
-        let kinds: Vec<FaultKind> = self.cluster.plan.kinds();
+        let violation = self.oracle.verdict(&self.cluster);
+        let counts = || self.cluster.proxies.iter().map(|it| &it.observed.snapshot.counts);
         let run = RunResult {
-            kinds,
+            kinds: self.cluster.plan.kinds(),
             simulated: self.cluster.net.now,
             events: self.cluster.net.events,
             failovers: self.cluster.sentinels.iter().map(|it| it.switched).sum(),
-            commits,
-            holds,
+            commits: counts().map(|it| it.commits).sum(),
+            holds: counts().map(|it| it.holds).sum(),
             acknowledged: self.oracle.acknowledged(),
             lost: self.oracle.lost,
             converged: self.oracle.converged,

@@ -93,7 +93,7 @@ impl Outsider {
     fn leak(&self, connection: ConnId, leak: Leak, net: &mut Net) {
         let pid = net.peer(connection, self.pid);
         if pid < self.proxies {
-            net.observe(Observation::Leaked { pid, node: self.pid, leak });
+            net.observe(pid, Observation::Leaked { node: self.pid, leak });
         }
     }
 

@@ -1,7 +1,5 @@
 //! Events: what is handled, by which process and when.
 
-use std::collections::BTreeSet;
-
 use crate::wire::{Addr, Message, Micros, Pid};
 
 /// A connection by its number; never reused within a run.
@@ -24,29 +22,22 @@ pub(crate) enum ProcessInput {
     Continued,
 }
 
-/// An observation for the oracle.
+/// An observation about a proxy, for the oracle.
 #[derive(Debug)]
 pub(crate) enum Observation {
     /// A write was acknowledged to a client, by this node, at this time.
-    Acked { pid: Pid, node: Pid, id: u32, executed: Micros },
+    Acked { node: Pid, id: u32, executed: Micros },
     /// A write was forwarded to this node after a stop of the proxy, before it received any view.
-    ForwardedUnproven { pid: Pid, node: Pid },
-    /// Something of a proxy reached a process outside the cluster.
-    Leaked { pid: Pid, node: Pid, leak: Leak },
-    /// A change of a proxy's target.
-    RouteEvent(Pid, RouteEvent),
-}
-
-/// A change of the target of a proxy, for the oracle.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum RouteEvent {
+    ForwardedUnproven { node: Pid },
+    /// Something of it reached a process outside the cluster.
+    Leaked { node: Pid, leak: Leak },
     /// Requests are forwarded again, or for the first time.
     Opened {
         to: Addr,
         how: String,
         /// Distinct sentinels that named this address in a poll that was sent after the gate
         /// closed.
-        fresh: BTreeSet<u64>,
+        fresh: usize,
         /// The gate was closed because the reachable sentinels were a minority.
         minority: bool,
         /// How long it was closed, if it was.

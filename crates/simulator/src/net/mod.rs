@@ -12,7 +12,7 @@ mod processes;
 
 use std::collections::{BTreeMap, VecDeque};
 
-pub(crate) use event::{ConnId, Dns, Event, Leak, Observation, ProcessInput, RouteEvent};
+pub(crate) use event::{ConnId, Dns, Event, Leak, Observation, ProcessInput};
 
 use crate::rng::Rng;
 use crate::trace::Trace;
@@ -68,7 +68,7 @@ pub(crate) struct Net {
     pub(crate) rng: Rng,
     pub(crate) trace: Trace,
     pub(crate) events: u64,
-    pub(crate) facts: Vec<Observation>,
+    pub(crate) facts: Vec<(Pid, Observation)>,
     pub(crate) dns: Dns,
     writes: u32,
     processes: Vec<Process>,
@@ -121,8 +121,8 @@ impl Net {
         (self.now / MS) as i64 + self.processes[pid].clock_off + 1_000_000
     }
 
-    pub(crate) fn observe(&mut self, observation: Observation) {
-        self.facts.push(observation);
+    pub(crate) fn observe(&mut self, pid: Pid, observation: Observation) {
+        self.facts.push((pid, observation));
     }
 
     pub(crate) fn new_write(&mut self) -> u32 {

@@ -28,7 +28,7 @@ use host::{HostRequest, SimulatedHost, Socket};
 use observed::Observed;
 use sessions::Sessions;
 
-use crate::net::{ConnId, Net, Observation, ProcessInput, RouteEvent};
+use crate::net::{ConnId, Net, Observation, ProcessInput};
 use crate::plan::ClusterConfig;
 use crate::wire::{
     Addr, MS, Message, Micros, NAME, NODE_SECRET, Pid, SECOND, SENTINEL, SENTINEL_SECRET,
@@ -311,8 +311,7 @@ impl Proxy {
         };
         self.host.receive(connection, Some(&bytes));
         if let (Some(told), Some(socket)) = (told, self.sockets.get(&connection)) {
-            self.observed.note(&told, net.now);
-            self.observed.told(&told, socket.to, socket.asked, now);
+            self.observed.told(&told, socket.to, socket.asked, now, net.now);
         }
     }
 
@@ -408,13 +407,13 @@ impl Proxy {
         let now = mono(self.pid, net);
         let mut events = self.observed.look(&self.handle, now);
         if self.discovery.is_finished() {
-            events.push(RouteEvent::InvariantBroken("discovery panicked".to_owned()));
+            events.push(Observation::InvariantBroken("discovery panicked".to_owned()));
         }
         for event in events {
-            if let RouteEvent::Opened { to, how, .. } = &event {
+            if let Observation::Opened { to, how, .. } = &event {
                 net.trace_line(self.pid, || format!("GATE OPEN to {to}: {how}"));
             }
-            net.observe(Observation::RouteEvent(self.pid, event));
+            net.observe(self.pid, event);
         }
         if let Some(steps) = &mut self.steps {
             while let Ok(step) = steps.try_recv() {
@@ -422,10 +421,11 @@ impl Proxy {
             }
         }
         if net.trace.is_on() {
-            let (state, shut) = (self.observed.state(), self.observed.is_held());
-            let minority = if self.observed.is_minority() { ", minority" } else { "" };
-            let electorate = self.observed.electorate();
-            let line = format!("{state}, gate shut: {shut}, majority {electorate}{minority}");
+            let (snapshot, shut) = (&self.observed.snapshot, self.observed.held);
+            let (state, (all, majority)) = (snapshot.state, snapshot.quorum);
+            let minority = if snapshot.minority { ", minority" } else { "" };
+            let line =
+                format!("{state}, gate shut: {shut}, majority {majority} of {all}{minority}");
             if self.shown != line {
                 net.trace_line(self.pid, || line.clone());
                 self.shown = line;

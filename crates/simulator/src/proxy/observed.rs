@@ -7,10 +7,10 @@ use std::sync::Arc;
 use sentinel::simulation::parse_notice;
 use sentinel::{Basis, DiscoveryHandle, DiscoverySnapshot, FailoverRecord, MyId, Notice};
 
-use target::{Pool, ReplyPolicy, Target, TargetReader};
+use target::{Generation, Pool, ReplyPolicy, Target, TargetReader};
 
 use super::host::reading;
-use crate::net::{Net, RouteEvent};
+use crate::net::{Net, Observation};
 use crate::proxy::mono;
 use crate::wire::{Addr, MS, Micros, NAME, Pid, Told, hex};
 
@@ -20,22 +20,8 @@ const ANSWERED: Micros = 1200 * MS;
 /// An answer that took longer is outdated: this process was stopped meanwhile.
 const STALE_AFTER: Micros = 1250 * MS;
 
-/// The target of one generation.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct ProxyTarget {
-    pub(crate) addr: Addr,
-    pub(crate) generation: u64,
-}
-
 /// A committed master: its address, epoch and `run_id`.
 pub(crate) type Committed = (Addr, u64, Option<Box<str>>);
-
-/// Totals.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Counts {
-    pub(crate) commits: u64,
-    pub(crate) holds: u64,
-}
 
 /// See the module's header.
 #[derive(Debug)]
@@ -43,11 +29,12 @@ pub(crate) struct Observed {
     pid: Pid,
     reader: Arc<TargetReader>,
     pool: Arc<Pool>,
-    snapshot: Arc<DiscoverySnapshot>,
+    pub(crate) snapshot: Arc<DiscoverySnapshot>,
     current: Option<Arc<Target>>,
     /// The gate is closed; the lease is not considered.
-    held: bool,
-    committed: Option<Committed>,
+    pub(super) held: bool,
+    /// Published or not.
+    pub(crate) committed: Option<Committed>,
     /// Since when a hold or a verification lasts.
     unsettled_since: Option<Micros>,
     shut_since: Option<Micros>,
@@ -70,7 +57,6 @@ pub(crate) struct Observed {
     /// the last view of each sentinel, in virtual time.
     pub(crate) masters: BTreeMap<u64, Micros>,
     pub(crate) successors: BTreeMap<u64, (Addr, Micros)>,
-    pub(crate) counts: Counts,
     last_epoch: u64,
     /// Numbers of the orders that were carried out.
     orders: BTreeSet<u64>,
@@ -108,7 +94,6 @@ impl Observed {
             selected: None,
             masters: BTreeMap::new(),
             successors: BTreeMap::new(),
-            counts: Counts::default(),
             last_epoch: 0,
             orders: BTreeSet::new(),
             ordered_at: 0,
@@ -116,31 +101,13 @@ impl Observed {
         }
     }
 
-    pub(crate) fn state(&self) -> &'static str {
-        self.snapshot.state
-    }
-
     /// How long ago the current hold or verification began.
     pub(crate) fn held_for(&self, now: Micros) -> Micros {
         self.unsettled_since.map_or(0, |since| now.saturating_sub(since))
     }
 
-    /// The committed master, published or not.
-    pub(crate) fn committed(&self) -> Option<Committed> {
-        self.committed.clone()
-    }
-
     pub(crate) fn is_paused(&self) -> bool {
         self.snapshot.pause.is_some()
-    }
-
-    pub(crate) fn is_minority(&self) -> bool {
-        self.snapshot.minority
-    }
-
-    pub(crate) fn electorate(&self) -> String {
-        let (all, majority) = self.snapshot.quorum;
-        format!("{majority} of {all}")
     }
 
     /// Whether an override is in force.
@@ -162,10 +129,13 @@ impl Observed {
     }
 
     /// The published target.
-    pub(crate) fn target(&self) -> Option<ProxyTarget> {
-        let target = self.current.as_ref()?;
-        let generation = target.generation().get();
-        Some(ProxyTarget { addr: Addr::of_socket(target.addr()), generation })
+    pub(crate) fn target(&self) -> Option<Addr> {
+        self.current.as_ref().map(|it| Addr::of_socket(it.addr()))
+    }
+
+    /// Its generation.
+    pub(crate) fn generation(&self) -> Option<Generation> {
+        self.current.as_ref().map(|it| it.generation())
     }
 
     /// Whether the gate is closed or the lease has expired.
@@ -174,15 +144,10 @@ impl Observed {
         self.current.as_ref().is_some_and(|target| target.is_closed_at(now))
     }
 
-    /// Whether the gate is closed, whatever the lease says.
-    pub(crate) fn is_held(&self) -> bool {
-        self.held
-    }
-
     /// The policy for replies of a session of this generation.
-    pub(crate) fn replies(&self, generation: u64, net: &Net) -> ReplyPolicy {
+    pub(crate) fn replies(&self, generation: Generation, net: &Net) -> ReplyPolicy {
         let now = reading(net.now, mono(self.pid, net));
-        let target = self.current.as_ref().filter(|it| it.generation().get() == generation);
+        let target = self.current.as_ref().filter(|it| it.generation() == generation);
         target.map_or(ReplyPolicy::Drop, |target| target.reply_policy_at(now))
     }
 
@@ -205,30 +170,23 @@ impl Observed {
         if self.shut_since.is_none() {
             self.shut_since = Some(now);
             self.named.clear();
-            self.minority_while_shut = self.is_minority();
+            self.minority_while_shut = self.snapshot.minority;
         }
     }
 
-    /// What a server told, whatever discovery makes of it.
-    pub(super) fn note(&mut self, told: &Told, virtual_now: Micros) {
+    /// A server told this at `now` (`virtual_now` in virtual time), in answer to what was asked at
+    /// `asked`.
+    pub(super) fn told(
+        &mut self,
+        told: &Told,
+        from: Addr,
+        asked: Micros,
+        now: Micros,
+        virtual_now: Micros,
+    ) {
         match told {
-            Told::View { id, successor, .. } => {
+            Told::View { id, master, epoch, successor } => {
                 self.successors.insert(*id, (*successor, virtual_now));
-            }
-            Told::Event { .. } => {}
-            Told::Role { is_master: true, history } => {
-                self.masters.entry(*history).or_insert(virtual_now);
-            }
-            Told::Role { is_master: false, history } => {
-                self.masters.remove(history);
-            }
-        }
-    }
-
-    /// A server told this in answer to what was asked at `asked`.
-    pub(super) fn told(&mut self, told: &Told, from: Addr, asked: Micros, now: Micros) {
-        match told {
-            Told::View { id, master, epoch, .. } => {
                 // A late answer names nobody any more, and is evidence for a claim all the same.
                 self.claims.entry((*master, *epoch)).or_insert(now);
                 if now.saturating_sub(asked) > STALE_AFTER {
@@ -241,13 +199,16 @@ impl Observed {
                 self.heard.insert(*id, now);
             }
             Told::Event { id, channel, payload } => self.heard_event(*id, channel, payload, now),
-            Told::Role { is_master: true, .. } => {
+            Told::Role { is_master: true, history } => {
+                self.masters.entry(*history).or_insert(virtual_now);
                 self.verified.insert(from, asked);
                 if self.snapshot.candidate.as_ref().and_then(Addr::of) == Some(from) {
                     self.note_evidence(now, from);
                 }
             }
-            Told::Role { is_master: false, .. } => {}
+            Told::Role { is_master: false, history } => {
+                self.masters.remove(history);
+            }
         }
     }
 
@@ -258,21 +219,17 @@ impl Observed {
         if !known || master.is_some_and(|it| it != NAME) {
             return;
         }
-        let candidate = match &notice {
+        match &notice {
             Notice::CandidateSelected { candidate }
-            | Notice::PromotionOrdered { candidate }
-            | Notice::Promoted { candidate } => Addr::of(candidate),
-            Notice::Aborted => {
-                (self.evidence, self.selected) = (None, None);
-                None
+                if Addr::of(candidate).is_some_and(|it| self.is_other(it)) =>
+            {
+                self.selected.get_or_insert(now);
             }
-            _ => None,
-        };
-        let Some(candidate) = candidate else { return };
-        if !matches!(notice, Notice::CandidateSelected { .. }) {
-            self.note_evidence(now, candidate);
-        } else if self.is_other(candidate) {
-            self.selected.get_or_insert(now);
+            Notice::PromotionOrdered { candidate } | Notice::Promoted { candidate } => {
+                Addr::of(candidate).into_iter().for_each(|it| self.note_evidence(now, it));
+            }
+            Notice::Aborted => (self.evidence, self.selected) = (None, None),
+            _ => {}
         }
     }
 
@@ -287,7 +244,7 @@ impl Observed {
     }
 
     /// Discovery has run: what has changed.
-    pub(super) fn look(&mut self, handle: &DiscoveryHandle, now: Micros) -> Vec<RouteEvent> {
+    pub(super) fn look(&mut self, handle: &DiscoveryHandle, now: Micros) -> Vec<Observation> {
         let (snapshot, current) = (handle.snapshot(), self.reader.current());
         let is_held = current.as_ref().is_some_and(|it| !it.may_accept_requests());
         let is_same = match (&self.current, &current) {
@@ -298,8 +255,6 @@ impl Observed {
             return Vec::new();
         }
         let before = std::mem::replace(&mut self.snapshot, snapshot);
-        self.counts =
-            Counts { commits: self.snapshot.counts.commits, holds: self.snapshot.counts.holds };
         if let Some(master) = &self.snapshot.master
             && let Some(addr) = Addr::of(&master.addr)
         {
@@ -311,9 +266,8 @@ impl Observed {
         let mut events = Vec::new();
         let was_held = std::mem::replace(&mut self.held, is_held);
         let former = std::mem::replace(&mut self.current, current);
-        let generation = |it: &Option<Arc<Target>>| it.as_ref().map(|it| it.generation());
-        let to = self.current.as_ref().map(|it| Addr::of_socket(it.addr()));
-        if generation(&former) != generation(&self.current) {
+        let to = self.target();
+        if former.map(|it| it.generation()) != self.generation() {
             self.shut(now);
             if let (Some(to), Some(commit)) = (to, self.snapshot.failovers.last().cloned()) {
                 self.check_commit(&commit, &mut events);
@@ -332,12 +286,12 @@ impl Observed {
         } else if self.held && !was_held {
             self.shut(now);
         }
-        self.minority_while_shut |= self.held && self.is_minority();
+        self.minority_while_shut |= self.held && self.snapshot.minority;
         self.look_at_orders(&mut events);
         events
     }
 
-    fn look_at_orders(&mut self, events: &mut Vec<RouteEvent>) {
+    fn look_at_orders(&mut self, events: &mut Vec<Observation>) {
         let overrides = &self.snapshot.overrides;
         let carried_out = overrides.answers.iter().filter(|(_, answer)| answer.is_ok());
         let new = carried_out.filter(|(id, _)| !self.orders.contains(id)).map(|(id, _)| *id);
@@ -349,29 +303,28 @@ impl Observed {
         self.orders.extend(new);
         // The operator's word replaces that of the sentinels.
         (self.ordered, self.unproven_since, self.evidence) = (true, None, None);
-        events.extend(self.target().map(|to| RouteEvent::Ordered { to: to.addr }));
+        events.extend(self.target().map(|to| Observation::Ordered { to }));
     }
 
     fn is_confirmed(&self) -> bool {
         self.snapshot.overrides.last_end == Some(sentinel::OverrideEnd::Confirmed)
     }
 
-    fn opened(&mut self, now: Micros, to: Addr, how: String) -> RouteEvent {
+    fn opened(&mut self, now: Micros, to: Addr, how: String) -> Observation {
         let shut_for = self.shut_since.take().map(|since| now.saturating_sub(since));
-        let fresh = self.named.iter().filter(|(_, addr)| **addr == to).map(|(id, _)| *id);
-        let fresh = fresh.collect();
+        let fresh = self.named.values().filter(|addr| **addr == to).count();
         self.named.clear();
         let minority = std::mem::take(&mut self.minority_while_shut);
-        RouteEvent::Opened { to, how, fresh, minority, shut_for }
+        Observation::Opened { to, how, fresh, minority, shut_for }
     }
 
     /// Checks S3 and S4, as far as they are visible from outside.
-    fn check_commit(&mut self, commit: &FailoverRecord, events: &mut Vec<RouteEvent>) {
+    fn check_commit(&mut self, commit: &FailoverRecord, events: &mut Vec<Observation>) {
         self.ordered = commit.basis == Basis::Operator;
         // The epoch of the same master is taken over from a majority before it is used again.
         let may_fall = matches!(commit.basis, Basis::EpochRegression | Basis::Reconfirmed);
         if commit.epoch < self.last_epoch && !may_fall {
-            events.push(RouteEvent::InvariantBroken(format!(
+            events.push(Observation::InvariantBroken(format!(
                 "S3: epoch {} after {}",
                 commit.epoch, self.last_epoch
             )));
@@ -384,7 +337,7 @@ impl Observed {
         };
         let verified = self.verified.get(&addr).copied();
         if verified.is_none() || (commit.basis != Basis::Reconfirmed && claimed > verified) {
-            events.push(RouteEvent::InvariantBroken(format!(
+            events.push(Observation::InvariantBroken(format!(
                 "S4: {addr} was not verified after its evidence"
             )));
         }

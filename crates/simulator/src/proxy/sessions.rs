@@ -5,7 +5,7 @@
 //! connection to the target of a generation; it is closed when the target is superseded. Nothing is
 //! sent while the gate is closed, and replies still flow.
 
-use target::ReplyPolicy;
+use target::{Generation, ReplyPolicy};
 
 use crate::net::{ConnId, Net, Observation};
 use crate::proxy::observed::Observed;
@@ -30,11 +30,10 @@ enum SessionPhase {
     Waiting,
     Dialling {
         token: u64,
-        generation: u64,
+        generation: Generation,
     },
     InFlight {
         id: u32,
-        sent: Micros,
     },
 }
 
@@ -42,10 +41,10 @@ enum SessionPhase {
 struct Client {
     phase: SessionPhase,
     /// The connection to the target of a generation.
-    connection: Option<(ConnId, u64)>,
+    connection: Option<(ConnId, Generation)>,
     /// Counts planned turns; an older timer is void.
     turn: u64,
-    /// When it writes next.
+    /// When its next turn is.
     due: Micros,
     /// A delayed reply, with its connection and the time of its execution.
     kept: Option<Reply>,
@@ -81,11 +80,19 @@ impl Sessions {
 
     fn think(&mut self, at: usize, about: Micros, net: &mut Net) {
         let pause = net.rng.range(about / 2, about * 3 / 2);
+        self.clients[at].phase = SessionPhase::Thinking;
+        self.wake_at(at, net.now + pause, net);
+    }
+
+    /// Plans the next turn of a client.
+    fn wake_at(&mut self, at: usize, due: Micros, net: &mut Net) {
         let client = &mut self.clients[at];
-        (client.phase, client.turn) = (SessionPhase::Thinking, client.turn + 1);
-        client.due = net.now + pause;
-        let key = TIMERS + at as u64 + client.turn * 1000;
-        net.timer(self.pid, client.due, key);
+        (client.due, client.turn) = (due, client.turn + 1);
+        net.timer(self.pid, due, TIMERS + at as u64 + client.turn * 1000);
+    }
+
+    fn by_connection(&self, connection: ConnId) -> Option<usize> {
+        self.clients.iter().position(|it| it.connection.is_some_and(|(it, _)| it == connection))
     }
 
     /// The process continues, and its workers run before discovery does: they find the requests
@@ -108,16 +115,14 @@ impl Sessions {
                 client.phase = SessionPhase::Waiting;
                 self.advance(at, observed, net);
             }
-            SessionPhase::InFlight { sent, .. } if net.now >= sent + GIVE_UP => {
-                self.drop_session(at, net);
-            }
+            SessionPhase::InFlight { .. } => self.drop_session(at, net),
             _ => {}
         }
     }
 
     /// Reacts to a change of the target: closes fenced sessions, and resumes waiting ones.
     pub(crate) fn pump(&mut self, observed: &Observed, net: &mut Net) {
-        let generation = observed.target().map(|it| it.generation);
+        let generation = observed.generation();
         for at in 0..self.clients.len() {
             let client = &self.clients[at];
             if client.connection.is_some_and(|(_, of)| Some(of) != generation) {
@@ -147,12 +152,12 @@ impl Sessions {
     /// Handles a reply: passes it on, delays it until discovery knows more, or drops it with its
     /// session.
     fn reply(&mut self, at: usize, reply: Reply, observed: &Observed, net: &mut Net) {
-        let generation = self.clients[at].connection.map_or(0, |(_, generation)| generation);
-        match observed.replies(generation, net) {
+        let generation = self.clients[at].connection.map(|(_, generation)| generation);
+        match generation.map_or(ReplyPolicy::Drop, |it| observed.replies(it, net)) {
             ReplyPolicy::Pass => {
                 let (connection, id, executed) = reply;
                 let (pid, node) = (self.pid, net.peer(connection, self.pid));
-                net.observe(Observation::Acked { pid, node, id, executed });
+                net.observe(pid, Observation::Acked { node, id, executed });
                 self.think(at, self.think, net);
             }
             ReplyPolicy::Wait => self.clients[at].kept = Some(reply),
@@ -164,26 +169,23 @@ impl Sessions {
         if observed.is_closed(net) {
             return;
         }
-        let Some(target) = observed.target() else { return };
+        let Some((addr, generation)) = observed.target().zip(observed.generation()) else { return };
         let client = &mut self.clients[at];
         match client.connection {
             Some((connection, _)) => {
                 let id = net.new_write();
-                client.phase = SessionPhase::InFlight { id, sent: net.now };
-                client.turn += 1;
-                let key = TIMERS + at as u64 + client.turn * 1000;
-                net.timer(self.pid, net.now + GIVE_UP, key);
+                client.phase = SessionPhase::InFlight { id };
+                self.wake_at(at, net.now + GIVE_UP, net);
                 if observed.unproven_since.is_some() {
                     let (pid, node) = (self.pid, net.peer(connection, self.pid));
-                    net.observe(Observation::ForwardedUnproven { pid, node });
+                    net.observe(pid, Observation::ForwardedUnproven { node });
                 }
                 net.send(connection, self.pid, Message::Write { id });
             }
             None => {
                 self.tokens += 1;
-                client.phase =
-                    SessionPhase::Dialling { token: self.tokens, generation: target.generation };
-                net.dial(self.pid, target.addr, DIAL, self.tokens);
+                client.phase = SessionPhase::Dialling { token: self.tokens, generation };
+                net.dial(self.pid, addr, DIAL, self.tokens);
             }
         }
     }
@@ -195,20 +197,21 @@ impl Sessions {
         observed: &Observed,
         net: &mut Net,
     ) {
-        let mine = |it: &Client| match it.phase {
-            SessionPhase::Dialling { token: open, .. } => open == token,
-            _ => false,
-        };
-        let Some(at) = self.clients.iter().position(mine) else {
+        let found = self.clients.iter().enumerate().find_map(|(at, it)| match it.phase {
+            SessionPhase::Dialling { token: open, generation } if open == token => {
+                Some((at, generation))
+            }
+            _ => None,
+        });
+        let Some((at, generation)) = found else {
             return connection.into_iter().for_each(|connection| net.close(connection, self.pid));
         };
-        let SessionPhase::Dialling { generation, .. } = self.clients[at].phase else { return };
         let Some(connection) = connection else {
             self.hint = true;
             return self.think(at, 50 * MS, net);
         };
         self.clients[at].phase = SessionPhase::Waiting;
-        if observed.target().is_some_and(|it| it.generation == generation) {
+        if observed.generation() == Some(generation) {
             self.clients[at].connection = Some((connection, generation));
         } else {
             net.close(connection, self.pid);
@@ -216,30 +219,19 @@ impl Sessions {
         self.advance(at, observed, net);
     }
 
-    /// `false`: not one of these connections.
     pub(crate) fn message(
         &mut self,
         connection: ConnId,
         body: &Message,
         observed: &Observed,
         net: &mut Net,
-    ) -> bool {
-        let Some(at) = self
-            .clients
-            .iter()
-            .position(|it| it.connection.is_some_and(|(it, _)| it == connection))
-        else {
-            return false;
-        };
+    ) {
+        let Some(at) = self.by_connection(connection) else { return };
         match body {
-            Message::Written { id, at: executed } => {
-                let is_answer = matches!(
-                    self.clients[at].phase,
-                    SessionPhase::InFlight { id: open, .. } if open == *id
-                );
-                if is_answer {
-                    self.reply(at, (connection, *id, *executed), observed, net);
-                }
+            Message::Written { id, at: executed }
+                if self.clients[at].phase == (SessionPhase::InFlight { id: *id }) =>
+            {
+                self.reply(at, (connection, *id, *executed), observed, net);
             }
             Message::ReadOnly { .. } => {
                 self.hint = true;
@@ -248,23 +240,14 @@ impl Sessions {
             Message::TooMany => self.drop_session(at, net),
             _ => {}
         }
-        true
     }
 
-    /// `false`: not one of these connections.
-    pub(crate) fn closed(&mut self, connection: ConnId, net: &mut Net) -> bool {
-        let Some(at) = self
-            .clients
-            .iter()
-            .position(|it| it.connection.is_some_and(|(it, _)| it == connection))
-        else {
-            return false;
-        };
+    pub(crate) fn closed(&mut self, connection: ConnId, net: &mut Net) {
+        let Some(at) = self.by_connection(connection) else { return };
         self.hint = true;
         self.clients[at].connection = None;
         if matches!(self.clients[at].phase, SessionPhase::InFlight { .. }) {
             self.think(at, 50 * MS, net);
         }
-        true
     }
 }
