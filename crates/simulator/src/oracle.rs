@@ -545,7 +545,7 @@ impl Oracle {
         let same = run_id.is_none_or(|id| *id == *crate::wire::hex(node.run_id));
         let alive = node.is_master() && cluster.can_hear(pid, node.pid);
         let alone = cluster.redis.iter().all(|it| it.pid == node.pid || it.master() == Some(addr));
-        let quiet = cluster.sentinels.iter().all(|it| !it.failing_over);
+        let quiet = cluster.sentinels.iter().all(|it| !it.is_failing_over());
         let naming = cluster.sentinels.iter().filter(|it| it.current_master() == addr).count();
         // A master that was cleared is used again on votes only, and strangers have none for half a
         // minute. One that was closed while no majority could be reached is used again at the
@@ -670,9 +670,9 @@ impl Cluster {
         let sentinels = self.sentinels.iter().all(|it| {
             fine(it.pid)
                 && it.current_master() == right
-                && !it.failing_over
+                && !it.is_failing_over()
                 && !it.master.s_down
-                && it.master.cc.is_some()
+                && it.master.cc.connection.is_some()
         });
         let redis = self.redis.iter().all(|it| {
             let is = self.net.addr(it.pid) == right;
@@ -736,7 +736,7 @@ impl Cluster {
     /// Whether a sentinel has ordered a promotion, and its failover is not over.
     fn is_promoting(&self) -> bool {
         let mut sentinels = self.sentinels.iter();
-        sentinels.any(|it| it.failing_over && it.step >= FailoverStep::WaitPromotion)
+        sentinels.any(|it| it.step >= FailoverStep::WaitPromotion)
     }
 
     /// Whether sentinels that name this master may be followed: if most have lost their identity,

@@ -1,7 +1,7 @@
 //! The steps of a failover, on the sentinel that leads it.
 
 use super::{
-    ELECTION_TIMEOUT, FailoverStep, INFO_PERIOD, MAX_DESYNC, PING_PERIOD, RECONF_RETRY,
+    ELECTION_TIMEOUT, FailoverStep, INFO_PERIOD, Instance, MAX_DESYNC, PING_PERIOD, RECONF_RETRY,
     ReconfState, Sentinel,
 };
 use crate::net::Net;
@@ -11,7 +11,7 @@ impl Sentinel {
     pub(super) fn start_failover_if_needed(&mut self, net: &mut Net) -> bool {
         let now = net.wall_ms(self.pid);
         let recently = now - self.failover_at < self.config.failover_timeout * 2;
-        if !self.master.o_down || self.failing_over || recently {
+        if !self.master.o_down || self.is_failing_over() || recently {
             return false;
         }
         self.start_failover(net);
@@ -20,7 +20,7 @@ impl Sentinel {
 
     fn start_failover(&mut self, net: &mut Net) {
         let now = net.wall_ms(self.pid);
-        (self.step, self.failing_over, self.step_at) = (FailoverStep::WaitStart, true, now);
+        (self.step, self.step_at) = (FailoverStep::WaitStart, now);
         self.current_epoch += 1;
         self.failover_epoch = self.current_epoch;
         let epoch = self.current_epoch.to_string();
@@ -32,7 +32,7 @@ impl Sentinel {
     /// `SENTINEL FAILOVER` by an operator, which needs no election unless it is `COORDINATED`.
     /// Whether it was accepted.
     pub(crate) fn order_failover(&mut self, coordinated: bool, net: &mut Net) -> bool {
-        if self.failing_over || self.select(net).is_none() {
+        if self.is_failing_over() || self.select(net).is_none() {
             return false;
         }
         self.start_failover(net);
@@ -48,19 +48,12 @@ impl Sentinel {
     }
 
     pub(super) fn advance_failover(&mut self, net: &mut Net) {
-        if !self.failing_over {
-            return;
-        }
         match self.step {
             FailoverStep::WaitStart => self.wait_start(net),
             FailoverStep::SelectSlave => match self.select(net) {
                 None => self.abort("-failover-abort-no-good-slave", net),
                 Some(addr) => {
                     self.event_on("+selected-slave", addr, None, net);
-                    self.replicas
-                        .iter_mut()
-                        .filter(|it| it.addr == addr)
-                        .for_each(|it| it.promoted = true);
                     self.promoted = Some(addr);
                     self.enter(FailoverStep::SendSlaveOfNoOne, net);
                     self.event_on("+failover-state-send-slaveof-noone", addr, None, net);
@@ -90,14 +83,9 @@ impl Sentinel {
     }
 
     fn abort(&mut self, channel: &'static str, net: &mut Net) {
-        match self.promoted.filter(|_| channel == "-failover-abort-slave-timeout") {
-            // As Sentinel does, in the master's name.
-            Some(_) | None => self.event_on_master(channel, net),
-        }
-        (self.failing_over, self.forced, self.coordinated) = (false, false, false);
+        self.event_on_master(channel, net);
+        (self.forced, self.coordinated, self.promoted) = (false, false, None);
         self.enter(FailoverStep::None, net);
-        self.promoted = None;
-        self.replicas.iter_mut().for_each(|it| it.promoted = false);
     }
 
     fn promote(&mut self, net: &mut Net) {
@@ -109,8 +97,7 @@ impl Sentinel {
         } else {
             (replica, "-failover-abort-slave-timeout")
         };
-        let connection = it.filter(|it| !it.disconnected).and_then(|it| it.cc);
-        match connection {
+        match it.and_then(Instance::commands) {
             None if now - self.step_at > self.config.failover_timeout => self.abort(late, net),
             None => {}
             Some(connection) => {
@@ -136,8 +123,7 @@ impl Sentinel {
         let validity = if master_down { PING_PERIOD * 5 } else { INFO_PERIOD * 3 };
         let good = self.replicas.iter().filter(|it| {
             !it.s_down
-                && !it.disconnected
-                && it.cc.is_some()
+                && it.commands().is_some()
                 && now - it.last_avail <= PING_PERIOD * 5
                 && it.priority > 0
                 && now - it.info_at <= validity
@@ -162,17 +148,10 @@ impl Sentinel {
             if busy >= 1 {
                 break;
             }
-            if it.promoted || it.reconf == ReconfState::Done {
+            if it.addr == promoted || it.reconf != ReconfState::None {
                 continue;
             }
-            if it.reconf == ReconfState::Sent && now - it.reconf_at > RECONF_RETRY {
-                it.reconf = ReconfState::Done;
-            }
-            let Some(connection) =
-                it.cc.filter(|_| !it.disconnected && it.reconf == ReconfState::None)
-            else {
-                continue;
-            };
+            let Some(connection) = it.commands() else { continue };
             net.send(connection, pid, Message::SlaveOf(Some(promoted)));
             (it.reconf, it.reconf_at) = (ReconfState::Sent, now);
             sent.push(it.addr);
@@ -197,7 +176,7 @@ impl Sentinel {
         let mut left = self
             .replicas
             .iter()
-            .filter(|it| !it.promoted && it.reconf != ReconfState::Done && !it.s_down)
+            .filter(|it| it.addr != promoted && it.reconf != ReconfState::Done && !it.s_down)
             .count();
         let timeout = now - self.step_at > self.config.failover_timeout;
         if timeout {
@@ -209,13 +188,9 @@ impl Sentinel {
         }
         self.event_on_master("+failover-end", net);
         if timeout {
-            for it in
-                self.replicas.iter_mut().filter(|it| !it.promoted && it.reconf == ReconfState::None)
-            {
-                if let Some(connection) = it.cc.filter(|_| !it.disconnected) {
-                    net.send(connection, pid, Message::SlaveOf(Some(promoted)));
-                    it.reconf = ReconfState::Sent;
-                }
+            let waiting = |it: &&Instance| it.addr != promoted && it.reconf == ReconfState::None;
+            for connection in self.replicas.iter().filter(waiting).filter_map(Instance::commands) {
+                net.send(connection, pid, Message::SlaveOf(Some(promoted)));
             }
         }
         self.enter(FailoverStep::UpdateConfig, net);

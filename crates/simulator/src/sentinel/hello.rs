@@ -35,15 +35,12 @@ impl Sentinel {
     fn add_peer(&mut self, hello: &Hello, now: i64, net: &mut Net) {
         let moved = self.peers.iter().position(|it| it.id == Some(hello.id));
         if let Some(at) = moved {
-            let old = self.peers.remove(at);
-            self.drop_links(&old, net);
+            self.peers.remove(at).drop_links(self.pid, net);
             self.event_on("+sentinel-address-switch", hello.addr, Some(hello.id), net);
         } else if let Some(other) = self.peers.iter_mut().find(|it| it.addr == hello.addr) {
             // Another sentinel was at this address: it stays as a peer without an address.
-            other.addr.port = 0;
-            let connection = other.cc.take();
-            (other.disconnected, other.cc_token) = (true, None);
-            connection.into_iter().for_each(|connection| net.close(connection, self.pid));
+            (other.addr.port, other.disconnected) = (0, true);
+            other.cc.close(self.pid, net);
             net.trace_line(self.pid, || format!("+sentinel-invalid-addr {}", hello.addr));
         }
         self.peers.push(Instance::new(InstanceKind::Sentinel, hello.addr, Some(hello.id), now));
@@ -60,10 +57,6 @@ impl Sentinel {
         self.publish("+switch-master", &payload, net);
     }
 
-    fn drop_links(&self, it: &Instance, net: &mut Net) {
-        it.cc.into_iter().chain(it.pc).for_each(|connection| net.close(connection, self.pid));
-    }
-
     /// Monitors another master from now on; the old one becomes a replica in its list.
     pub(super) fn reset_to(&mut self, new: Addr, net: &mut Net) {
         let now = net.wall_ms(self.pid);
@@ -72,20 +65,15 @@ impl Sentinel {
         if self.master.addr != new && !replicas.contains(&self.master.addr) {
             replicas.push(self.master.addr);
         }
-        for old in std::mem::take(&mut self.replicas) {
-            self.drop_links(&old, net);
-        }
-        let master = std::mem::replace(
-            &mut self.master,
-            Instance::new(InstanceKind::Master, new, None, now),
-        );
-        self.drop_links(&master, net);
+        let master = Instance::new(InstanceKind::Master, new, None, now);
+        let master = std::mem::replace(&mut self.master, master);
+        let replicas_before = std::mem::take(&mut self.replicas);
+        replicas_before.into_iter().chain([master]).for_each(|it| it.drop_links(self.pid, net));
         self.replicas = replicas
             .into_iter()
             .map(|it| Instance::new(InstanceKind::Replica, it, None, now))
             .collect();
-        (self.failing_over, self.forced, self.coordinated) = (false, false, false);
-        self.promoted = None;
+        (self.forced, self.coordinated, self.promoted) = (false, false, None);
         (self.step, self.step_at, self.failover_at) = (FailoverStep::None, 0, 0);
         self.leader = None;
         self.flush();
@@ -95,9 +83,7 @@ impl Sentinel {
     /// config-epoch is 0 as well.
     pub(crate) fn forget(&mut self, monitored_anew: bool, net: &mut Net) {
         let master = self.current_master();
-        for peer in std::mem::take(&mut self.peers) {
-            self.drop_links(&peer, net);
-        }
+        std::mem::take(&mut self.peers).into_iter().for_each(|it| it.drop_links(self.pid, net));
         if monitored_anew {
             self.config_epoch = 0;
         }

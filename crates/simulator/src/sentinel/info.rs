@@ -5,16 +5,16 @@ use super::{
     FailoverStep, INFO_PERIOD, Instance, InstanceKind, PUBLISH_PERIOD, ReconfState, Sentinel,
 };
 use crate::net::{ConnId, Net};
-use crate::wire::{Addr, Info, MS, Message};
+use crate::wire::{Info, MS, Message};
 
 impl Sentinel {
     pub(super) fn info_came(&mut self, connection: ConnId, info: &Info, net: &mut Net) {
-        let instance = if self.master.cc == Some(connection) {
+        let instance = if self.master.cc.connection == Some(connection) {
             InstanceRef::Master
-        } else if let Some(at) = self.replicas.iter().position(|it| it.cc == Some(connection)) {
-            InstanceRef::Replica(at)
         } else {
-            return;
+            let at = self.replicas.iter().position(|it| it.cc.connection == Some(connection));
+            let Some(at) = at else { return };
+            InstanceRef::Replica(at)
         };
         self.update_instance(instance, info, net);
         if instance == InstanceRef::Master {
@@ -32,16 +32,9 @@ impl Sentinel {
         }
     }
 
-    fn redis_instance(&mut self, instance: InstanceRef) -> &mut Instance {
-        match instance {
-            InstanceRef::Replica(at) => &mut self.replicas[at],
-            _ => &mut self.master,
-        }
-    }
-
     fn update_instance(&mut self, instance: InstanceRef, info: &Info, net: &mut Net) {
         let now = net.wall_ms(self.pid);
-        let it = self.redis_instance(instance);
+        let it = self.get(instance);
         let rebooted = it.id.is_some_and(|id| id != info.run_id);
         it.id = Some(info.run_id);
         it.info_at = now;
@@ -60,29 +53,12 @@ impl Sentinel {
         (it.link_up, it.priority, it.offset) = (info.link_up, info.priority, info.offset);
         let (kind, addr) = (it.kind, it.addr);
         if rebooted {
-            self.event_on_redis("+reboot", kind, addr, net);
+            self.event_about("+reboot", kind, addr, None, net);
         }
         if changed {
             let expected = says_master == (kind == InstanceKind::Master);
-            self.event_on_redis(
-                if expected { "+role-change" } else { "-role-change" },
-                kind,
-                addr,
-                net,
-            );
-        }
-    }
-
-    fn event_on_redis(
-        &mut self,
-        channel: &'static str,
-        kind: InstanceKind,
-        addr: Addr,
-        net: &mut Net,
-    ) {
-        match kind {
-            InstanceKind::Master => self.event_on_master(channel, net),
-            _ => self.event_on(channel, addr, None, net),
+            let channel = if expected { "+role-change" } else { "-role-change" };
+            self.event_about(channel, kind, addr, None, net);
         }
     }
 
@@ -106,8 +82,8 @@ impl Sentinel {
         let (pid, now, master) = (self.pid, net.wall_ms(self.pid), self.master.addr);
         let sane = self.master_looks_sane(now);
         let it = &self.replicas[at];
-        if it.promoted && self.failing_over && self.step == FailoverStep::WaitPromotion {
-            let addr = it.addr;
+        let (addr, is_promoted) = (it.addr, self.promoted == Some(it.addr));
+        if is_promoted && self.step == FailoverStep::WaitPromotion {
             self.config_epoch = self.failover_epoch;
             (self.step, self.step_at) = (FailoverStep::ReconfSlaves, now);
             self.flush();
@@ -117,12 +93,10 @@ impl Sentinel {
             return;
         }
         let wait = PUBLISH_PERIOD * 4;
-        if !it.promoted && sane && it.no_down_for(wait, now) && now - it.role_at > wait {
-            let addr = it.addr;
-            if let Some(connection) = it.cc {
-                net.send(connection, pid, Message::SlaveOf(Some(master)));
-                self.event_on("+convert-to-slave", addr, None, net);
-            }
+        let lasts = it.no_down_for(wait, now) && now - it.role_at > wait;
+        if let Some(connection) = it.cc.connection.filter(|_| !is_promoted && sane && lasts) {
+            net.send(connection, pid, Message::SlaveOf(Some(master)));
+            self.event_on("+convert-to-slave", addr, None, net);
         }
     }
 
@@ -137,7 +111,7 @@ impl Sentinel {
             && it.no_down_for(wait, now)
             && now - it.follows_at > wait
         {
-            if let Some(connection) = it.cc {
+            if let Some(connection) = it.cc.connection {
                 net.send(connection, pid, Message::SlaveOf(Some(master)));
                 self.event_on("+fix-slave-config", addr, None, net);
             }

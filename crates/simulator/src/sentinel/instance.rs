@@ -1,7 +1,10 @@
 //! A Redis node or another sentinel, as one sentinel sees it.
 
-use crate::net::ConnId;
-use crate::wire::Addr;
+use crate::net::{ConnId, Net};
+use crate::wire::{Addr, Pid, SECOND};
+
+/// Timeout of a dial: as long as the operating system tries.
+const DIAL: u64 = 60 * SECOND;
 
 /// The kind of an instance.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -22,6 +25,30 @@ pub(crate) enum ReconfState {
     Done,
 }
 
+/// A connection, open or being dialled.
+#[derive(Debug, Default)]
+pub(crate) struct Link {
+    pub(crate) connection: Option<ConnId>,
+    pub(crate) token: Option<u64>,
+    pub(crate) dialled_at: i64,
+}
+
+impl Link {
+    pub(crate) fn is_open(&self) -> bool {
+        self.connection.is_some() || self.token.is_some()
+    }
+
+    pub(crate) fn dial(&mut self, addr: Addr, token: u64, pid: Pid, net: &mut Net) {
+        (self.token, self.dialled_at) = (Some(token), net.wall_ms(pid));
+        net.dial(pid, addr, DIAL, token);
+    }
+
+    pub(crate) fn close(&mut self, pid: Pid, net: &mut Net) {
+        self.token = None;
+        self.connection.take().into_iter().for_each(|it| net.close(it, pid));
+    }
+}
+
 /// An instance. Times are milliseconds of the sentinel's wall clock; 0: never.
 #[derive(Debug, Default)]
 pub(crate) struct Instance {
@@ -29,15 +56,12 @@ pub(crate) struct Instance {
     pub(crate) addr: Addr,
     /// The `run_id` of a redis node, or the MYID of a sentinel.
     pub(crate) id: Option<u64>,
-    // The link.
-    pub(crate) cc: Option<ConnId>,
-    pub(crate) pc: Option<ConnId>,
-    pub(crate) cc_token: Option<u64>,
-    pub(crate) pc_token: Option<u64>,
+    /// For commands.
+    pub(crate) cc: Link,
+    /// For hellos.
+    pub(crate) pc: Link,
     pub(crate) disconnected: bool,
     pub(crate) reconnect_at: i64,
-    pub(crate) cc_at: i64,
-    pub(crate) pc_at: i64,
     pub(crate) pc_activity: i64,
     pub(crate) open_ping: i64,
     pub(crate) last_ping: i64,
@@ -60,7 +84,6 @@ pub(crate) struct Instance {
     pub(crate) link_down_for: i64,
     pub(crate) priority: u64,
     pub(crate) offset: u64,
-    pub(crate) promoted: bool,
     pub(crate) reconf: ReconfState,
     pub(crate) reconf_at: i64,
     // Of a sentinel.
@@ -93,14 +116,30 @@ impl Instance {
         (self.open_ping, self.last_avail, self.last_pong) = (0, now, now);
     }
 
+    pub(crate) fn pinged(&mut self, now: i64) {
+        self.last_ping = now;
+        if self.open_ping == 0 {
+            self.open_ping = now;
+        }
+    }
+
     /// A connection ended.
     pub(crate) fn closed(&mut self, connection: ConnId) {
-        if self.cc == Some(connection) {
-            (self.cc, self.disconnected) = (None, true);
+        for link in [&mut self.cc, &mut self.pc] {
+            if link.connection == Some(connection) {
+                (link.connection, self.disconnected) = (None, true);
+            }
         }
-        if self.pc == Some(connection) {
-            (self.pc, self.disconnected) = (None, true);
-        }
+    }
+
+    pub(crate) fn drop_links(mut self, pid: Pid, net: &mut Net) {
+        self.cc.close(pid, net);
+        self.pc.close(pid, net);
+    }
+
+    /// The connection for commands, unless it has to be renewed.
+    pub(crate) fn commands(&self) -> Option<ConnId> {
+        self.cc.connection.filter(|_| !self.disconnected)
     }
 
     /// Since when it is not considered down; `true` if that is longer ago than `ms`.

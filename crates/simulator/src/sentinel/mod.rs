@@ -23,7 +23,7 @@ use crate::net::{ConnId, Net, ProcessInput};
 use crate::plan::ClusterConfig;
 use crate::speech::Listener;
 pub(crate) use crate::wire::NAME;
-use crate::wire::{Addr, MS, Message, Pid, SENTINEL, Told, hex};
+use crate::wire::{Addr, MS, Message, Pid, Told, hex};
 
 /// Periods and limits of Sentinel, in milliseconds.
 pub(crate) const INFO_PERIOD: i64 = 10_000;
@@ -97,7 +97,6 @@ pub(crate) struct Sentinel {
     coordinated: bool,
     /// It tells clients names instead of addresses (`announce-hostnames`).
     pub(crate) announces_names: bool,
-    pub(crate) failing_over: bool,
     /// Connections of proxies.
     listeners: BTreeMap<ConnId, Listener>,
     /// The last files that were written; the newest at the end.
@@ -185,7 +184,7 @@ impl Sentinel {
             Message::InfoIs(info) => self.info_came(connection, &info, net),
             Message::Publish(hello) | Message::Hello(hello) => {
                 self.instances()
-                    .filter(|it| it.pc == Some(connection))
+                    .filter(|it| it.pc.connection == Some(connection))
                     .for_each(|it| it.pc_activity = now);
                 self.hello(&hello, net);
             }
@@ -216,7 +215,7 @@ impl Sentinel {
     }
 
     fn by_conn(&mut self, connection: ConnId) -> Option<&mut Instance> {
-        self.instances().find(|it| it.cc == Some(connection))
+        self.instances().find(|it| it.cc.connection == Some(connection))
     }
 
     /// Whether an instance that it knows has this address.
@@ -224,17 +223,19 @@ impl Sentinel {
         self.peers.iter().chain(&self.replicas).chain([&self.master]).any(|it| it.addr == addr)
     }
 
+    pub(crate) fn is_failing_over(&self) -> bool {
+        self.step > FailoverStep::None
+    }
+
     /// The address that clients are given: the promoted replica's once its promotion was observed.
     pub(crate) fn current_master(&self) -> Addr {
-        let promoted =
-            self.promoted.filter(|_| self.failing_over && self.step >= FailoverStep::ReconfSlaves);
+        let promoted = self.promoted.filter(|_| self.step >= FailoverStep::ReconfSlaves);
         promoted.unwrap_or(self.master.addr)
     }
 
     /// The replica that it has ordered to become the master, or the address that clients are given.
     pub(crate) fn successor(&self) -> Addr {
-        let ordered =
-            self.promoted.filter(|_| self.failing_over && self.step >= FailoverStep::WaitPromotion);
+        let ordered = self.promoted.filter(|_| self.step >= FailoverStep::WaitPromotion);
         ordered.unwrap_or(self.current_master())
     }
 
@@ -289,12 +290,24 @@ impl Sentinel {
         self.publish(channel, &payload, net);
     }
 
+    /// An event about an instance of this kind.
+    fn event_about(
+        &mut self,
+        channel: &'static str,
+        kind: InstanceKind,
+        addr: Addr,
+        id: Option<u64>,
+        net: &mut Net,
+    ) {
+        match kind {
+            InstanceKind::Master => self.event_on_master(channel, net),
+            InstanceKind::Replica => self.event_on(channel, addr, None, net),
+            InstanceKind::Sentinel => self.event_on(channel, addr, id, net),
+        }
+    }
+
     /// How it tells clients an address.
     fn host(&self, addr: Addr) -> String {
         if self.announces_names { addr.name() } else { addr.host() }
-    }
-
-    fn own_addr(&self, net: &Net) -> Addr {
-        Addr { ip: net.addr(self.pid).ip, port: SENTINEL }
     }
 }

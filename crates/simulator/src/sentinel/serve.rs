@@ -65,7 +65,7 @@ impl Sentinel {
 
     fn master_fields(&self, now: i64) -> Frame {
         let mut flags = flags_of(&self.master);
-        if self.failing_over {
+        if self.is_failing_over() {
             flags.push_str(",failover_in_progress");
         }
         let it = &self.master;

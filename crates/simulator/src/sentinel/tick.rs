@@ -7,10 +7,7 @@ use super::{
     Sentinel, TILT_PERIOD, TILT_TRIGGER,
 };
 use crate::net::{ConnId, Net};
-use crate::wire::{Hello, Message, SECOND};
-
-/// Timeout of a dial: as long as the operating system tries.
-const DIAL: u64 = 60 * SECOND;
+use crate::wire::{Hello, Message};
 
 /// Identifies the instance that a step is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,7 +42,7 @@ impl Sentinel {
         self.previous = now;
     }
 
-    fn get(&mut self, instance: InstanceRef) -> &mut Instance {
+    pub(super) fn get(&mut self, instance: InstanceRef) -> &mut Instance {
         match instance {
             InstanceRef::Master => &mut self.master,
             InstanceRef::Replica(at) => &mut self.replicas[at],
@@ -83,19 +80,15 @@ impl Sentinel {
             return;
         }
         (it.reconnect_at, it.disconnected) = (now, false);
-        if it.cc.is_none() && it.cc_token.is_none() {
+        if !it.cc.is_open() {
             tokens += 1;
-            (it.cc_token, it.cc_at) = (Some(tokens), now);
-            it.last_ping = now;
-            if it.open_ping == 0 {
-                it.open_ping = now;
-            }
-            net.dial(pid, it.addr, DIAL, tokens);
+            it.pinged(now);
+            it.cc.dial(it.addr, tokens, pid, net);
         }
-        if it.kind != InstanceKind::Sentinel && it.pc.is_none() && it.pc_token.is_none() {
+        if it.kind != InstanceKind::Sentinel && !it.pc.is_open() {
             tokens += 1;
-            (it.pc_token, it.pc_at, it.pc_activity) = (Some(tokens), now, now);
-            net.dial(pid, it.addr, DIAL, tokens);
+            it.pc_activity = now;
+            it.pc.dial(it.addr, tokens, pid, net);
         }
         self.tokens = tokens;
     }
@@ -103,30 +96,26 @@ impl Sentinel {
     pub(super) fn dialled(&mut self, token: u64, connection: Option<ConnId>, net: &mut Net) {
         let pid = self.pid;
         let found =
-            self.instances().find(|it| it.cc_token == Some(token) || it.pc_token == Some(token));
+            self.instances().find(|it| it.cc.token == Some(token) || it.pc.token == Some(token));
         let Some(it) = found else {
             return connection.into_iter().for_each(|connection| net.close(connection, pid));
         };
-        let commands = it.cc_token == Some(token);
-        if connection.is_none() {
-            it.disconnected = true;
-        }
-        if commands {
-            (it.cc_token, it.cc) = (None, connection);
+        it.disconnected |= connection.is_none();
+        let (link, first) = if it.cc.token == Some(token) {
+            (&mut it.cc, Message::Ping)
         } else {
-            (it.pc_token, it.pc) = (None, connection);
-        }
-        if let Some(connection) = connection {
-            net.send(connection, pid, if commands { Message::Ping } else { Message::Subscribe });
-        }
+            (&mut it.pc, Message::Subscribe)
+        };
+        (link.token, link.connection) = (None, connection);
+        connection.into_iter().for_each(|connection| net.send(connection, pid, first.clone()));
     }
 
     fn send_periodic(&mut self, instance: InstanceRef, net: &mut Net) {
         let (pid, now) = (self.pid, net.wall_ms(self.pid));
-        let urgent = self.master.o_down || self.failing_over;
+        let urgent = self.master.o_down || self.is_failing_over();
         let (hello, down_after) = (self.own_hello(net), self.config.down_after);
         let it = self.get(instance);
-        let Some(connection) = it.cc.filter(|_| !it.disconnected) else { return };
+        let Some(connection) = it.commands() else { return };
         let period = if it.kind == InstanceKind::Replica && (urgent || it.link_down_for != 0) {
             1000
         } else {
@@ -143,10 +132,7 @@ impl Sentinel {
         }
         let ping = down_after.min(PING_PERIOD);
         if now - it.last_pong > ping && now - it.last_ping > ping / 2 {
-            it.last_ping = now;
-            if it.open_ping == 0 {
-                it.open_ping = now;
-            }
+            it.pinged(now);
             net.send(connection, pid, Message::Ping);
         }
         if now - it.last_pub > PUBLISH_PERIOD {
@@ -157,7 +143,7 @@ impl Sentinel {
 
     fn own_hello(&self, net: &Net) -> Hello {
         Hello {
-            addr: self.own_addr(net),
+            addr: net.addr(self.pid),
             id: self.id,
             current_epoch: self.current_epoch,
             master: self.current_master(),
@@ -176,14 +162,12 @@ impl Sentinel {
         let stuck = it.open_ping != 0
             && now - it.open_ping > down_after / 2
             && now - it.last_pong > down_after / 2;
-        if (it.cc.is_some() || it.cc_token.is_some()) && now - it.cc_at > MIN_RECONNECT && stuck {
-            it.cc.take().into_iter().for_each(|connection| net.close(connection, pid));
-            (it.cc_token, it.disconnected) = (None, true);
-        }
-        let deaf = now - it.pc_at > MIN_RECONNECT && now - it.pc_activity > PUBLISH_PERIOD * 3;
-        if (it.pc.is_some() || it.pc_token.is_some()) && deaf {
-            it.pc.take().into_iter().for_each(|connection| net.close(connection, pid));
-            (it.pc_token, it.disconnected) = (None, true);
+        let deaf = now - it.pc_activity > PUBLISH_PERIOD * 3;
+        for (link, fails) in [(&mut it.cc, stuck), (&mut it.pc, deaf)] {
+            if link.is_open() && now - link.dialled_at > MIN_RECONNECT && fails {
+                link.close(pid, net);
+                it.disconnected = true;
+            }
         }
         let says_replica = it.kind == InstanceKind::Master && !it.says_master;
         let wrong_role = says_replica && now - it.role_at > down_after + INFO_PERIOD * 2;
@@ -197,11 +181,7 @@ impl Sentinel {
         }
         let (kind, addr, id) = (it.kind, it.addr, it.id);
         let channel = if down { "+sdown" } else { "-sdown" };
-        match kind {
-            InstanceKind::Master => self.event_on_master(channel, net),
-            InstanceKind::Replica => self.event_on(channel, addr, None, net),
-            InstanceKind::Sentinel => self.event_on(channel, addr, id, net),
-        }
+        self.event_about(channel, kind, addr, id, net);
     }
 
     fn check_objectively(&mut self, net: &mut Net) {

@@ -18,7 +18,7 @@ impl Sentinel {
             if silent > ASK_PERIOD * 5 {
                 (peer.master_down, peer.leader) = (false, None);
             }
-            let Some(connection) = peer.cc.filter(|_| down && !peer.disconnected) else { continue };
+            let Some(connection) = peer.commands().filter(|_| down) else { continue };
             // Sentinel asks again only when the last answer is old enough.
             if forced || silent >= ASK_PERIOD {
                 net.send(connection, pid, Message::IsMasterDown { addr, epoch, candidate });
@@ -68,26 +68,14 @@ impl Sentinel {
 
     /// The candidate with a majority of all known sentinels, and the quorum, at this epoch.
     pub(super) fn elected(&mut self, epoch: u64, net: &mut Net) -> Option<u64> {
-        let mut votes: Vec<(u64, usize)> = Vec::new();
-        let count = |votes: &mut Vec<(u64, usize)>, id: u64| match votes
-            .iter_mut()
-            .find(|(it, _)| *it == id)
-        {
-            Some((_, times)) => *times += 1,
-            None => votes.push((id, 1)),
-        };
-        for peer in &self.peers {
-            if let Some(leader) = peer.leader.filter(|_| peer.leader_epoch == self.current_epoch) {
-                count(&mut votes, leader);
-            }
-        }
-        let winner = votes.iter().max_by_key(|(_, times)| *times).map(|(id, _)| *id);
-        let own = self.vote(epoch, winner.unwrap_or(self.id), net);
-        if let Some(own) = own.filter(|_| self.leader_epoch == epoch) {
-            count(&mut votes, own);
-        }
-        let (winner, times) = votes.into_iter().max_by_key(|(_, times)| *times)?;
+        let counted = self.peers.iter().filter(|peer| peer.leader_epoch == self.current_epoch);
+        let mut votes: Vec<u64> = counted.filter_map(|peer| peer.leader).collect();
+        let times = |votes: &[u64], id: u64| votes.iter().filter(|it| **it == id).count();
+        let most = |votes: &[u64]| votes.iter().copied().max_by_key(|id| times(votes, *id));
+        let own = self.vote(epoch, most(&votes).unwrap_or(self.id), net);
+        votes.extend(own.filter(|_| self.leader_epoch == epoch));
+        let winner = most(&votes)?;
         let needed = (self.peers.len().div_ceil(2) + 1).max(self.config.quorum);
-        (times >= needed).then_some(winner)
+        (times(&votes, winner) >= needed).then_some(winner)
     }
 }
