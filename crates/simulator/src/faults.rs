@@ -196,11 +196,11 @@ impl Cluster {
         }
         if other == at || self.net.rng.percent(70) {
             self.net.trace_line(pid, || "REPLICAOF NO ONE".to_owned());
-            self.redis[at].promote_by_hand(&mut self.net);
+            self.redis[at].slave_of(None, &mut self.net);
         } else {
             let master = self.net.addr(self.redis[other].pid);
             self.net.trace_line(pid, || format!("REPLICAOF {master}"));
-            self.redis[at].follow_by_hand(master, &mut self.net);
+            self.redis[at].slave_of(Some(master), &mut self.net);
         }
     }
 
@@ -221,6 +221,12 @@ impl Cluster {
         }
     }
 
+    /// Kills a sentinel, which restarts later from a file, or from its own.
+    fn restart_sentinel(&mut self, at: usize, back: Micros, file: Option<SentinelFile>) {
+        self.crash(self.sentinels[at].pid, false);
+        self.undo_at(back, move |it| it.start_sentinel(at, file));
+    }
+
     fn fail_sentinels(&mut self, kind: FaultKind, until: Micros) {
         let now = self.net.now;
         let at = self.net.rng.below(self.sentinels.len());
@@ -232,20 +238,14 @@ impl Cluster {
                 self.net.trace_line(pid, || format!("its clock jumps by {by} ms"));
                 self.net.process_mut(pid).clock_off += by;
             }
-            FaultKind::RestartSentinel => {
-                self.crash(pid, false);
-                self.undo_at(until, move |it| it.start_sentinel(at, None));
-            }
+            FaultKind::RestartSentinel => self.restart_sentinel(at, until, None),
             FaultKind::StaleSentinelFile => {
-                let files = &self.sentinels[at].files;
-                let stale = files.first().cloned();
-                self.crash(pid, false);
-                self.undo_at(until, move |it| it.start_sentinel(at, stale));
+                let stale = self.sentinels[at].files.first().cloned();
+                self.restart_sentinel(at, until, stale);
             }
             FaultKind::LoseSentinelFile => {
                 let file = self.fresh_file(at);
-                self.crash(pid, false);
-                self.undo_at(until, move |it| it.start_sentinel(at, Some(file)));
+                self.restart_sentinel(at, until, Some(file));
             }
             FaultKind::LoseSentinels => {
                 for at in 0..self.sentinels.len() {
@@ -262,8 +262,7 @@ impl Cluster {
                     let empty = SentinelFile::fresh(self.sentinels[at].id, master);
                     let old = self.sentinels[at].files.first().cloned();
                     let file = if is_empty { Some(empty) } else { old };
-                    self.crash(self.sentinels[at].pid, false);
-                    self.undo_at(back, move |it| it.start_sentinel(at, file));
+                    self.restart_sentinel(at, back, file);
                 }
             }
             FaultKind::LoseAllFiles => {
@@ -272,8 +271,7 @@ impl Cluster {
                 let back = now + self.net.rng.range(300 * MS, 3 * SECOND);
                 for at in 0..self.sentinels.len() {
                     let file = SentinelFile::fresh(self.net.rng.next(), master);
-                    self.crash(self.sentinels[at].pid, false);
-                    self.undo_at(back, move |it| it.start_sentinel(at, Some(file)));
+                    self.restart_sentinel(at, back, Some(file));
                 }
             }
             _ => {
@@ -282,8 +280,7 @@ impl Cluster {
                     let master = self.net.addr(self.redis[self.master()].pid);
                     let file = SentinelFile::fresh(self.net.rng.next(), master);
                     back += self.net.rng.range(SECOND, 8 * SECOND);
-                    self.crash(self.sentinels[at].pid, false);
-                    self.undo_at(back, move |it| it.start_sentinel(at, Some(file)));
+                    self.restart_sentinel(at, back, Some(file));
                 }
             }
         }
@@ -297,7 +294,7 @@ impl Cluster {
         let pid = self.redis[at].pid;
         if running <= self.sentinels.len() / 2 && self.net.process(pid).up {
             self.net.trace_line(pid, || "PROMOTED by hand".to_owned());
-            self.redis[at].promote_by_hand(&mut self.net);
+            self.redis[at].slave_of(None, &mut self.net);
         }
         let (node, force) = (self.net.addr(pid), self.net.rng.percent(20));
         for proxy in 0..self.proxies.len() {

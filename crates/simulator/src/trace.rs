@@ -1,23 +1,18 @@
 //! The timeline of one run; kept only if it will be printed.
 
-use std::collections::VecDeque;
 use std::fmt::Write as _;
 
 use crate::wire::{MS, Micros};
 
-/// Limit of kept lines; the oldest are dropped.
-const MAX_LINES: usize = 4000;
-
 /// Lines with their time and process.
 #[derive(Debug, Default)]
 pub(crate) struct Trace {
-    lines: Option<VecDeque<(Micros, String, String)>>,
-    dropped: u64,
+    lines: Option<Vec<(Micros, String, String)>>,
 }
 
 impl Trace {
     pub(crate) fn new(on: bool) -> Self {
-        Self { lines: on.then(VecDeque::new), dropped: 0 }
+        Self { lines: on.then(Vec::new) }
     }
 
     pub(crate) fn is_on(&self) -> bool {
@@ -25,20 +20,14 @@ impl Trace {
     }
 
     pub(crate) fn add(&mut self, at: Micros, who: &str, text: String) {
-        let Some(lines) = &mut self.lines else { return };
-        if lines.len() >= MAX_LINES {
-            lines.pop_front();
-            self.dropped += 1;
+        if let Some(lines) = &mut self.lines {
+            lines.push((at, who.to_owned(), text));
         }
-        lines.push_back((at, who.to_owned(), text));
     }
 
     /// All lines with their time in milliseconds; repetitions of a line are counted.
     pub(crate) fn text(&self) -> String {
         let mut out = String::new();
-        if self.dropped > 0 {
-            let _ = writeln!(out, "  ... {} earlier lines left out", self.dropped);
-        }
         let mut last: Option<(&String, &String, u32)> = None;
         for (at, who, text) in self.lines.iter().flatten() {
             match &mut last {

@@ -121,14 +121,6 @@ pub(crate) struct Info {
     pub(crate) second_offset: i64,
 }
 
-/// A copy of a data set, for a full synchronisation.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Snapshot {
-    pub(crate) replid: u64,
-    pub(crate) offset: u64,
-    pub(crate) writes: Rc<Vec<u32>>,
-}
-
 /// A message on a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Message {
@@ -185,7 +177,12 @@ pub(crate) enum Message {
     Continue {
         replid: u64,
     },
-    Full(Box<Snapshot>),
+    /// A copy of the data set.
+    Full {
+        replid: u64,
+        offset: u64,
+        writes: Rc<Vec<u32>>,
+    },
     Stream {
         id: Option<u32>,
         offset: u64,

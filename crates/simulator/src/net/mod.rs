@@ -130,28 +130,26 @@ impl Net {
         self.writes
     }
 
-    /// The addresses of the `number`th of `names` names, and the delay of the answer.
-    pub(crate) fn resolve(&mut self, number: usize, names: usize) -> (Micros, Vec<Addr>) {
+    /// The addresses of a host, or of the sentinels that one of `names` configured names stands
+    /// for, and the delay of the answer.
+    pub(crate) fn look_up(&mut self, name: &str, port: u16, names: usize) -> (Micros, Vec<Addr>) {
         let late = self.rng.range(MS, 5 * MS) + self.dns.late;
         if self.dns.missing {
             return (late, Vec::new());
         }
-        let mine =
-            self.dns.sentinels.iter().enumerate().filter(|(at, _)| names == 1 || *at == number);
+        if let Some(host) = Addr::named(name, port) {
+            return (late, vec![host]);
+        }
+        let number = name.trim_start_matches("sentinel").parse().unwrap_or(0);
+        let all = self.dns.sentinels.iter().enumerate();
+        let mine = all.filter(|(at, _)| names == 1 || *at == number).map(|(_, pid)| *pid);
         let mut found: Vec<Addr> = mine
-            .map(|(_, pid)| *pid)
             .filter(|pid| self.processes[*pid].up && !self.dns.left_out.contains(pid))
             .map(|pid| self.processes[pid].addr)
             .collect();
         self.rng.shuffle(&mut found);
         found.sort_unstable();
         (late, found)
-    }
-
-    /// The address of a host by its name, and the delay of the answer.
-    pub(crate) fn resolve_host(&mut self, host: Addr) -> (Micros, Vec<Addr>) {
-        let late = self.rng.range(MS, 5 * MS) + self.dns.late;
-        (late, if self.dns.missing { Vec::new() } else { vec![host] })
     }
 
     /// Adds a line to the timeline.

@@ -378,13 +378,7 @@ impl Proxy {
                 net.dial(self.pid, to, DIAL, self.tokens);
             }
             HostRequest::LookUp(name, port, answer) => {
-                let (late, found) = match Addr::named(&name, port) {
-                    Some(host) => net.resolve_host(host),
-                    None => {
-                        let number = name.trim_start_matches("sentinel").parse().unwrap_or(0);
-                        net.resolve(number, self.config.names)
-                    }
-                };
+                let (late, found) = net.look_up(&name, port, self.config.names);
                 self.tokens += 1;
                 self.lookups.insert(LOOKUPS + self.tokens, (answer, found));
                 net.timer(self.pid, net.now + late, LOOKUPS + self.tokens);

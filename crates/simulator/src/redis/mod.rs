@@ -132,7 +132,7 @@ impl Redis {
             self.full = false;
         } else if master.is_none() {
             // A master's own file names the history that it continues.
-            self.begin_history(net);
+            self.begin_history(net.rng.next());
         }
         self.upstream = master.map(|master| Upstream::new(master, net.now));
         self.set_timers(net);
@@ -146,10 +146,9 @@ impl Redis {
         self.upstream.as_ref().map(|it| it.master)
     }
 
-    fn begin_history(&mut self, net: &mut Net) {
-        self.replid2 = self.replid;
+    fn begin_history(&mut self, replid: u64) {
+        self.replid2 = std::mem::replace(&mut self.replid, replid);
         self.second_offset = i64::try_from(self.offset).unwrap_or(i64::MAX - 1) + 1;
-        self.replid = net.rng.next();
     }
 
     pub(crate) fn handle(&mut self, input: ProcessInput, net: &mut Net) {
@@ -179,80 +178,57 @@ impl Redis {
 
     fn message(&mut self, connection: ConnId, body: Message, net: &mut Net) {
         let reply = match body {
-            Message::Ping => Some(Message::Pong),
-            Message::Info => Some(Message::InfoIs(Box::new(self.info(net)))),
-            Message::Subscribe => {
-                self.subscribers.push(connection);
-                None
-            }
+            Message::Ping => Message::Pong,
+            Message::Info => Message::InfoIs(Box::new(self.info(net))),
+            Message::Subscribe => return self.subscribers.push(connection),
             Message::Publish(hello) => {
-                for subscriber in self.subscribers.clone() {
-                    net.send(subscriber, self.pid, Message::Hello(Rc::clone(&hello)));
-                }
-                None
+                let subscribers = self.subscribers.iter();
+                return subscribers
+                    .for_each(|it| net.send(*it, self.pid, Message::Hello(Rc::clone(&hello))));
             }
             Message::SlaveOf(master) => {
                 self.slave_of(master, net);
-                self.kill_clients(connection, net);
-                None
+                return self.kill_clients(connection, net);
             }
             Message::Request(commands) => {
                 let (info, has_password) = (self.info(net), self.has_password);
                 let known = &mut self.authenticated;
-                Some(answer_as_node(&commands, &info, has_password, known, connection))
+                answer_as_node(&commands, &info, has_password, known, connection)
             }
-            Message::Failover { to, lasts } => {
-                self.hand_over(to, lasts, net);
-                None
-            }
-            Message::CatchUp => Some(Message::CaughtUp),
-            Message::CaughtUp => {
-                self.end_handover(Some(connection), net);
-                None
-            }
-            Message::Write { id } => self.write(connection, id, net),
+            Message::Failover { to, lasts } => return self.hand_over(to, lasts, net),
+            Message::CatchUp => Message::CaughtUp,
+            Message::CaughtUp => return self.end_handover(Some(connection), net),
+            Message::Write { id } => return self.write(connection, id, net),
             Message::Psync { replid, offset, from, failover } => {
                 if failover && replid == self.replid {
                     self.slave_of(None, net);
                 }
-                self.sync_with(connection, replid, offset, from, net);
-                None
+                return self.sync_with(connection, replid, offset, from, net);
             }
-            Message::Continue { replid } => {
-                self.continued(connection, replid);
-                None
+            Message::Continue { replid } => return self.continued(connection, replid),
+            Message::Full { replid, offset, writes } => {
+                return self.copied(connection, replid, offset, writes);
             }
-            Message::Full(copy) => {
-                self.copied(connection, &copy);
-                None
-            }
-            Message::Stream { id, offset } => {
-                self.streamed(connection, id, offset, net);
-                None
-            }
+            Message::Stream { id, offset } => return self.streamed(connection, id, offset, net),
             Message::TooMany => {
                 net.close(connection, self.pid);
-                self.closed(connection, net);
-                None
+                return self.closed(connection, net);
             }
-            _ => None,
+            _ => return,
         };
-        if let Some(reply) = reply {
-            net.send(connection, self.pid, reply);
-        }
+        net.send(connection, self.pid, reply);
     }
 
-    fn write(&mut self, connection: ConnId, id: u32, net: &mut Net) -> Option<Message> {
+    fn write(&mut self, connection: ConnId, id: u32, net: &mut Net) {
         if let Some(handover) = &mut self.handover {
-            handover.held.push((connection, id));
-            return None;
+            return handover.held.push((connection, id));
         }
         if !self.is_master() {
-            return Some(Message::ReadOnly { id });
+            return net.send(connection, self.pid, Message::ReadOnly { id });
         }
         Rc::make_mut(&mut self.writes).push(id);
         self.append(Some(id), WRITE_BYTES, net);
-        Some(Message::Written { id, at: net.now })
+        net.send(connection, self.pid, Message::Written { id, at: net.now });
     }
 
     fn append(&mut self, id: Option<u32>, bytes: u64, net: &mut Net) {
@@ -289,36 +265,22 @@ impl Redis {
         !self.is_master() && self.demoted_at.is_none_or(|at| now - at > long)
     }
 
-    /// `REPLICAOF NO ONE`, typed by an operator.
-    pub(crate) fn promote_by_hand(&mut self, net: &mut Net) {
-        if !self.is_master() {
-            self.slave_of(None, net);
-        }
-    }
-
-    /// `REPLICAOF host port`, typed by an operator.
-    pub(crate) fn follow_by_hand(&mut self, master: Addr, net: &mut Net) {
-        self.slave_of(Some(master), net);
-    }
-
     /// `CONFIG SET requirepass`: the present connections stay.
     pub(crate) fn set_password(&mut self) {
         self.has_password = true;
         self.authenticated.extend(&self.clients);
     }
 
-    fn slave_of(&mut self, master: Option<Addr>, net: &mut Net) {
+    /// `REPLICAOF`, from a sentinel or typed by an operator.
+    pub(crate) fn slave_of(&mut self, master: Option<Addr>, net: &mut Net) {
         if self.master() == master {
             return;
         }
         let handover = self.handover.take();
-        if let Some(connection) = self.upstream.as_ref().and_then(|it| it.connection) {
-            net.close(connection, self.pid);
-        }
-        for (connection, ..) in std::mem::take(&mut self.replicas) {
-            net.close(connection, self.pid);
-        }
-        for (connection, ..) in std::mem::take(&mut self.syncing) {
+        let upstream = self.upstream.as_ref().and_then(|it| it.connection).into_iter();
+        let replicas = self.replicas.drain(..).map(|(connection, _)| connection);
+        let syncing = self.syncing.drain(..).map(|(connection, ..)| connection);
+        for connection in upstream.chain(replicas).chain(syncing) {
             net.close(connection, self.pid);
         }
         match master {
@@ -332,7 +294,7 @@ impl Redis {
                 net.trace_line(self.pid, || "PROMOTED: is now a master".to_owned());
                 self.upstream = None;
                 self.promoted_at = Some(net.now);
-                self.begin_history(net);
+                self.begin_history(net.rng.next());
             }
         }
         self.resume(handover, net);

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use super::{Handover, Redis, SYNCS};
 use crate::net::{ConnId, Net};
-use crate::wire::{Addr, MS, Message, Micros, SECOND, Snapshot};
+use crate::wire::{Addr, MS, Message, Micros, SECOND};
 
 /// A replica acknowledges at this interval. If another host has its master's address, that host
 /// answers with a reset.
@@ -54,9 +54,7 @@ impl Redis {
     /// Answers the writes that have waited for the end of a handover.
     pub(super) fn resume(&mut self, handover: Option<Handover>, net: &mut Net) {
         for (connection, id) in handover.into_iter().flat_map(|it| it.held) {
-            if let Some(reply) = self.write(connection, id, net) {
-                net.send(connection, self.pid, reply);
-            }
+            self.write(connection, id, net);
         }
     }
 
@@ -127,12 +125,8 @@ impl Redis {
         self.syncing = later;
         let due: Vec<(ConnId, Addr, Micros)> = due;
         for (connection, from, _) in due {
-            let copy = Snapshot {
-                replid: self.replid,
-                offset: self.offset,
-                writes: Rc::clone(&self.writes),
-            };
-            net.send(connection, self.pid, Message::Full(Box::new(copy)));
+            let (replid, offset, writes) = (self.replid, self.offset, Rc::clone(&self.writes));
+            net.send(connection, self.pid, Message::Full { replid, offset, writes });
             self.replicas.push((connection, from));
         }
     }
@@ -144,18 +138,21 @@ impl Redis {
 
     pub(super) fn continued(&mut self, connection: ConnId, replid: u64) {
         if self.link_is_up(connection) && replid != self.replid {
-            self.replid2 = self.replid;
-            self.second_offset = i64::try_from(self.offset).unwrap_or(i64::MAX - 1) + 1;
-            self.replid = replid;
+            self.begin_history(replid);
         }
     }
 
-    pub(super) fn copied(&mut self, connection: ConnId, copy: &Snapshot) {
+    pub(super) fn copied(
+        &mut self,
+        connection: ConnId,
+        replid: u64,
+        offset: u64,
+        writes: Rc<Vec<u32>>,
+    ) {
         if self.link_is_up(connection) {
-            self.writes = Rc::clone(&copy.writes);
-            (self.replid, self.offset) = (copy.replid, copy.offset);
+            (self.replid, self.offset, self.writes) = (replid, offset, writes);
             (self.replid2, self.second_offset) = (0, -1);
-            (self.backlog, self.backlog_from) = (Vec::new(), copy.offset);
+            (self.backlog, self.backlog_from) = (Vec::new(), offset);
         }
     }
 
