@@ -14,7 +14,6 @@ use sentinel::Minority;
 use crate::cluster::Cluster;
 use crate::net::{Leak, Observation};
 use crate::plan::FaultPlan;
-use crate::proxy::mono;
 use crate::redis::Redis;
 use crate::report::{Rule, Violation};
 use crate::sentinel::{FailoverStep, Sentinel};
@@ -467,8 +466,7 @@ impl Oracle {
         let observed = &cluster.proxies[pid].observed;
         let target = observed.target();
         let shut = observed.is_closed(&cluster.net) || target.is_none();
-        let (held_for, state) =
-            (observed.held_for(mono(pid, &cluster.net)), observed.snapshot.state);
+        let (held_for, state) = (observed.held_for(cluster.net.mono(pid)), observed.snapshot.state);
         let superseded = target.is_some_and(|it| right.is_some_and(|right| right != it));
         let it = &mut self.proxies[pid];
         it.is_blinded = shut && (it.is_blinded || heard < majority);

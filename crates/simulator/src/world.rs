@@ -38,12 +38,10 @@ impl Simulation {
 
     /// Runs to the end.
     pub(crate) fn run(mut self) -> (RunResult, String) {
-        let limit = |healed: Micros| healed + MAX_RUN;
-        while self.cluster.net.now < limit(self.cluster.healed_at) {
-            if !self.step() || self.oracle.is_over() {
-                break;
-            }
-        }
+        while self.cluster.net.now < self.cluster.healed_at + MAX_RUN
+            && self.step()
+            && !self.oracle.is_over()
+        {}
         self.finish()
     }
 

@@ -240,18 +240,33 @@ impl Net {
         self.passes(one, two) && self.passes(two, one)
     }
 
-    /// Whether the kernel of the other end acknowledges what this end sends. It does so while its
-    /// process is stopped, too.
-    pub(crate) fn is_acknowledged(&self, connection: ConnId, by: Pid) -> bool {
+    /// Whether an end of a connection to `to` gives it up: its peer has acknowledged nothing for
+    /// `timeout`, or for `keepalive` while a host at that address answers, if only with a
+    /// reset. The kernel of a stopped process acknowledges, too.
+    pub(crate) fn gives_up(
+        &self,
+        connection: ConnId,
+        by: Pid,
+        to: Addr,
+        keepalive: Micros,
+        timeout: Micros,
+        silent_since: &mut Option<Micros>,
+    ) -> bool {
         let end = &self.conns[connection].ends[1 - self.side(connection, by)];
         let peer = &self.processes[end.pid];
-        peer.up && peer.incarnation == end.incarnation && self.reach(by, end.pid)
+        if peer.up && peer.incarnation == end.incarnation && self.reach(by, end.pid) {
+            *silent_since = None;
+            return false;
+        }
+        let owner = self.owner(to).filter(|owner| self.processes[*owner].up);
+        let is_replaced = owner.is_some_and(|owner| self.reach(by, owner));
+        let (now, limit) = (self.mono(by), if is_replaced { keepalive } else { timeout });
+        now - *silent_since.get_or_insert(now) >= limit
     }
 
-    /// Whether a host at this address answers, if only with a reset.
-    pub(crate) fn answers(&self, from: Pid, addr: Addr) -> bool {
-        let owner = self.owner(addr).filter(|owner| self.processes[*owner].up);
-        owner.is_some_and(|owner| self.reach(from, owner))
+    /// The monotonic clock of a process, which stands still while its host is suspended.
+    pub(crate) fn mono(&self, pid: Pid) -> Micros {
+        self.now - self.processes[pid].suspended
     }
 
     fn latency(&mut self, from: Pid, to: Pid) -> Micros {

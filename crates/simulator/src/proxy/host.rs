@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -17,11 +17,17 @@ use target::ClockReading;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::oneshot;
 
-use crate::net::ConnId;
-use crate::wire::Micros;
+use crate::net::{ConnId, Net};
+use crate::wire::{Addr, Micros, Pid, SECOND};
 
 /// The wall clock at the start of a run, in microseconds: in November 2023.
 const WALL: Micros = 1_700_000_000_000_000;
+
+/// The kernel ends a connection whose peer has not acknowledged anything for this long.
+const USER_TIMEOUT: Micros = 3 * SECOND;
+/// The kernel probes an idle peer at this interval; another host at its address answers with a
+/// reset.
+const KEEPALIVE: Micros = SECOND;
 
 /// A request of discovery to its host.
 #[derive(Debug)]
@@ -32,9 +38,13 @@ pub(super) enum HostRequest {
     Close(ConnId),
 }
 
-/// What has arrived on a connection and was not read yet.
-#[derive(Debug, Default)]
-struct Received {
+/// A connection, with what has arrived on it and was not read yet.
+#[derive(Debug)]
+struct OpenSocket {
+    to: Addr,
+    /// When the last request was written.
+    asked: Micros,
+    unacknowledged_since: Option<Micros>,
     data: BytesMut,
     has_ended: bool,
     waker: Option<Waker>,
@@ -45,22 +55,23 @@ struct HostState {
     now: Micros,
     mono: Micros,
     requests: Vec<HostRequest>,
-    sockets: BTreeMap<ConnId, Received>,
+    sockets: BTreeMap<ConnId, OpenSocket>,
+}
+
+impl OpenSocket {
+    fn end(&mut self) {
+        self.has_ended = true;
+        self.waker.take().into_iter().for_each(Waker::wake);
+    }
 }
 
 /// See the module's header.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct SimulatedHost {
-    itself: Weak<SimulatedHost>,
     state: Mutex<HostState>,
 }
 
 impl SimulatedHost {
-    pub(super) fn new() -> Arc<Self> {
-        let new = |itself: &Weak<Self>| Self { itself: itself.clone(), state: Mutex::default() };
-        Arc::new_cyclic(new)
-    }
-
     fn state(&self) -> MutexGuard<'_, HostState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -74,30 +85,39 @@ impl SimulatedHost {
         std::mem::take(&mut self.state().requests)
     }
 
-    /// A connection that was established.
-    pub(super) fn open(&self, id: ConnId) -> Option<Socket> {
-        self.state().sockets.insert(id, Received::default());
-        Some(Socket { id, host: self.itself.upgrade()? })
+    /// A connection to `to` that was established at `asked`.
+    pub(super) fn open(self: &Arc<Self>, id: ConnId, to: Addr, asked: Micros) -> Socket {
+        let (data, has_ended, waker) = (BytesMut::new(), false, None);
+        let socket = OpenSocket { to, asked, unacknowledged_since: None, data, has_ended, waker };
+        self.state().sockets.insert(id, socket);
+        Socket { id, host: Arc::clone(self) }
     }
 
-    /// The open connections.
-    pub(super) fn sockets(&self) -> Vec<ConnId> {
-        let state = self.state();
-        state.sockets.iter().filter(|(_, it)| !it.has_ended).map(|(id, _)| *id).collect()
-    }
-
-    /// Hands over what arrived; `None`: the connection ended. `false`: not one of these.
-    pub(super) fn receive(&self, id: ConnId, data: Option<&[u8]>) -> bool {
+    /// Hands over what arrived, and returns who answered, and when it was asked. `None`: not one of
+    /// these connections.
+    pub(super) fn receive(&self, id: ConnId, data: &[u8]) -> Option<(Addr, Micros)> {
         let mut state = self.state();
-        let Some(socket) = state.sockets.get_mut(&id) else { return false };
-        match data {
-            Some(data) => socket.data.extend_from_slice(data),
-            None => socket.has_ended = true,
+        let socket = state.sockets.get_mut(&id)?;
+        socket.data.extend_from_slice(data);
+        socket.waker.take().into_iter().for_each(Waker::wake);
+        Some((socket.to, socket.asked))
+    }
+
+    /// The connection ended. `false`: not one of these.
+    pub(super) fn end(&self, id: ConnId) -> bool {
+        self.state().sockets.get_mut(&id).map(OpenSocket::end).is_some()
+    }
+
+    /// Ends connections to peers that are gone, as the kernel does.
+    pub(super) fn check_connections(&self, pid: Pid, net: &mut Net) {
+        let mut state = self.state();
+        for (id, socket) in state.sockets.iter_mut().filter(|(_, it)| !it.has_ended) {
+            let since = &mut socket.unacknowledged_since;
+            if net.gives_up(*id, pid, socket.to, KEEPALIVE, USER_TIMEOUT, since) {
+                socket.end();
+                net.close(*id, pid);
+            }
         }
-        if let Some(waker) = socket.waker.take() {
-            waker.wake();
-        }
-        true
     }
 }
 
@@ -167,10 +187,12 @@ impl AsyncWrite for Socket {
         _: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let mut state = self.host.state();
-        if state.sockets.get(&self.id).is_none_or(|it| it.has_ended) {
+        let mut guard = self.host.state();
+        let state = &mut *guard;
+        let Some(socket) = state.sockets.get_mut(&self.id).filter(|it| !it.has_ended) else {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
-        }
+        };
+        socket.asked = state.mono;
         state.requests.push(HostRequest::Write(self.id, Bytes::copy_from_slice(bytes)));
         Poll::Ready(Ok(bytes.len()))
     }

@@ -13,7 +13,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use sentinel::{
     Credentials, Discovery, DiscoveryConfig, DiscoveryControl, DiscoveryHandle, DiscoverySettings,
     MachineRules, NodeAddr, ReplicaRules, Replicas, Resolver, SwitchoverOptions, SwitchoverStep,
@@ -51,12 +50,7 @@ const LOOKUPS: u64 = 1 << 62;
 /// How long the kernel of a proxy tries to connect. Discovery is less patient.
 const DIAL: Micros = 10 * SECOND;
 
-/// The kernel ends a connection whose peer has not acknowledged anything for this long.
-const USER_TIMEOUT: Micros = 3 * SECOND;
-/// The kernel probes an idle peer at this interval; another host at its address answers with a
-/// reset.
-const KEEPALIVE: Micros = SECOND;
-/// How often that is checked.
+/// How often the kernel checks connections.
 const KERNEL_INTERVAL: Micros = 100 * MS;
 
 /// The configuration of a proxy.
@@ -93,14 +87,6 @@ impl ProxyConfig {
     }
 }
 
-/// A connection of discovery.
-#[derive(Debug)]
-struct OpenSocket {
-    to: Addr,
-    asked: Micros,
-    unacknowledged_since: Option<Micros>,
-}
-
 /// A proxy. See the module's header.
 #[derive(Debug)]
 pub(crate) struct Proxy {
@@ -120,7 +106,6 @@ pub(crate) struct Proxy {
     host: Arc<SimulatedHost>,
     dials: BTreeMap<u64, (Addr, oneshot::Sender<Socket>)>,
     lookups: BTreeMap<u64, (oneshot::Sender<Vec<SocketAddr>>, Vec<Addr>)>,
-    sockets: BTreeMap<ConnId, OpenSocket>,
     tokens: u64,
     /// The monotonic clock when it last ran.
     ran_at: Micros,
@@ -138,10 +123,10 @@ fn sentinel_name(number: usize) -> NodeAddr {
 
 impl Proxy {
     pub(crate) fn new(pid: Pid, config: ProxyConfig, starts: u64, net: &mut Net) -> Self {
-        let now = mono(pid, net);
+        let now = net.mono(pid);
         let ClusterConfig { clients, think, .. } = config.cluster;
         let sessions = Sessions::new(pid, clients, think, starts << 20, net);
-        let host = SimulatedHost::new();
+        let host = Arc::<SimulatedHost>::default();
         host.set_clocks(net.now, now);
         let idle = Arc::new(Notify::new());
         let parked = Arc::clone(&idle);
@@ -182,7 +167,6 @@ impl Proxy {
             host,
             dials: BTreeMap::new(),
             lookups: BTreeMap::new(),
-            sockets: BTreeMap::new(),
             tokens: starts << 30,
             ran_at: now,
             wake_at: net.now,
@@ -197,7 +181,7 @@ impl Proxy {
     /// An operator's order to follow a node.
     pub(crate) fn follow(&mut self, node: Addr, lasts: Micros, force: bool, net: &mut Net) {
         net.trace_line(self.pid, || format!("ORDERED to follow {node}, by force: {force}"));
-        self.observed.ordered_at = mono(self.pid, net);
+        self.observed.ordered_at = net.mono(self.pid);
         self.handle.follow(node.node(), Duration::from_micros(lasts), force);
         self.run(net);
     }
@@ -245,16 +229,14 @@ impl Proxy {
                 self.run(net);
             }
             ProcessInput::Closed(connection) => {
-                if self.host.receive(connection, None) {
-                    self.sockets.remove(&connection);
+                if self.host.end(connection) {
                     self.run(net);
                 } else {
                     self.sessions.closed(connection, net);
                 }
             }
             ProcessInput::Message(connection, body) => {
-                if self.sockets.contains_key(&connection) {
-                    self.receive(connection, body, net);
+                if self.receive(connection, &body, net) {
                     self.run(net);
                 } else {
                     self.sessions.message(connection, &body, &self.observed, net);
@@ -274,7 +256,7 @@ impl Proxy {
     }
 
     fn resume(&mut self, net: &mut Net) {
-        let now = mono(self.pid, net);
+        let now = net.mono(self.pid);
         // Input that waited in the stopped process is read before its timers.
         let away = net.now - net.process(self.pid).stopped_at;
         if away > TRUSTED && (away > LONG || self.observed.was_answered(now.saturating_sub(away))) {
@@ -293,48 +275,30 @@ impl Proxy {
         };
         // Without a connection the answer is dropped, which refuses it.
         let Some(connection) = connection else { return };
-        let Some(socket) = self.host.open(connection) else { return };
-        let asked = mono(self.pid, net);
-        self.sockets.insert(connection, OpenSocket { to, asked, unacknowledged_since: None });
+        let socket = self.host.open(connection, to, net.mono(self.pid));
         // If the dial was given up meanwhile, the socket is dropped, which closes it.
         let _late = answer.send(socket);
     }
 
-    fn receive(&mut self, connection: ConnId, body: Message, net: &mut Net) {
-        let now = mono(self.pid, net);
+    /// `false`: not for discovery.
+    fn receive(&mut self, connection: ConnId, body: &Message, net: &mut Net) -> bool {
         let (bytes, told) = match body {
-            Message::Response(bytes, told) => (bytes, told),
-            Message::TooMany => {
-                (Bytes::from_static(b"-ERR max number of clients reached\r\n"), None)
-            }
-            _ => return,
+            Message::Response(bytes, told) => (&bytes[..], told.as_ref()),
+            Message::TooMany => (&b"-ERR max number of clients reached\r\n"[..], None),
+            _ => return false,
         };
-        self.host.receive(connection, Some(&bytes));
-        if let (Some(told), Some(socket)) = (told, self.sockets.get(&connection)) {
-            self.observed.told(&told, socket.to, socket.asked, now, net.now);
+        let Some((from, asked)) = self.host.receive(connection, bytes) else { return false };
+        if let Some(told) = told {
+            self.observed.told(told, from, asked, net.mono(self.pid), net.now);
         }
+        true
     }
 
-    /// Ends connections to peers that are gone, as the kernel does.
     fn check_kernel(&mut self, net: &mut Net) {
-        if net.now < self.kernel_at {
-            return;
+        if net.now >= self.kernel_at {
+            self.kernel_at = net.now + KERNEL_INTERVAL;
+            self.host.check_connections(self.pid, net);
         }
-        self.kernel_at = net.now + KERNEL_INTERVAL;
-        let now = mono(self.pid, net);
-        for (connection, socket) in &mut self.sockets {
-            if net.is_acknowledged(*connection, self.pid) {
-                socket.unacknowledged_since = None;
-                continue;
-            }
-            let limit = if net.answers(self.pid, socket.to) { KEEPALIVE } else { USER_TIMEOUT };
-            if now - *socket.unacknowledged_since.get_or_insert(now) >= limit {
-                self.host.receive(*connection, None);
-                net.close(*connection, self.pid);
-            }
-        }
-        let open = self.host.sockets();
-        self.sockets.retain(|connection, _| open.contains(connection));
     }
 
     /// Lets discovery do all that is due.
@@ -345,7 +309,7 @@ impl Proxy {
         if std::mem::take(&mut self.is_switchover_wanted) {
             self.begin_switchover();
         }
-        let now = mono(self.pid, net);
+        let now = net.mono(self.pid);
         let ahead = Duration::from_micros(now - std::mem::replace(&mut self.ran_at, now));
         self.host.set_clocks(net.now, now);
         let idle = &self.idle;
@@ -384,21 +348,15 @@ impl Proxy {
                 net.timer(self.pid, net.now + late, LOOKUPS + self.tokens);
             }
             HostRequest::Write(connection, bytes) => {
-                if let Some(socket) = self.sockets.get_mut(&connection) {
-                    socket.asked = mono(self.pid, net);
-                    net.send(connection, self.pid, Message::Request(bytes));
-                }
+                net.send(connection, self.pid, Message::Request(bytes));
             }
-            HostRequest::Close(connection) => {
-                self.sockets.remove(&connection);
-                net.close(connection, self.pid);
-            }
+            HostRequest::Close(connection) => net.close(connection, self.pid),
         }
     }
 
     /// Reports to the oracle and to the timeline.
     fn report(&mut self, net: &mut Net) {
-        let now = mono(self.pid, net);
+        let now = net.mono(self.pid);
         let mut events = self.observed.look(&self.handle, now);
         if self.discovery.is_finished() {
             events.push(Observation::InvariantBroken("discovery panicked".to_owned()));
@@ -426,9 +384,4 @@ impl Proxy {
             }
         }
     }
-}
-
-/// This process's monotonic clock, which stands still while its host is suspended.
-pub(crate) fn mono(pid: Pid, net: &Net) -> Micros {
-    net.now - net.process(pid).suspended
 }

@@ -11,7 +11,6 @@ use target::{Generation, Pool, ReplyPolicy, Target, TargetReader};
 
 use super::host::reading;
 use crate::net::{Net, Observation};
-use crate::proxy::mono;
 use crate::wire::{Addr, MS, Micros, NAME, Pid, Told, hex};
 
 /// About the interval between two polls.
@@ -140,13 +139,13 @@ impl Observed {
 
     /// Whether the gate is closed or the lease has expired.
     pub(crate) fn is_closed(&self, net: &Net) -> bool {
-        let now = reading(net.now, mono(self.pid, net));
+        let now = reading(net.now, net.mono(self.pid));
         self.current.as_ref().is_some_and(|target| target.is_closed_at(now))
     }
 
     /// The policy for replies of a session of this generation.
     pub(crate) fn replies(&self, generation: Generation, net: &Net) -> ReplyPolicy {
-        let now = reading(net.now, mono(self.pid, net));
+        let now = reading(net.now, net.mono(self.pid));
         let target = self.current.as_ref().filter(|it| it.generation() == generation);
         target.map_or(ReplyPolicy::Drop, |target| target.reply_policy_at(now))
     }

@@ -16,14 +16,12 @@ impl Redis {
     /// Ends a link to a master that is gone.
     fn check_link(&mut self, net: &mut Net) {
         let Some(upstream) = &mut self.upstream else { return };
-        let alive = |it: &ConnId| net.is_acknowledged(*it, self.pid);
-        let Some(connection) = upstream.connection.filter(|it| !alive(it)) else {
+        let Some(connection) = upstream.connection else {
             upstream.silent_since = None;
             return;
         };
-        let is_replaced = net.answers(self.pid, upstream.master);
-        let limit = if is_replaced { ACKNOWLEDGEMENT } else { LINK_TIMEOUT };
-        if net.now - *upstream.silent_since.get_or_insert(net.now) >= limit {
+        let (to, since) = (upstream.master, &mut upstream.silent_since);
+        if net.gives_up(connection, self.pid, to, ACKNOWLEDGEMENT, LINK_TIMEOUT, since) {
             net.close(connection, self.pid);
             self.closed(connection, net);
         }

@@ -141,18 +141,15 @@ impl Sentinel {
 
     /// Restarts from a file; `None`: from the one that was written last.
     pub(crate) fn restart(&mut self, file: Option<SentinelFile>, net: &mut Net) {
-        let file = file.or_else(|| self.files.last().cloned());
-        let files = std::mem::take(&mut self.files);
-        if let Some(file) = file {
-            let (switched, tokens) = (self.switched, self.tokens);
-            let (plot, names) = (self.plot.take(), self.announces_names);
-            *self = Self::new(self.pid, &file, self.config, net);
-            (self.switched, self.tokens, self.plot) = (switched, tokens + 1000, plot);
-            self.announces_names = names;
-        }
-        if self.files.is_empty() {
-            self.files = files;
-        }
+        let Some(file) = file.or_else(|| self.files.last().cloned()) else { return };
+        let old = std::mem::take(self);
+        *self = Self {
+            switched: old.switched,
+            tokens: old.tokens + 1000,
+            plot: old.plot,
+            announces_names: old.announces_names,
+            ..Self::new(old.pid, &file, old.config, net)
+        };
     }
 
     pub(crate) fn handle(&mut self, input: ProcessInput, net: &mut Net) {
