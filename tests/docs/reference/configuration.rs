@@ -19,7 +19,7 @@ start](quickstart.md#with-a-configuration-file) has a small file that suits most
   `POINTSMAN_TIMERS_POLL`. Those of `service.name`, `service.sentinels` and `admin.listen` are
   `POINTSMAN_SERVICE`, `POINTSMAN_SENTINEL` and `POINTSMAN_ADMIN`.
 - `pointsman config` prints all keys with their values and where each value came from.
-  `pointsman check` reports every fault at once, with line and key.
+  `pointsman check` reports every fault at once, with line and key; a syntax error alone.
 - Unknown keys are refused, with the nearest known key as a suggestion.
 - Durations are written `\"250ms\"`, `\"5s\"`, `\"10m\"`.
 - There may be several `[[service]]` tables, one for each master. They share the connections to

@@ -25,12 +25,11 @@ const CONNTRACK_CLOSE_WAIT: Duration = Duration::from_secs(60);
 /// Notes a finding: its key, what is wrong, and what to do.
 pub(super) type Note<'a> = dyn FnMut(&str, &str, &str) + 'a;
 
-/// All faults that concern several values. `damaged`: a part of the file could not be parsed, so no
-/// key is reported as missing.
-pub(super) fn faults(settings: &Settings, damaged: bool) -> Vec<Finding> {
+/// All faults that concern several values.
+pub(super) fn faults(settings: &Settings) -> Vec<Finding> {
     let mut findings = Vec::new();
     for service in &settings.services {
-        check_service(service, damaged, &mut findings);
+        check_service(service, &mut findings);
     }
     check_names(settings, &mut findings);
     check_number(settings, &mut findings);
@@ -92,7 +91,7 @@ fn warn_of_one_token(process: &SettingMap, note: &mut Note<'_>) {
     }
 }
 
-fn check_service(service: &SettingMap, damaged: bool, findings: &mut Vec<Finding>) {
+fn check_service(service: &SettingMap, findings: &mut Vec<Finding>) {
     let mut note = noting(service, findings);
     let key = "service.sentinels";
     match service.value(key) {
@@ -103,7 +102,7 @@ fn check_service(service: &SettingMap, damaged: bool, findings: &mut Vec<Finding
                 "add at least one sentinel, for example \"redis-sentinel:26379\"",
             );
         }
-        None if service.lacks(key) && !damaged => {
+        None if service.lacks(key) => {
             note(
                 key,
                 "the key is missing",

@@ -25,15 +25,13 @@ use super::{Config, consistency, toml_file};
 const MAX_CONFIG_BYTES: u64 = 1024 * 1024;
 
 /// A configuration that was loaded, with or without faults.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Loaded {
     pub(super) settings: Settings,
     /// All faults, with those of secret files.
     pub(super) faults: Option<Faults>,
     /// Whether there are others than those of secret files.
     pub(super) is_broken: bool,
-    /// Whether a part of the file could not be read or parsed.
-    is_damaged: bool,
     pub(super) unread: Vec<UnreadSecret>,
     secret_files: SecretFiles,
     pub(super) warnings: Vec<Finding>,
@@ -43,6 +41,11 @@ pub struct Loaded {
 pub(crate) type SecretFiles = BTreeMap<PathBuf, FileStamp>;
 
 impl Loaded {
+    /// A configuration whose file cannot be read or parsed: no value is known.
+    fn unusable(finding: Finding) -> Self {
+        Self { faults: Faults::of(vec![finding]), is_broken: true, ..Self::default() }
+    }
+
     /// The configuration.
     ///
     /// # Errors
@@ -88,8 +91,9 @@ impl Loaded {
         const KEYS: [&str; 3] =
             ["admin.listen", "admin.control_socket", "admin.tls.certificate_file"];
         let values = &self.settings.process;
-        let concerns = |it: &Finding| KEYS.contains(&&*it.key) && values.value(&it.key).is_none();
-        self.faults.as_ref().filter(|it| self.is_damaged || it.findings().iter().any(concerns))
+        let is_broken = |key: &&str| values.broken.contains(*key);
+        let is_unknown = values.settings.is_empty() || KEYS.iter().any(is_broken);
+        self.faults.as_ref().filter(|_| is_unknown)
     }
 
     /// The secret files.
@@ -128,7 +132,7 @@ pub fn load(flags: &Flags, env: impl IntoIterator<Item = (OsString, OsString)>) 
 #[must_use]
 pub fn load_text(name: &str, text: &str) -> Loaded {
     let no_file = |_: &Path, _: u64| Err(io::Error::from(io::ErrorKind::NotFound));
-    assemble(Some((name, text)), Vec::new(), &[], &Flags::default(), &no_file)
+    assemble(Some((name, text)), &[], &Flags::default(), &no_file)
 }
 
 /// As [`load`]; while a file is read, `files` has its path. A secret file is waited for at most for
@@ -146,22 +150,22 @@ pub fn load_tracked(
         .find(|(name, value)| name == CONFIG && !value.is_empty())
         .map(|(_, value)| Path::new(value));
     let path = flags.config.as_deref().or(from_env);
-    let mut missing = Vec::new();
-    let text = path.and_then(|path| {
-        let origin = if flags.config.is_some() {
-            Origin::Flag("--config".into())
-        } else {
-            Origin::Env(CONFIG.into())
-        };
-        let note =
-            |error| missing.push(Finding::of(origin, "", file_problem(&file_name(path), &error)));
-        read_tracked(path, files).map_err(note).ok()
-    });
+    let text = match path.map(|path| read_tracked(path, files)).transpose() {
+        Ok(text) => text,
+        Err(error) => {
+            let origin = match flags.config {
+                Some(_) => Origin::Flag("--config".into()),
+                None => Origin::Env(CONFIG.into()),
+            };
+            let name = path.map(file_name).unwrap_or_default();
+            return Loaded::unusable(Finding::of(origin, "", file_problem(&name, &error)));
+        }
+    };
     let name = path.map(|path| path.display().to_string()).unwrap_or_default();
     let file = text.as_ref().map(|text| (name.as_str(), text.as_str()));
     let secret_files = RefCell::new(SecretFiles::new());
     let exposed = RefCell::new(BTreeMap::new());
-    let mut loaded = assemble(file, missing, &vars, flags, &|path, bound| {
+    let mut loaded = assemble(file, &vars, flags, &|path, bound| {
         let (stamp, text) = match patience {
             Some(patience) => file_reader::read_within(path, bound, files, patience),
             None => {
@@ -188,15 +192,14 @@ pub fn load_tracked(
 /// Merges and checks what was read. Pure, except for `read_file`.
 pub(super) fn assemble(
     file: Option<(&str, &str)>,
-    missing: Vec<Finding>,
     vars: &[(OsString, OsString)],
     flags: &Flags,
     read_file: credentials::ReadFile<'_>,
 ) -> Loaded {
-    let mut parsed = file.map(|(name, text)| toml_file::read(name, text)).unwrap_or_default();
-    parsed.damaged |= !missing.is_empty();
-    parsed.findings.extend(missing);
-    let damaged = parsed.damaged;
+    let parsed = match file.map(|(name, text)| toml_file::read(name, text)).transpose() {
+        Ok(parsed) => parsed.unwrap_or_default(),
+        Err(finding) => return Loaded::unusable(finding),
+    };
     let flags = flags::read(flags);
     let referenced: Vec<String> = parsed
         .services
@@ -220,13 +223,13 @@ pub(super) fn assemble(
     secrets.resolve_tokens(&mut settings.process);
     let SecretFindings { faults, unread } = secrets.found;
     findings.extend(faults);
-    findings.extend(consistency::faults(&settings, damaged));
+    findings.extend(consistency::faults(&settings));
     warnings.extend(consistency::warnings(&settings));
     warnings.sort();
     let is_broken = !findings.is_empty();
     findings.extend(unread.iter().map(|secret| secret.finding.clone()));
     let (faults, secret_files) = (Faults::of(findings), SecretFiles::new());
-    Loaded { settings, faults, is_broken, is_damaged: damaged, unread, secret_files, warnings }
+    Loaded { settings, faults, is_broken, unread, secret_files, warnings }
 }
 
 /// The environment variable that a setting names.

@@ -71,7 +71,7 @@ impl Layer {
 /// Applies environment and flags on top of the file and fills in the defaults. Returns the faults
 /// of all three as well.
 pub(super) fn merge(file: ParsedFile, env: Layer, flags: Layer) -> (Settings, Vec<Finding>) {
-    let ParsedFile { mut services, mut process, mut findings, damaged } = file;
+    let ParsedFile { mut services, mut process, mut findings } = file;
     let mut layers = [env, flags];
     let name_is_broken = layers.iter().any(|layer| layer.broken.contains(NAME));
     let mut selector = None;
@@ -86,7 +86,7 @@ pub(super) fn merge(file: ParsedFile, env: Layer, flags: Layer) -> (Settings, Ve
     if services.is_empty() && (has_service_keys || selector.is_some()) {
         services.push(SettingMap::default());
     }
-    if services.is_empty() && !damaged {
+    if services.is_empty() {
         let remedy = "give --config FILE with a [[service]], or at least --sentinel HOST:PORT";
         findings.push(Finding::new(Origin::Default, "service", "no service is configured", remedy));
     }

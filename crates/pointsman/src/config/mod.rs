@@ -1,8 +1,8 @@
 //! The configuration: loaded from flags, environment, file and defaults, checked as a whole, and
 //! returned as plain structs.
 //!
-//! All faults are reported at once, each with its position and what to do. Nothing here stops at
-//! the first fault: an invalid value is recorded and loading continues. `options` defines each
+//! All faults are reported at once, each with its position and what to do: an invalid value is
+//! recorded and loading continues. Only a syntax error is reported alone. `options` defines each
 //! option once; the parser, the environment variables, the help, the man page and
 //! `docs/configuration.md` are derived from that definition.
 //!

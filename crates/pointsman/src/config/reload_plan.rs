@@ -63,7 +63,7 @@ impl ReloadPlan {
         let names: Vec<&str> = new.services.iter().map(SettingMap::name).collect();
         let removed = known.iter().map(SettingMap::name).filter(|name| !names.contains(name));
         applied.extend(removed.map(|name| format!("service {name} (removed)")));
-        match Faults::of(consistency::faults(&settings, false)) {
+        match Faults::of(consistency::faults(&settings)) {
             Some(faults) => Err(faults),
             None => Ok(Self { config: settings.to_config(&[]), settings, applied, pending }),
         }

@@ -13,7 +13,7 @@ fn read(text: &str, env: &[(&str, &str)]) -> Result<Config, String> {
         env.iter().map(|(name, value)| (name.into(), value.into())).collect();
     let no_files = |_: &Path, _: u64| Err(io::Error::from(io::ErrorKind::NotFound));
     let file = (!text.is_empty()).then_some(("f", text));
-    assemble(file, Vec::new(), &vars, &Flags::default(), &no_files)
+    assemble(file, &vars, &Flags::default(), &no_files)
         .config()
         .map_err(|faults| format!("{faults}"))
 }

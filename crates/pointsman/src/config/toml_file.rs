@@ -1,11 +1,9 @@
-//! Parses the configuration file from TOML to settings and reports all faults in one pass.
+//! Parses the configuration file from TOML to settings.
 //!
-//! The parser recovers from syntax errors and continues, and so does the pass over its tree: an
-//! unknown key, a wrong type or an invalid value is recorded with its position, and the rest is
-//! read. Values on a line with a syntax error are not reported a second time. After a bracket that
-//! is never closed nothing is reported, because from there on the tree is the parser's guess.
+//! A syntax error is reported alone, with its position and what to do. In a file without one all
+//! faults are reported in one pass: an unknown key, a wrong type or an invalid value is recorded
+//! with its position, and the rest is read.
 
-use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -27,29 +25,36 @@ pub(super) struct ParsedFile {
     pub(super) process: SettingMap,
     /// The faults found.
     pub(super) findings: Vec<Finding>,
-    /// Whether a syntax error hid a part of the file, so that no key can be reported as missing.
-    pub(super) damaged: bool,
 }
 
 /// Parses the text of a file; `name` is its path as shown in faults.
-pub(super) fn read(name: &str, text: &str) -> ParsedFile {
-    let (table, errors) = DeTable::parse_recoverable(text);
+///
+/// # Errors
+///
+/// The first syntax error. The parser's own rendering is never used, because it quotes the line,
+/// which may contain a password.
+pub(super) fn read(name: &str, text: &str) -> Result<ParsedFile, Finding> {
     let mut walk = FileWalk::new(name, text);
-    if !errors.is_empty()
-        && let Some(offset) = first_section_of_haproxy(text)
-    {
-        let remedy = format!("convert it: pointsman import haproxy {name} > pointsman.toml");
-        let problem = Problem::new("this is the configuration of haproxy, and not TOML", remedy);
-        let findings = vec![Finding::of(walk.origin(offset), "syntax", problem)];
-        return ParsedFile { findings, damaged: true, ..ParsedFile::default() };
+    let (table, errors) = DeTable::parse_recoverable(text);
+    let place = |error: &toml::de::Error| error.span().map_or(0, |span| span.start);
+    if let Some(error) = errors.iter().min_by_key(|error| place(error)) {
+        let (offset, problem) = match first_section_of_haproxy(text) {
+            Some(offset) => {
+                let remedy =
+                    format!("convert it: pointsman import haproxy {name} > pointsman.toml");
+                let what = "this is the configuration of haproxy, and not TOML";
+                (offset, Problem::new(what, remedy))
+            }
+            None => (place(error), syntax_problem(error.message(), walk.line_text(place(error)))),
+        };
+        return Err(Finding::of(walk.origin(offset), "syntax", problem));
     }
-    walk.note_syntax(&errors);
-    let mut parsed = ParsedFile { damaged: !errors.is_empty(), ..ParsedFile::default() };
+    let mut parsed = ParsedFile::default();
     for (key, value) in table.get_ref() {
         walk.top_level(key, value, &mut parsed);
     }
     parsed.findings = walk.findings;
-    parsed
+    Ok(parsed)
 }
 
 /// Where the first section of a haproxy.cfg begins. No line of TOML is a bare word with a name.
@@ -75,10 +80,6 @@ struct FileWalk<'a> {
     text: &'a str,
     /// Byte offsets at which lines begin.
     line_starts: Vec<usize>,
-    /// Lines with a syntax error.
-    damaged: BTreeSet<usize>,
-    /// The first line after a bracket that is never closed. The tree from there on is not used.
-    unreliable_from: usize,
     findings: Vec<Finding>,
 }
 
@@ -86,14 +87,7 @@ impl<'a> FileWalk<'a> {
     fn new(name: &str, text: &'a str) -> Self {
         let line_starts =
             std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
-        Self {
-            file: name.into(),
-            text,
-            line_starts,
-            damaged: BTreeSet::new(),
-            unreliable_from: usize::MAX,
-            findings: Vec::new(),
-        }
+        Self { file: name.into(), text, line_starts, findings: Vec::new() }
     }
 
     /// The line of a byte offset, counted from 1.
@@ -109,59 +103,13 @@ impl<'a> FileWalk<'a> {
         Origin::File { file: Arc::clone(&self.file), line, column }
     }
 
-    /// Whether a span lies where the tree is unreliable.
-    fn is_damaged(&self, span: &Range<usize>) -> bool {
-        let (first, last) = (self.line(span.start), self.line(span.end));
-        last >= self.unreliable_from || self.damaged.range(first..=last).next().is_some()
-    }
-
     fn note(&mut self, span: &Range<usize>, key: &str, problem: Problem) {
-        if !self.is_damaged(span) {
-            self.findings.push(Finding::of(self.origin(span.start), key, problem));
-        }
-    }
-
-    /// Records the first error of each line; one wrong character may cause several. The parser's
-    /// own rendering is never used, because it quotes the line, which may contain a password.
-    fn note_syntax(&mut self, errors: &[toml::de::Error]) {
-        let mut places: Vec<(usize, &str)> = errors
-            .iter()
-            .map(|error| (error.span().map_or(0, |span| span.start), error.message()))
-            .collect();
-        places.sort_unstable();
-        if places.iter().any(|(_, message)| message.starts_with("unclosed")) {
-            places.truncate(1);
-            self.unreliable_from = places.first().map_or(1, |(offset, _)| self.line(*offset));
-        }
-        for (offset, message) in places {
-            if self.damaged.insert(self.line(offset)) {
-                let problem = syntax_problem(message, self.line_text(offset));
-                self.findings.push(Finding::of(self.origin(offset), self.key_at(offset), problem));
-            }
-        }
+        self.findings.push(Finding::of(self.origin(span.start), key, problem));
     }
 
     /// The text of the line of a byte offset.
     fn line_text(&self, offset: usize) -> &'a str {
         self.text.lines().nth(self.line(offset).saturating_sub(1)).unwrap_or_default()
-    }
-
-    /// The key on the line of a syntax error, taken from the text, since the tree has none. Text
-    /// that is not the name of a section or a key is not shown.
-    fn key_at(&self, offset: usize) -> String {
-        let (mut section, mut key) = (None, "");
-        for line in self.text.lines().take(self.line(offset)) {
-            let (trimmed, header) = (line.trim(), line.trim().trim_matches(['[', ']']));
-            key = trimmed.split_once('=').map_or("", |(key, _)| key.trim());
-            if trimmed.starts_with('[') {
-                section = schema::section(header).or(section);
-            }
-        }
-        match section {
-            Some(section) if section.option(key).is_some() => section.path_of(key),
-            Some(section) => section.path.to_owned(),
-            None => "syntax".to_owned(),
-        }
     }
 
     fn top_level(
@@ -220,11 +168,11 @@ impl<'a> FileWalk<'a> {
             if let Some(option) = section.option(key.get_ref()) {
                 let (read, problems) = toml_value::read(option.kind, value);
                 match read {
-                    Some(read) if !self.is_damaged(&value.span()) => {
+                    Some(read) => {
                         let origin = self.origin(key.span().start);
                         values.settings.insert(path.clone(), Setting { value: read, origin });
                     }
-                    _ => {
+                    None => {
                         values.broken.insert(path.clone());
                     }
                 }
