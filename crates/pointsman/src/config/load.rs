@@ -175,8 +175,9 @@ pub fn load_tracked(
         };
         // Two keys may name the same file: what was seen first is what a change is compared with.
         secret_files.borrow_mut().entry(path.to_owned()).or_insert(stamp);
-        if let Some(mode) = file_reader::exposed_mode(path)
-            && let Ok(text) = &text
+        // Only of a file that was read: looking at one that hangs would hang as well.
+        if let Ok(text) = &text
+            && let Some(mode) = file_reader::exposed_mode(path)
         {
             exposed.borrow_mut().insert(path.to_owned(), (mode, text.contains("PRIVATE KEY")));
         }
