@@ -22,10 +22,10 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{Layer as _, Registry, reload};
 
-use crate::config::{LogConfig, LogFormat, LogLevel};
+use crate::config::{LogConfig, LogFormat};
 use journal::{JournalLayer, JournalSocket};
 use rate_limiter::LogRateLimiter;
-use writer::{Descriptor, DropCounter, WriterGuard};
+use writer::{Descriptor, LineQueue, WriterGuard};
 
 /// Several values as one field: people read them, and a list in the form of Rust's `Debug` shows
 /// names of types.
@@ -36,7 +36,7 @@ pub(crate) fn list<T: ToString>(values: &[T]) -> String {
 /// Keeps the log's thread alive. Dropping it writes the remaining lines, for at most one second.
 pub struct Logging {
     _guard: WriterGuard,
-    dropped: DropCounter,
+    lines: LineQueue,
     settings: LogSettings,
 }
 
@@ -51,7 +51,7 @@ impl LogSettings {
     /// Applies these settings from now on.
     pub fn set(&self, log: &LogConfig) {
         // Fails only if another log is installed in this process, as in tests.
-        drop(self.level.reload(filter(log.level)));
+        drop(self.level.reload(LevelFilter::from_level(log.level)));
         self.rate_limiter.set(lines_per_second(log));
     }
 }
@@ -60,26 +60,10 @@ fn lines_per_second(log: &LogConfig) -> u32 {
     u32::try_from(log.lines_per_second).unwrap_or(u32::MAX)
 }
 
-fn filter(level: LogLevel) -> LevelFilter {
-    LevelFilter::from_level(level.into())
-}
-
-impl From<LogLevel> for tracing::Level {
-    fn from(level: LogLevel) -> Self {
-        match level {
-            LogLevel::Error => Self::ERROR,
-            LogLevel::Warn => Self::WARN,
-            LogLevel::Info => Self::INFO,
-            LogLevel::Debug => Self::DEBUG,
-            LogLevel::Trace => Self::TRACE,
-        }
-    }
-}
-
 /// Counts lines that were lost. Can outlive [`Logging`].
 #[derive(Clone)]
 pub struct LostLines {
-    dropped: DropCounter,
+    lines: LineQueue,
     rate_limiter: LogRateLimiter,
 }
 
@@ -87,7 +71,7 @@ impl LostLines {
     /// Returns the number of lines dropped because the reader was too slow or the write failed.
     #[must_use]
     pub fn dropped(&self) -> u64 {
-        self.dropped.count()
+        self.lines.dropped()
     }
 
     /// Returns the number of lines suppressed by the rate limit.
@@ -97,24 +81,18 @@ impl LostLines {
     }
 }
 
-/// The format of lines.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum LineFormat {
-    Human,
-    Json,
-    Journal,
+/// Whether output for people has colours.
+pub(crate) fn is_coloured() -> bool {
+    io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-fn line_format(format: LogFormat) -> LineFormat {
+/// The format of the log in this place. Where there is no journal, JSON is the most useful one.
+fn found_format(format: LogFormat) -> LogFormat {
+    let journal = std::env::var("JOURNAL_STREAM").ok();
     match format {
-        LogFormat::Human => LineFormat::Human,
-        LogFormat::Json => LineFormat::Json,
-        LogFormat::Journald => LineFormat::Journal,
-        LogFormat::Auto if io::stdout().is_terminal() => LineFormat::Human,
-        LogFormat::Auto if journal::is_stdout(std::env::var("JOURNAL_STREAM").ok().as_deref()) => {
-            LineFormat::Journal
-        }
-        LogFormat::Auto => LineFormat::Json,
+        LogFormat::Auto if io::stdout().is_terminal() => LogFormat::Human,
+        LogFormat::Auto if journal::is_stdout(journal.as_deref()) => LogFormat::Journald,
+        format => format,
     }
 }
 
@@ -126,31 +104,21 @@ impl Logging {
     ///
     /// If the system provides no thread.
     pub fn start(log: &LogConfig) -> io::Result<Self> {
-        let line_format = line_format(log.format);
-        let sender = (line_format == LineFormat::Journal).then(JournalSocket::open).flatten();
-        // Without a journal, JSON is the most useful format.
-        let line_format = if line_format == LineFormat::Journal && sender.is_none() {
-            LineFormat::Json
-        } else {
-            line_format
-        };
-        let (writer, guard) = match sender {
-            Some(sender) => writer::start(sender, report)?,
+        let format = found_format(log.format);
+        let journal = (format == LogFormat::Journald).then(JournalSocket::open).flatten();
+        let has_journal = journal.is_some();
+        let (writer, guard) = match journal {
+            Some(journal) => writer::start(journal, report)?,
             None => writer::start(Descriptor::new(io::stdout()), report)?,
         };
-        let dropped = writer.dropped();
-        let (level, handle) = reload::Layer::new(filter(log.level));
+        let (level, handle) = reload::Layer::new(LevelFilter::from_level(log.level));
         let rate_limiter = LogRateLimiter::new(lines_per_second(log));
-        let colour = io::stdout().is_terminal()
-            && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
         let lines = || tracing_subscriber::fmt::layer().with_writer(writer.clone());
-        let lines = match line_format {
-            LineFormat::Human => lines().with_ansi(colour).boxed(),
+        let lines = match format {
+            LogFormat::Human => lines().with_ansi(is_coloured()).boxed(),
+            LogFormat::Journald if has_journal => JournalLayer(writer.clone()).boxed(),
             // Without the module, which would be a second `target` in a line that has one.
-            LineFormat::Json => {
-                lines().with_ansi(false).with_target(false).json().flatten_event(true).boxed()
-            }
-            LineFormat::Journal => JournalLayer(writer.clone()).boxed(),
+            _ => lines().with_ansi(false).with_target(false).json().flatten_event(true).boxed(),
         };
         let started = tracing_subscriber::registry()
             .with(level)
@@ -160,7 +128,8 @@ impl Logging {
         // Only a second start in one process fails; the first log stays installed.
         drop(started);
         panic::set_hook(Box::new(log_panic));
-        Ok(Self { _guard: guard, dropped, settings: LogSettings { level: handle, rate_limiter } })
+        let settings = LogSettings { level: handle, rate_limiter };
+        Ok(Self { _guard: guard, lines: writer, settings })
     }
 
     /// Returns a handle that changes the log's settings.
@@ -172,10 +141,7 @@ impl Logging {
     /// Returns the counters of lost lines.
     #[must_use]
     pub fn lost_lines(&self) -> LostLines {
-        LostLines {
-            dropped: self.dropped.clone(),
-            rate_limiter: self.settings.rate_limiter.clone(),
-        }
+        LostLines { lines: self.lines.clone(), rate_limiter: self.settings.rate_limiter.clone() }
     }
 }
 

@@ -6,9 +6,8 @@
 //! prints its report, coloured on a terminal only, or as JSON.
 
 use std::collections::BTreeMap;
-use std::io::{self, IsTerminal as _};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use doctor::{Context, Examined, Report, Severity, foreign_addresses};
 use sentinel::Resolver;
@@ -17,6 +16,7 @@ use super::Variables;
 use super::args::SentinelsArgs;
 use super::failure::Failure;
 use crate::config::{self, Config, Origin};
+use crate::logging;
 use crate::process::error::RunError;
 use crate::process::settings;
 
@@ -48,7 +48,7 @@ pub(super) fn sentinels(
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(16).build();
     let runtime = runtime.map_err(|error| Failure::Run(RunError::System(error)))?;
-    let now = since_1970();
+    let now = SystemTime::UNIX_EPOCH.elapsed().ok();
     let examined: Vec<Examined> = runtime.block_on(async {
         let mut examined = Vec::new();
         for (service, values) in services {
@@ -72,13 +72,7 @@ pub(super) fn sentinels(
         admin
     });
     let report = Report { services: examined, admin, now };
-    let text = if args.json {
-        report.json()
-    } else {
-        let colour = io::stdout().is_terminal()
-            && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-        report.text(colour)
-    };
+    let text = if args.json { report.json() } else { report.text(logging::is_coloured()) };
     Ok((text, report.worst()))
 }
 
@@ -111,9 +105,4 @@ async fn examine(
     let findings = doctor::diagnose(&observed, &context);
     let service = Some((service.name.clone(), observed));
     Examined { service, certificates: Vec::new(), findings }
-}
-
-#[expect(clippy::disallowed_methods, reason = "the validity of certificates is in wall time")]
-fn since_1970() -> Option<Duration> {
-    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).ok()
 }

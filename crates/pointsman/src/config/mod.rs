@@ -50,7 +50,7 @@ mod toml_value;
 mod value;
 mod value_parsers;
 
-pub use choices::{LogFormat, LogLevel, TlsVerification, Upstream};
+pub use choices::{LogFormat, Upstream};
 pub use connection_limits::{ConnectionLimits, DEFAULT_CONNECTIONS};
 pub use credentials::{Credentials, HIDDEN, Secret, Token};
 pub use endpoint::{Endpoint, REDIS_PORT, SENTINEL_PORT};

@@ -4,7 +4,7 @@
 //! reload changes them. It generates the plain struct that the program uses, the table of
 //! [`OptionSpec`]s that the file parser, the environment, the flags, `pointsman config` and the
 //! documents read, and the conversion from checked values to the struct. The comment on a field is
-//! the documentation of its key. `choice!` defines an enumeration whose values are words.
+//! the documentation of its key.
 
 use super::settings::SettingMap;
 use super::value::{FieldType, Value, ValueKind};
@@ -124,52 +124,3 @@ macro_rules! section {
     };
 }
 pub(super) use section;
-
-macro_rules! choice {
-    // The words of an enumeration that belongs to the crate that uses it.
-    ($name:path { $( $variant:ident = $text:literal, )* }) => {
-        impl $crate::config::value::ChoiceValue for $name {
-            const NAMES: &'static [&'static str] = &[$($text),*];
-
-            fn all() -> &'static [Self] { &[$(<$name>::$variant),*] }
-
-            fn spelling(self) -> &'static str {
-                match self { $( <$name>::$variant => $text, )* }
-            }
-
-            fn fallback() -> Self { $crate::config::option_spec::first!($(<$name>::$variant),*) }
-        }
-    };
-    (
-        $(#[doc = $about:literal])*
-        $name:ident { $( $(#[doc = $doc:literal])* $variant:ident = $text:literal, )* }
-    ) => {
-        $(#[doc = $about])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        pub enum $name { $( $(#[doc = $doc])* $variant, )* }
-
-        impl $name {
-            /// The word in the configuration.
-            #[must_use]
-            pub fn as_str(self) -> &'static str {
-                $crate::config::value::ChoiceValue::spelling(self)
-            }
-        }
-
-        impl std::fmt::Display for $name {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str(self.as_str())
-            }
-        }
-
-        $crate::config::option_spec::choice!($name { $( $variant = $text, )* });
-    };
-}
-pub(super) use choice;
-
-macro_rules! first {
-    ($first:expr $(, $rest:expr)*) => {
-        $first
-    };
-}
-pub(super) use first;

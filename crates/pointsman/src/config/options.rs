@@ -13,8 +13,9 @@ use std::time::Duration;
 use proxy::{ListenAddr, LoggedSessions, Network, OnTimeout, Sessions, Splice, Subscriptions};
 use sentinel::{Minority, Verify};
 use target::EmptyPool;
+use tracing::Level;
 
-use super::choices::{LogFormat, LogLevel, Upstream};
+use super::choices::{LogFormat, Upstream};
 use super::credentials::{Credentials, Secret, Token};
 use super::endpoint::Endpoint;
 use super::option_spec::section;
@@ -550,7 +551,7 @@ section! {
     /// What is logged, and in which format. Lines are written to the standard output.
     LogConfig {
         /// Log level: error, warn, info, debug or trace.
-        level: LogLevel = ValueKind::Choice(LogLevel::NAMES), Some("info"), Live;
+        level: Level = ValueKind::Choice(Level::NAMES), Some("info"), Live;
         /// Format of the lines: auto, human, json or journald.
         ///
         /// "auto" is human on a terminal, journald if the output is the systemd journal, and json
@@ -568,7 +569,7 @@ section! {
         /// debug, every session is logged.
         sessions: LoggedSessions = ValueKind::Choice(LoggedSessions::NAMES), Some("failed"), Live;
         /// Level of the lines about sessions: error, warn, info, debug or trace.
-        sessions_level: LogLevel = ValueKind::Choice(LogLevel::NAMES), Some("info"), Live;
+        sessions_level: Level = ValueKind::Choice(Level::NAMES), Some("info"), Live;
         /// With sessions = "all", one in this many successful sessions is logged. Failed sessions
         /// are always logged.
         sessions_one_in: usize = ValueKind::Count(1, 1_000_000), Some("1"), Live;

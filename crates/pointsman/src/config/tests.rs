@@ -54,7 +54,9 @@ fn configures_one_service_by_flags_alone() {
     assert_eq!(service.timers.poll, Duration::from_secs(1));
     assert_eq!(service.verify, sentinel::Verify::Role);
     assert!(
-        service.learn_sentinels && config.log.level == LogLevel::Info && config.warnings.is_empty()
+        service.learn_sentinels
+            && config.log.level == tracing::Level::INFO
+            && config.warnings.is_empty()
     );
     assert_eq!(config.admin.listen, ["127.0.0.1:8888".parse::<SocketAddr>().unwrap()]);
     assert_eq!(config.connections(usize::MAX).services, [DEFAULT_CONNECTIONS]);
@@ -297,7 +299,7 @@ fn prefers_flags_to_environment_to_file_to_default() {
     assert_eq!(service.connect_timeout, Duration::from_secs(4));
     assert_eq!(service.hold_timeout, Duration::from_secs(2));
     assert_eq!(config.shutdown.accept_min, Duration::from_secs(3));
-    assert_eq!((service.sentinels.len(), config.log.level), (2, LogLevel::Debug));
+    assert_eq!((service.sentinels.len(), config.log.level), (2, tracing::Level::DEBUG));
     let origin =
         |path: &str| loaded.settings().services[0].setting(path).unwrap().origin.to_string();
     assert_eq!(origin("service.connect_timeout"), "flag --set");

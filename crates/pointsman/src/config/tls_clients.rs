@@ -6,9 +6,8 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use tls::{CertificateFiles, ClientSettings, ClientTls, PemFile, Roots, Verification};
+use tls::{CertificateFiles, ClientSettings, ClientTls, PemFile, Roots};
 
-use super::choices::TlsVerification;
 use super::consistency::{Note, check_versions};
 use super::option_spec::FromSettings as _;
 use super::pem_files::{PemTexts, SYSTEM_CA};
@@ -48,11 +47,7 @@ impl ClientTlsConfig {
         };
         Some(ClientSettings {
             roots,
-            verification: match self.verify {
-                TlsVerification::Full => Verification::Full,
-                TlsVerification::Chain => Verification::Chain,
-                TlsVerification::None => Verification::None,
-            },
+            verification: self.verify,
             certificate: file("certificate_file").map(pair),
             server_name: self.server_name.clone(),
             protocols: protocols(self.min_version, self.max_version, &self.ciphers),
@@ -103,7 +98,7 @@ pub(super) fn is_enabled(values: &SettingMap, section: &str) -> bool {
 /// Whether the authorities of the system are needed.
 pub(super) fn needs_system_ca(values: &SettingMap, section: &str) -> bool {
     values.value(&format!("{section}.ca_file")).is_none()
-        && values.text(&format!("{section}.verify")) != Some(TlsVerification::None.as_str())
+        && values.text(&format!("{section}.verify")) != Some("none")
 }
 
 /// What prevents a section from being used.
@@ -129,7 +124,7 @@ pub(super) fn warn(service: &SettingMap, note: &mut Note<'_>) {
     for section in SECTIONS {
         let key = |key: &str| format!("{section}.{key}");
         let enabled = is_enabled(service, section);
-        if enabled && service.text(&key("verify")) == Some(TlsVerification::None.as_str()) {
+        if enabled && service.text(&key("verify")) == Some("none") {
             note(
                 &key("verify"),
                 "certificates are not verified: anybody on the path can read and change \

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use tls::{ClientCertificates, Version};
+use tls::{ClientCertificates, Verification, Version};
 
-use super::choices::TlsVerification;
 use super::option_spec::section;
 use super::pem_files::PemTexts;
 use super::value::{ChoiceValue, ValueKind};
@@ -73,7 +72,7 @@ section! {
         /// announce-hostnames: then the certificates need these addresses, or server_name. "chain"
         /// ignores names, as Redis itself does. "none" verifies nothing, so anybody on the path can
         /// read and change everything.
-        verify: TlsVerification = ValueKind::Choice(TlsVerification::NAMES), Some("full"), Live;
+        verify: Verification = ValueKind::Choice(Verification::NAMES), Some("full"), Live;
         /// File with the certificate that is shown to servers with tls-auth-clients, in the PEM
         /// format; none by default.
         certificate_file: Option<String> = ValueKind::Path, None, Live;

@@ -274,19 +274,17 @@ pub(super) trait FieldType {
 }
 
 /// An enumeration whose values are given by a [`ValueKind::Choice`].
-pub(crate) trait ChoiceValue: Copy + Sized + 'static {
-    /// The words, in the order of the variants.
+pub(crate) trait ChoiceValue: Sized {
+    /// The words.
     const NAMES: &'static [&'static str];
 
-    fn all() -> &'static [Self];
-    fn spelling(self) -> &'static str;
-    fn fallback() -> Self;
+    /// The value of a word, or of the first one.
+    fn named(text: &str) -> Self;
 }
 
 impl<T: ChoiceValue> FieldType for T {
     fn from_value(value: Option<&Value>) -> Self {
-        let Some(Value::Text(text)) = value else { return T::fallback() };
-        T::all().iter().copied().find(|one| one.spelling() == text).unwrap_or_else(T::fallback)
+        T::named(if let Some(Value::Text(text)) = value { text } else { "" })
     }
 }
 

@@ -168,7 +168,7 @@ mod tests {
         journal.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         let sender = JournalSocket::to(path.clone()).unwrap();
         let (writer, guard) = writer::start(sender, |_, _| {}).unwrap();
-        let dropped = writer.dropped();
+        let lines = writer.clone();
         let subscriber = tracing_subscriber::registry().with(JournalLayer(writer));
         let mut buffer = vec![0; 65_536];
         let mut next = || {
@@ -197,11 +197,11 @@ mod tests {
         });
         drop(guard);
         // The guard waits for the writing thread for at most one second.
-        harness::wait_until("the line without a reader", Duration::from_secs(30), || match dropped
-            .count()
-        {
-            1 => Ok(()),
-            other => Err(format!("{other} lines lost")),
+        harness::wait_until("the line without a reader", Duration::from_secs(30), || {
+            match lines.dropped() {
+                1 => Ok(()),
+                other => Err(format!("{other} lines lost")),
+            }
         });
     }
 

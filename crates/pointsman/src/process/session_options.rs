@@ -107,7 +107,7 @@ fn target_names(service: &ServiceConfig) -> Arc<BTreeMap<Box<str>, Box<str>>> {
 fn access_log(log: &LogConfig) -> proxy::AccessLog {
     proxy::AccessLog {
         which: log.sessions,
-        level: log.sessions_level.into(),
+        level: log.sessions_level,
         one_in: u32::try_from(log.sessions_one_in).unwrap_or(u32::MAX),
     }
 }
