@@ -13,10 +13,9 @@ use super::credentials::{CONTROL_TOKEN, HIDDEN, READ_TOKEN, Secret};
 use super::duration;
 use super::finding::Finding;
 use super::options::TAKEOVER_SOCKET;
-use super::pem_files::paths;
 use super::settings::{Origin, SettingMap, Settings};
+use super::tls_checks;
 use super::value::{Problem, Value};
-use super::{tls_admin, tls_clients};
 
 /// The time after which the connection tracking of Linux drops a connection in CLOSE_WAIT
 /// (`nf_conntrack_tcp_timeout_close_wait`).
@@ -36,7 +35,7 @@ pub(super) fn faults(settings: &Settings) -> Vec<Finding> {
     check_addresses(settings, &mut findings);
     check_orders(settings, &mut findings);
     check_connections(settings, &mut findings);
-    tls_admin::check(&settings.process, &mut noting(&settings.process, &mut findings));
+    tls_checks::check_admin(&settings.process, &mut noting(&settings.process, &mut findings));
     findings
 }
 
@@ -54,7 +53,7 @@ pub(super) fn warnings(settings: &Settings) -> Vec<Finding> {
     for service in &settings.services {
         let mut note = noting(service, &mut findings);
         missing_folders(service, &LISTEN, &mut note);
-        tls_clients::warn(service, &mut note);
+        tls_checks::warn(service, &mut note);
         if let Some(Value::Endpoints(sentinels)) = service.value("service.sentinels") {
             let mut sorted = sentinels.clone();
             sorted.sort();
@@ -117,8 +116,7 @@ fn check_service(service: &SettingMap, findings: &mut Vec<Finding>) {
     {
         note(key, "the list is empty", "add at least one address, for example  \"0.0.0.0:6379\"");
     }
-    check_tls(service, &mut note);
-    tls_clients::check(service, &mut note);
+    tls_checks::check_service(service, &mut note);
     let key = if has(service, READERS[0]) { READERS[0] } else { READERS[1] };
     if has_readers(service) && service.text("service.verify") != Some("role") {
         note(
@@ -170,49 +168,13 @@ fn has_readers(service: &SettingMap) -> bool {
 }
 
 /// Whether a list of addresses is not empty.
-fn has(service: &SettingMap, key: &str) -> bool {
+pub(super) fn has(service: &SettingMap, key: &str) -> bool {
     matches!(service.value(key), Some(Value::Listen(addrs)) if !addrs.is_empty())
 }
 
 /// The keys with addresses for clients with TLS.
-const TLS_LISTEN: [&str; 3] =
+pub(super) const TLS_LISTEN: [&str; 3] =
     ["service.tls_listen", "service.replica_tls_listen", "service.sentinel_tls_listen"];
-
-/// Reports addresses for TLS without certificates, and client certificates that nothing verifies.
-/// Whether the files fit together is checked when they are read.
-fn check_tls(service: &SettingMap, note: &mut Note<'_>) {
-    let files = |key: &str| paths(service.value(key)).len();
-    let (chains, keys) = ("service.tls.certificate_files", "service.tls.key_files");
-    if let Some(key) = TLS_LISTEN.iter().find(|key| has(service, key))
-        && files(chains) == 0
-        && !service.broken.contains(chains)
-    {
-        note(key, "TLS needs a certificate", "add certificate_files to [service.tls]");
-    }
-    if files(keys) > 0 && files(keys) != files(chains) {
-        note(
-            keys,
-            "there are not as many keys as certificates",
-            "give one key for each of certificate_files, in the same order",
-        );
-    }
-    let (rule, authorities) = ("service.tls.client_certificates", "service.tls.client_ca_file");
-    if service.text(rule).is_some_and(|rule| rule != "none") && service.lacks(authorities) {
-        note(rule, "nothing says who issues these certificates", "add client_ca_file");
-    }
-    check_versions(service, "service.tls", note);
-}
-
-/// Reports a range of TLS versions that is empty.
-pub(super) fn check_versions(values: &SettingMap, section: &str, note: &mut Note<'_>) {
-    let min = format!("{section}.min_version");
-    if let (Some(oldest), Some(newest)) =
-        (values.text(&min), values.text(&format!("{section}.max_version")))
-        && oldest > newest
-    {
-        note(&min, "it is newer than max_version", "keep min_version <= max_version");
-    }
-}
 
 /// Reports services with equal names: flags, metrics and logs identify a service by its name.
 fn check_names(settings: &Settings, findings: &mut Vec<Finding>) {

@@ -16,10 +16,7 @@ use super::finding::Faults;
 use super::load::Loaded;
 use super::pem_files::{MAX_PEM_BYTES, PEM_SECTIONS, paths};
 use super::settings::SettingMap;
-use super::tls_admin;
-
-/// The section of a service's listeners.
-const SERVICE: &str = "service.tls";
+use super::tls_checks::{ADMIN, SERVICE};
 
 /// Files beside a certificate that usually contain those of its authorities.
 const SIBLINGS: [&str; 5] =
@@ -32,8 +29,7 @@ impl Loaded {
     ///
     /// All faults, if there are others.
     pub fn config_without_listener_tls(&self) -> Result<Config, Faults> {
-        let is_of_listener =
-            |it: &UnreadSecret| [SERVICE, tls_admin::SECTION].contains(&it.section);
+        let is_of_listener = |it: &UnreadSecret| [SERVICE, ADMIN].contains(&it.section);
         match &self.faults {
             Some(faults) if self.is_broken || !self.unread.iter().all(is_of_listener) => {
                 Err(faults.clone())
@@ -52,7 +48,7 @@ impl Loaded {
     #[must_use]
     pub fn admin_certificates(&self) -> Option<ListenerSection> {
         let process = &self.settings.process;
-        self.section(process, None, tls_admin::SECTION, "certificate_file", "key_file")
+        self.section(process, None, ADMIN, "certificate_file", "key_file")
     }
 
     fn section(
@@ -116,8 +112,8 @@ fn read(key: &str, path: &Path) -> ListenerFile {
 fn authorities(values: &SettingMap, pairs: &[ListenerPair]) -> KnownAuthorities {
     let folders = pairs.iter().filter_map(|pair| pair.chain.path.parent());
     let beside = folders.flat_map(|folder| SIBLINGS.map(|name| folder.join(name)));
-    let named = PEM_SECTIONS.iter().flat_map(|section| {
-        ["ca_file", "client_ca_file"].map(|key| format!("{}.{key}", section.path))
+    let named = PEM_SECTIONS.iter().flat_map(|(section, _)| {
+        ["ca_file", "client_ca_file"].map(|key| format!("{section}.{key}"))
     });
     let named = named.flat_map(|key| paths(values.value(&key)).iter().map(PathBuf::from));
     let certificates = pairs.iter().map(|pair| pair.chain.path.clone());

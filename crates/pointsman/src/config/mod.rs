@@ -41,7 +41,7 @@ mod settings;
 mod stateless_commands_tests;
 #[cfg(test)]
 mod tests;
-mod tls_admin;
+mod tls_checks;
 mod tls_clients;
 mod tls_options;
 mod tls_settings;

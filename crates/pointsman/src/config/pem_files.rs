@@ -17,47 +17,21 @@ use super::file_reader::{file_name, file_problem};
 use super::finding::Finding;
 use super::option_spec::FromSettings;
 use super::settings::SettingMap;
+use super::tls_checks::{ADMIN, CLIENTS, SERVICE, problems};
+use super::tls_clients;
 use super::value::{Problem, Value};
-use super::{tls_admin, tls_clients, tls_settings};
 
 /// Maximum size of a PEM file, in bytes. The authorities of a system take about 220 KiB.
 pub(super) const MAX_PEM_BYTES: u64 = 1024 * 1024;
 
-/// A section with PEM files, and the keys that name them.
-pub(super) struct PemSection {
-    pub(super) path: &'static str,
-    keys: &'static [&'static str],
-    /// The section of a side that opens connections: it may be off, and may need the authorities
-    /// of the system.
-    is_of_client: bool,
-    /// Checks what was read as it is used.
-    check: fn(&SettingMap, &str) -> Vec<tls::Problem>,
-}
-
-/// The sections with PEM files.
-pub(super) const PEM_SECTIONS: &[PemSection] = &[
-    PemSection {
-        path: "service.tls",
-        keys: &["certificate_files", "key_files", "client_ca_file"],
-        is_of_client: false,
-        check: |values, _| tls_settings::problems_of_clients_side(values),
-    },
-    PemSection {
-        path: tls_admin::SECTION,
-        keys: &["certificate_file", "key_file", "client_ca_file"],
-        is_of_client: false,
-        check: tls_admin::problems,
-    },
-    PemSection::of_client(tls_clients::SECTIONS[0]),
-    PemSection::of_client(tls_clients::SECTIONS[1]),
+/// The sections with PEM files, each with the keys that name them.
+pub(super) const PEM_SECTIONS: [(&str, [&str; 3]); 4] = [
+    (SERVICE, ["certificate_files", "key_files", "client_ca_file"]),
+    (ADMIN, ["certificate_file", "key_file", "client_ca_file"]),
+    (CLIENTS[0], OF_CLIENT),
+    (CLIENTS[1], OF_CLIENT),
 ];
-
-impl PemSection {
-    const fn of_client(path: &'static str) -> Self {
-        let keys = &["ca_file", "certificate_file", "key_file"];
-        Self { path, keys, is_of_client: true, check: tls_clients::problems }
-    }
-}
+const OF_CLIENT: [&str; 3] = ["ca_file", "certificate_file", "key_file"];
 
 /// In the place of a key: the file with the authorities of the system.
 pub(super) const SYSTEM_CA: &str = "system_ca";
@@ -95,55 +69,56 @@ pub(super) fn resolve(
     found: &mut SecretFindings,
 ) {
     let service = Some(values.name().to_owned()).filter(|name| !name.is_empty());
-    for section in PEM_SECTIONS {
-        if section.is_of_client && !tls_clients::is_enabled(values, section.path) {
+    for (section, keys) in PEM_SECTIONS {
+        let is_of_client = CLIENTS.contains(&section);
+        if is_of_client && !tls_clients::is_enabled(values, section) {
             continue;
         }
         let mut texts = Vec::new();
         let mut findings = Vec::new();
-        for key in section.keys {
-            let path = format!("{}.{key}", section.path);
+        for key in keys {
+            let path = format!("{section}.{key}");
             for file in paths(values.value(&path)) {
                 match read(Path::new(file), read_file) {
-                    Ok(file) => texts.push((*key, file)),
+                    Ok(file) => texts.push((key, file)),
                     Err(problem) => findings.push(values.finding(&path, problem)),
                 }
             }
         }
-        if section.is_of_client && tls_clients::needs_system_ca(values, section.path) {
+        if is_of_client && tls_clients::needs_system_ca(values, section) {
             match system_ca(read_file) {
                 Ok(file) => texts.push((SYSTEM_CA, file)),
                 Err(problem) => {
-                    findings.push(values.finding(&format!("{}.ca_file", section.path), problem));
+                    findings.push(values.finding(&format!("{section}.ca_file"), problem));
                 }
             }
         }
-        if findings.is_empty() && (!texts.is_empty() || section.is_of_client) {
-            values.pem_files.insert(section.path.to_owned(), PemTexts(texts));
-            findings = (section.check)(values, section.path)
+        if findings.is_empty() && (!texts.is_empty() || is_of_client) {
+            values.pem_files.insert(section.to_owned(), PemTexts(texts));
+            findings = problems(values, section)
                 .into_iter()
-                .map(|problem| place(section, values, problem))
+                .map(|problem| place(section, &keys, values, problem))
                 .collect();
         }
         if !findings.is_empty() {
-            values.pem_files.remove(section.path);
+            values.pem_files.remove(section);
         }
         found.unread.extend(findings.into_iter().map(|finding| UnreadSecret {
             service: service.clone(),
-            section: section.path,
+            section,
             finding,
         }));
     }
 }
 
 /// The finding about a problem, at the key that names the file concerned.
-fn place(section: &PemSection, values: &SettingMap, problem: tls::Problem) -> Finding {
+fn place(section: &str, keys: &[&str], values: &SettingMap, problem: tls::Problem) -> Finding {
     let names = |key: &&&str| {
-        let named = paths(values.value(&format!("{}.{key}", section.path)));
+        let named = paths(values.value(&format!("{section}.{key}")));
         named.iter().any(|file| Some(Path::new(file)) == problem.file.as_deref())
     };
-    let key = section.keys.iter().find(names).or(section.keys.first()).copied().unwrap_or_default();
-    let path = format!("{}.{key}", section.path);
+    let key = keys.iter().find(names).or(keys.first()).copied().unwrap_or_default();
+    let path = format!("{section}.{key}");
     values.finding(&path, Problem::new(problem.what, problem.remedy))
 }
 

@@ -6,18 +6,12 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use tls::{CertificateFiles, ClientSettings, ClientTls, PemFile, Roots};
+use tls::{CertificateFiles, ClientSettings, ClientTls, PemFile, Protocols, Roots};
 
-use super::consistency::{Note, check_versions};
-use super::option_spec::FromSettings as _;
 use super::pem_files::{PemTexts, SYSTEM_CA};
 use super::settings::SettingMap;
 use super::tls_options::ClientTlsConfig;
-use super::tls_settings::protocols;
 use super::value::Value;
-
-/// The sections.
-pub(super) const SECTIONS: [&str; 2] = ["service.redis_tls", "service.sentinel_tls"];
 
 /// A handle in use, the section that it was made of without the contents of its files, and these.
 struct KnownClient {
@@ -50,7 +44,11 @@ impl ClientTlsConfig {
             verification: self.verify,
             certificate: file("certificate_file").map(pair),
             server_name: self.server_name.clone(),
-            protocols: protocols(self.min_version, self.max_version, &self.ciphers),
+            protocols: Protocols {
+                min: self.min_version,
+                max: self.max_version,
+                ciphers: self.ciphers.clone(),
+            },
         })
     }
 
@@ -99,48 +97,6 @@ pub(super) fn is_enabled(values: &SettingMap, section: &str) -> bool {
 pub(super) fn needs_system_ca(values: &SettingMap, section: &str) -> bool {
     values.value(&format!("{section}.ca_file")).is_none()
         && values.text(&format!("{section}.verify")) != Some("none")
-}
-
-/// What prevents a section from being used.
-pub(super) fn problems(values: &SettingMap, section: &str) -> Vec<tls::Problem> {
-    let config = ClientTlsConfig::read(values, section);
-    let Some(settings) = config.client_settings() else { return Vec::new() };
-    ClientTls::new(&settings).err().unwrap_or_default()
-}
-
-/// Reports contradictions. Whether the files fit together is checked when they are read.
-pub(super) fn check(service: &SettingMap, note: &mut Note<'_>) {
-    for section in SECTIONS {
-        let key = |key: &str| format!("{section}.{key}");
-        if service.value(&key("key_file")).is_some() && service.lacks(&key("certificate_file")) {
-            note(&key("key_file"), "there is no certificate", "add certificate_file");
-        }
-        check_versions(service, section, note);
-    }
-}
-
-/// Reports settings that are valid and probably not intended.
-pub(super) fn warn(service: &SettingMap, note: &mut Note<'_>) {
-    for section in SECTIONS {
-        let key = |key: &str| format!("{section}.{key}");
-        let enabled = is_enabled(service, section);
-        if enabled && service.text(&key("verify")) == Some("none") {
-            note(
-                &key("verify"),
-                "certificates are not verified: anybody on the path can read and change \
-                 everything, passwords included",
-                "name the CA of the servers in ca_file, with verify = \"full\" or \"chain\"",
-            );
-        }
-        let given = ["ca_file", "certificate_file", "key_file", "server_name"];
-        if !enabled && let Some(given) = given.iter().find(|it| service.value(&key(it)).is_some()) {
-            note(
-                &key(given),
-                "it has no effect: connections are in plain text",
-                "add enabled = true to its section, or remove it",
-            );
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,45 +1,71 @@
-//! Translates the options for TLS into the settings of the `tls` crate, and checks them by building
-//! them.
+//! Translates the options for TLS of listeners and of the admin server into the settings of the
+//! `tls` crate.
 
-use tls::{CertificateFiles, PemFile, Protocols, ServerSettings, ServerTls, Version};
+use tls::{CertificateFiles, ClientCertificates, Protocols, ServerSettings};
 
-use super::option_spec::FromSettings as _;
-use super::settings::SettingMap;
-use super::tls_options::ServerTlsConfig;
+use super::pem_files::PemTexts;
+use super::tls_options::{AdminTlsConfig, ServerTlsConfig};
+
+/// Browsers and scrapers offer a newer version of HTTP, too.
+const HTTP: &[u8] = b"http/1.1";
 
 impl ServerTlsConfig {
     /// The settings of listeners for TLS; `None` without certificates.
     #[must_use]
     pub fn server_settings(&self) -> Option<ServerSettings> {
-        let chains = self.pem.of("certificate_files");
-        if chains.is_empty() {
-            return None;
-        }
-        let keys = self.pem.of("key_files");
         Some(ServerSettings {
-            certificates: certificates(chains, keys),
             client_certificates: self.client_certificates,
-            client_ca: self.pem.of("client_ca_file").pop(),
-            protocols: protocols(self.min_version, self.max_version, &self.ciphers),
-            application_protocols: Vec::new(),
-            without_resumption: false,
+            protocols: Protocols {
+                min: self.min_version,
+                max: self.max_version,
+                ciphers: self.ciphers.clone(),
+            },
+            ..settings(&self.pem, "certificate_files", "key_files")?
         })
     }
 }
 
-/// Pairs certificates with their keys: those of a list of their own, or those in the same files.
-fn certificates(chains: Vec<PemFile>, keys: Vec<PemFile>) -> Vec<CertificateFiles> {
-    let keys = if keys.is_empty() { chains.clone() } else { keys };
-    chains.into_iter().zip(keys).map(|(chain, key)| CertificateFiles { chain, key }).collect()
+impl AdminTlsConfig {
+    /// The settings of sessions; `None` without a certificate. A certificate of a client is asked
+    /// for and not required: the admin server requires it, except for probes.
+    #[must_use]
+    pub fn server_settings(&self) -> Option<ServerSettings> {
+        Some(ServerSettings {
+            client_certificates: match self.client_certificates {
+                ClientCertificates::None => ClientCertificates::None,
+                _ => ClientCertificates::Optional,
+            },
+            protocols: Protocols {
+                min: self.min_version,
+                max: self.max_version,
+                ciphers: Vec::new(),
+            },
+            application_protocols: vec![HTTP.to_vec()],
+            without_resumption: true,
+            ..settings(&self.pem, "certificate_file", "key_file")?
+        })
+    }
+
+    /// Whether everything except probes needs a certificate of the client.
+    #[must_use]
+    pub fn requires_certificate(&self) -> bool {
+        self.client_certificates == ClientCertificates::Required
+    }
 }
 
-pub(super) fn protocols(min: Version, max: Version, ciphers: &[String]) -> Protocols {
-    Protocols { min, max, ciphers: ciphers.to_vec() }
-}
-
-/// What prevents the settings for clients from being used.
-pub(super) fn problems_of_clients_side(values: &SettingMap) -> Vec<tls::Problem> {
-    let config = ServerTlsConfig::read(values, "service.tls");
-    let Some(settings) = config.server_settings() else { return Vec::new() };
-    ServerTls::new(&settings).err().unwrap_or_default()
+/// The settings with the certificates, each with its key: that of a file of its own, or that in the
+/// same file.
+fn settings(pem: &PemTexts, chains: &str, keys: &str) -> Option<ServerSettings> {
+    let (chains, mut keys) = (pem.of(chains), pem.of(keys));
+    if keys.is_empty() {
+        keys.clone_from(&chains);
+    }
+    let pairs = chains.into_iter().zip(keys);
+    let certificates: Vec<_> = pairs.map(|(chain, key)| CertificateFiles { chain, key }).collect();
+    let client_ca = pem.of("client_ca_file").pop();
+    (!certificates.is_empty()).then(|| ServerSettings {
+        certificates,
+        client_ca,
+        ..ServerSettings::default()
+    })
 }
