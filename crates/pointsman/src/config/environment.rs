@@ -79,25 +79,11 @@ fn remedy(name: &str) -> String {
 /// `X_SERVICE_PORT[_NAME]`, `X_PORT`, `X_PORT_6379_TCP[_PROTO|_PORT|_ADDR]`, where X begins with
 /// POINTSMAN.
 pub(super) fn is_service_link(name: &str) -> bool {
-    let Some(rest) = name.strip_prefix("POINTSMAN") else { return false };
-    rest.ends_with("_SERVICE_HOST")
-        || rest.ends_with("_SERVICE_PORT")
-        || rest.contains("_SERVICE_PORT_")
-        || rest.ends_with("_PORT")
-        || rest
-            .rmatch_indices("_PORT_")
-            .any(|(at, found)| rest.get(at + found.len()..).is_some_and(is_port_detail))
-}
-
-fn is_port_detail(detail: &str) -> bool {
-    let mut parts = detail.split('_');
-    let port = parts
-        .next()
-        .is_some_and(|port| !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit()));
-    let protocol = matches!(parts.next(), Some("TCP" | "UDP" | "SCTP"));
-    port && protocol
-        && matches!(parts.next(), None | Some("PROTO" | "PORT" | "ADDR"))
-        && parts.next().is_none()
+    let has = |part: &str| name.contains(part);
+    name.ends_with("_PORT")
+        || has("_SERVICE_HOST")
+        || has("_SERVICE_PORT_")
+        || has("_PORT_") && ["_TCP", "_UDP", "_SCTP"].into_iter().any(has)
 }
 
 #[cfg(test)]

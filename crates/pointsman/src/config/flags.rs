@@ -106,7 +106,7 @@ pub(super) fn read(flags: &Flags) -> Layer {
     ];
     for (path, given, flag) in lists {
         if !given.is_empty() {
-            set_list(&mut layer, path, given, flag);
+            set(&mut layer, path, &given.join(","), flag);
         }
     }
     for pair in &flags.set {
@@ -119,29 +119,6 @@ fn set(layer: &mut Layer, path: &str, text: &str, flag: &str) {
     if let Some(option) = schema::option(path) {
         layer.set(path.to_owned(), option.kind.parse(text), Origin::Flag(flag.to_owned()));
     }
-}
-
-/// Reads a flag that may be given several times. Each is parsed separately, so that each fault is
-/// reported.
-fn set_list(layer: &mut Layer, path: &str, given: &[String], flag: &str) {
-    let Some(option) = schema::option(path) else { return };
-    let (Some(mut all), mut bad) = (option.kind.empty_list(), false) else { return };
-    for (number, text) in (1..).zip(given) {
-        let origin = Origin::Flag(flag.to_owned());
-        match option.kind.parse(text) {
-            Ok(some) => all.append(some),
-            Err(problem) => {
-                bad = true;
-                let problem = if given.len() > 1 { problem.of_element(number) } else { problem };
-                layer.findings.push(Finding::of(origin, path, problem));
-            }
-        }
-    }
-    if bad {
-        layer.broken.insert(path.to_owned());
-        return;
-    }
-    layer.set(path.to_owned(), Ok(all), Origin::Flag(flag.to_owned()));
 }
 
 fn set_any(layer: &mut Layer, pair: &str) {
