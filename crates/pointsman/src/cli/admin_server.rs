@@ -17,7 +17,7 @@ use tls::{
 };
 
 use super::Variables;
-use crate::config::{self, Endpoint, Faults, Flags, Loaded, PendingReads, Value};
+use crate::config::{self, Faults, Flags, Loaded, PendingReads, Value};
 
 /// The default address of the admin server.
 pub(super) const DEFAULT_ADDRESS: &str = "127.0.0.1:8888";
@@ -215,7 +215,7 @@ fn read(path: &Path) -> Result<PemFile, AdminServerError> {
 /// Every address of a name. At least one.
 fn resolve_all(text: &str) -> Result<Vec<SocketAddr>, AdminServerError> {
     // Checked first: a password must not be looked up in the DNS either.
-    if text.parse::<SocketAddr>().is_err() && Endpoint::parse_with_port(text).is_err() {
+    if text.parse::<SocketAddr>().is_err() && config::parse_with_port(text).is_err() {
         return Err(AdminServerError::Address);
     }
     let wrong = |error| AdminServerError::Unresolved(text.to_owned(), error);

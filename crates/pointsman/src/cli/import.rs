@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use haproxy_import::{Detail, Environment, Import, ImportOptions};
 
 use super::args::ImportArgs;
-use crate::config::{self, Endpoint, SENTINEL_PORT};
+use crate::config::{self, SENTINEL_PORT, parse_endpoint};
 
 /// Why no configuration was generated.
 #[derive(Debug, thiserror::Error)]
@@ -52,7 +52,7 @@ pub(super) fn haproxy(args: &ImportArgs) -> Result<(String, String), ImportError
     let env = Environment {
         variable: &|name| std::env::var(name).ok(),
         folder: &|path| files_in(Path::new(path)),
-        endpoint: &|text| Endpoint::parse(text, SENTINEL_PORT).ok().map(|it| it.to_string()),
+        endpoint: &|text| parse_endpoint(text, SENTINEL_PORT).ok().map(|it| it.to_string()),
     };
     let import = haproxy_import::import(&files?, &options, &env);
     if !import.refusals.is_empty() {
@@ -72,7 +72,7 @@ fn options(args: &ImportArgs) -> Result<ImportOptions, ImportError> {
             message: problem.what,
             remedy: problem.remedy,
         };
-        Endpoint::parse(&text, SENTINEL_PORT).map(|it| (listener, it.to_string())).map_err(wrong)
+        parse_endpoint(&text, SENTINEL_PORT).map(|it| (listener, it.to_string())).map_err(wrong)
     };
     let sentinels: Result<Vec<_>, ImportError> = args.sentinels.iter().map(endpoint).collect();
     Ok(ImportOptions {

@@ -53,7 +53,7 @@ mod value_parsers;
 pub use choices::{LogFormat, Upstream};
 pub use connection_limits::{ConnectionLimits, DEFAULT_CONNECTIONS};
 pub use credentials::{Credentials, HIDDEN, Secret, Token};
-pub use endpoint::{Endpoint, REDIS_PORT, SENTINEL_PORT};
+pub(crate) use endpoint::{SENTINEL_PORT, parse as parse_endpoint, parse_with_port};
 pub use environment::CONFIG as CONFIG_VARIABLE;
 pub use file_reader::PendingReads;
 pub(crate) use file_reader::SECRET_PATIENCE;

@@ -11,13 +11,12 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use proxy::{ListenAddr, LoggedSessions, Network, OnTimeout, Sessions, Splice, Subscriptions};
-use sentinel::{Minority, Verify};
+use sentinel::{Minority, NodeAddr, Verify};
 use target::EmptyPool;
 use tracing::Level;
 
 use super::choices::{LogFormat, Upstream};
 use super::credentials::{Credentials, Secret, Token};
-use super::endpoint::Endpoint;
 use super::option_spec::section;
 use super::tls_options::{AdminTlsConfig, ClientTlsConfig, ServerTlsConfig};
 use super::value::{ChoiceValue, ValueKind};
@@ -74,7 +73,7 @@ section! {
         /// DNS names are resolved repeatedly and may have several addresses. IPv6 addresses need
         /// brackets if a port follows. The default port is 26379. One reachable sentinel is enough
         /// to find all others; list several, so that a start does not depend on one of them.
-        sentinels: Vec<Endpoint> = ValueKind::Endpoints, None, Live;
+        sentinels: Vec<NodeAddr> = ValueKind::Endpoints, None, Live;
         /// Whether to use further sentinels that the configured ones report.
         ///
         /// Turn it off if their addresses cannot be reached from here and address_map does not
@@ -261,7 +260,7 @@ section! {
         ///
         /// A table of "host:port" = "host:port". The left address is one that sentinels announce,
         /// for masters, replicas and further sentinels. The default port is 6379.
-        address_map: BTreeMap<Endpoint, Endpoint> = ValueKind::AddressMap, Some(""), Live;
+        address_map: BTreeMap<NodeAddr, NodeAddr> = ValueKind::AddressMap, Some(""), Live;
     }
     with {
         /// Credentials with which this proxy checks masters and replicas. Clients authenticate

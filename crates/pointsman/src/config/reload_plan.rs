@@ -190,7 +190,7 @@ mod tests {
         assert_eq!(plan.applied, ["service.hold_timeout (a)"]);
         assert_eq!(plan.pending, ["service.master (a)", "service.sentinels (a)"]);
         assert_eq!(plan.config.services[0].master_name(), "a");
-        assert_eq!(plan.config.services[0].sentinels[0].host, "s");
+        assert_eq!(&*plan.config.services[0].sentinels[0].host, "s");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::endpoint::{Endpoint, REDIS_PORT};
+use super::endpoint::{self, REDIS_PORT};
 use super::value::{MAX_ELEMENTS, Problem, Value, ValueKind};
 
 /// A problem and its byte range in the file.
@@ -122,10 +122,10 @@ fn list(
 fn map(table: &DeTable<'_>, problems: &mut Vec<LocatedProblem>) -> Value {
     let mut read = BTreeMap::new();
     for (from, to) in table {
-        let announced = Endpoint::parse(from.get_ref(), REDIS_PORT)
+        let announced = endpoint::parse(from.get_ref(), REDIS_PORT)
             .map_err(|problem| problems.push((from.span(), problem)));
         let dialled = match to.get_ref().as_str() {
-            Some(text) => Endpoint::parse(text, REDIS_PORT)
+            Some(text) => endpoint::parse(text, REDIS_PORT)
                 .map_err(|problem| problems.push((to.span(), problem))),
             None => {
                 let what = format!("expected \"host:port\", found {}", type_name(to.get_ref()));

@@ -9,9 +9,10 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use proxy::{ListenAddr, Network};
+use sentinel::NodeAddr;
 
 use super::credentials::Secret;
-use super::endpoint::{Endpoint, SENTINEL_PORT};
+use super::endpoint::{self, SENTINEL_PORT};
 use super::value_parsers::{
     elements, parse_choice, parse_cipher, parse_commands, parse_count, parse_elements,
     parse_env_name, parse_master_name, parse_pair, parse_refusals,
@@ -114,9 +115,9 @@ pub enum Value {
     /// Of [`ValueKind::Listen`] and [`ValueKind::ListenTcp`].
     Listen(Vec<ListenAddr>),
     /// Of [`ValueKind::Endpoints`].
-    Endpoints(Vec<Endpoint>),
+    Endpoints(Vec<NodeAddr>),
     /// Of [`ValueKind::AddressMap`].
-    AddressMap(BTreeMap<Endpoint, Endpoint>),
+    AddressMap(BTreeMap<NodeAddr, NodeAddr>),
     /// Of [`ValueKind::Networks`].
     Networks(Vec<Network>),
     /// For every other list: commands, names of hosts, paths and ciphers.
@@ -153,14 +154,14 @@ impl ValueKind {
             }
             Self::Text | Self::Path => Ok(Value::Text(text.to_owned())),
             Self::Endpoint => {
-                Endpoint::parse_with_port(text).map(|one| Value::Text(one.to_string()))
+                endpoint::parse_with_port(text).map(|one| Value::Text(one.to_string()))
             }
             Self::EnvName => parse_env_name(text),
             Self::Choice(names) => parse_choice(text, names),
             Self::Listen => parse_elements(text, listen::parse).map(Value::Listen),
             Self::ListenTcp => parse_elements(text, listen::parse_tcp).map(Value::Listen),
             Self::Mode => listen::parse_mode(text).map(|mode| Value::Text(format!("{mode:04o}"))),
-            Self::Endpoints => parse_elements(text, |one| Endpoint::parse(one, SENTINEL_PORT))
+            Self::Endpoints => parse_elements(text, |one| endpoint::parse(one, SENTINEL_PORT))
                 .map(Value::Endpoints),
             Self::AddressMap => parse_elements(text, parse_pair).map(Value::AddressMap),
             Self::Commands => parse_commands(text),
@@ -308,10 +309,10 @@ typed! {
     String, Text;
     Secret, Secret;
     Vec<ListenAddr>, Listen;
-    Vec<Endpoint>, Endpoints;
+    Vec<NodeAddr>, Endpoints;
     Vec<Network>, Networks;
     Vec<String>, Words;
-    BTreeMap<Endpoint, Endpoint>, AddressMap;
+    BTreeMap<NodeAddr, NodeAddr>, AddressMap;
 }
 
 impl FieldType for Vec<SocketAddr> {

@@ -1,8 +1,9 @@
 //! Parses single values from text, by the kinds of [`ValueKind`](super::value::ValueKind).
 
 use proxy::{MAX_COMMAND_NAME, Refusals, StatelessCommands, StatelessError};
+use sentinel::NodeAddr;
 
-use super::endpoint::{Endpoint, REDIS_PORT};
+use super::endpoint::{self, REDIS_PORT};
 use super::finding::nearest;
 use super::value::{MAX_ELEMENTS, Problem, Value};
 
@@ -81,14 +82,14 @@ pub(super) fn parse_cipher(name: &str) -> Result<String, Problem> {
 }
 
 /// Parses one entry of an address map from a flag or a variable.
-pub(super) fn parse_pair(text: &str) -> Result<(Endpoint, Endpoint), Problem> {
+pub(super) fn parse_pair(text: &str) -> Result<(NodeAddr, NodeAddr), Problem> {
     let (from, to) = text.split_once('=').ok_or_else(|| {
         Problem::new(
             "it is not an address mapping",
             "write announced=dialled, for example \"10.0.0.1:6379=203.0.113.1:6379\"",
         )
     })?;
-    Ok((Endpoint::parse(from.trim(), REDIS_PORT)?, Endpoint::parse(to.trim(), REDIS_PORT)?))
+    Ok((endpoint::parse(from.trim(), REDIS_PORT)?, endpoint::parse(to.trim(), REDIS_PORT)?))
 }
 
 pub(super) fn parse_count(text: &str, least: usize, most: usize) -> Result<Value, Problem> {

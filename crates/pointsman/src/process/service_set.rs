@@ -244,8 +244,7 @@ impl ServiceSet {
             running.handle().set_service_removed(false);
         }
         if returns || old.is_some_and(|old| old.sentinels != service.sentinels) {
-            let sentinels = service.sentinels.iter().map(settings::node).collect();
-            self.control.set_sentinels(running.discovery, sentinels);
+            self.control.set_sentinels(running.discovery, service.sentinels.clone());
         }
         for to in listener_set::destinations(service) {
             if running.sets.iter().any(|set| set.to == to) {

@@ -8,9 +8,8 @@ use proxy::{
     Durability, Network, Networks, Options, Refusals, StatelessCommands, TlsListening, UpstreamMode,
 };
 
-use crate::config::{Endpoint, LogConfig, ServiceConfig, Upstream};
+use crate::config::{LogConfig, ServiceConfig, Upstream};
 use crate::process::listener_set::Destinations;
-use crate::process::settings::node;
 
 /// Returns the options of sessions that come through a listener to these nodes.
 pub(crate) fn options_to(
@@ -99,8 +98,8 @@ fn durability(service: &ServiceConfig) -> Option<Durability> {
 
 /// Returns the hosts of the address map, by the announced address.
 fn target_names(service: &ServiceConfig) -> Arc<BTreeMap<Box<str>, Box<str>>> {
-    let name = |from, to: &Endpoint| (node(from).to_string().into(), to.host.as_str().into());
-    Arc::new(service.address_map.iter().map(|(from, to)| name(from, to)).collect())
+    let names = service.address_map.iter();
+    Arc::new(names.map(|(from, to)| (from.to_string().into(), to.host.clone())).collect())
 }
 
 /// Returns which session ends are logged.

@@ -1,6 +1,5 @@
 //! Translates the configuration into the settings of discovery, the workers and the drain.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -8,8 +7,7 @@ use std::sync::Arc;
 use doctor::Examination;
 use proxy::ServerCommands;
 use sentinel::{
-    AllowedHost, Allowlist, Credentials, DiscoveryConfig, DiscoverySettings, MachineRules,
-    NodeAddr, Timeouts,
+    AllowedHost, Credentials, DiscoveryConfig, DiscoverySettings, MachineRules, Timeouts,
 };
 use target::TargetWriter;
 
@@ -27,7 +25,7 @@ pub fn discovery(
     DiscoveryConfig {
         name: Arc::from(service.name.as_str()),
         master_name: Arc::from(service.master_name()),
-        sentinels: service.sentinels.iter().map(node).collect(),
+        sentinels: service.sentinels.clone(),
         settings: discovery_settings(service),
         target_writer,
         commands,
@@ -46,8 +44,8 @@ pub(crate) fn discovery_settings(service: &config::ServiceConfig) -> DiscoverySe
         rules: rules(service),
         probe_timeout: service.timers.verify_timeout,
         learn: service.learn_sentinels,
-        address_map: address_map(service),
-        nodes: nodes(service),
+        address_map: service.address_map.clone(),
+        nodes: service.nodes.iter().filter_map(|entry| AllowedHost::parse(entry)).collect(),
     }
 }
 
@@ -56,19 +54,10 @@ pub(crate) fn discovery_settings(service: &config::ServiceConfig) -> DiscoverySe
 pub fn examination(service: &config::ServiceConfig, own: Vec<SocketAddr>) -> Examination {
     Examination {
         name: Arc::from(service.master_name()),
-        sentinels: service.sentinels.iter().map(node).collect(),
+        sentinels: service.sentinels.clone(),
         settings: discovery_settings(service),
         own,
     }
-}
-
-fn address_map(service: &config::ServiceConfig) -> BTreeMap<NodeAddr, NodeAddr> {
-    service.address_map.iter().map(|(announced, dial)| (node(announced), node(dial))).collect()
-}
-
-/// `check` has parsed every entry.
-fn nodes(service: &config::ServiceConfig) -> Allowlist {
-    service.nodes.iter().filter_map(|entry| AllowedHost::parse(entry)).collect()
 }
 
 /// All services share the connections to sentinels, and therefore the timeouts: the longest timeout
@@ -108,10 +97,6 @@ fn rules(service: &config::ServiceConfig) -> MachineRules {
         unreachable: timers.unreachable_after,
         ..MachineRules::default()
     }
-}
-
-pub(crate) fn node(endpoint: &config::Endpoint) -> NodeAddr {
-    NodeAddr { host: endpoint.host.as_str().into(), port: endpoint.port }
 }
 
 fn credentials(configured: &config::Credentials) -> Option<Credentials> {
