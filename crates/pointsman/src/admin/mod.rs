@@ -5,7 +5,6 @@
 
 pub mod certificates;
 pub(crate) mod control;
-pub(crate) mod control_socket;
 pub mod effective_config;
 mod follow;
 pub mod health;

@@ -1,6 +1,5 @@
 //! Why a run did not start, or ended early.
 
-use crate::admin::control_socket::ControlSocketError;
 use crate::process::inherit::InheritError;
 use crate::process::takeover::TakeoverError;
 use crate::system::descriptors::TooFewFiles;
@@ -30,10 +29,7 @@ pub enum RunError {
     /// A worker ended early.
     #[error(transparent)]
     Worker(#[from] proxy::WorkerError),
-    /// The control socket cannot be opened.
-    #[error(transparent)]
-    ControlSocket(#[from] ControlSocketError),
-    /// A Unix socket for clients cannot be opened.
+    /// A Unix socket for clients or commands cannot be opened.
     #[error(transparent)]
     Unix(#[from] UnixSocketError),
     /// The admin server cannot be started.

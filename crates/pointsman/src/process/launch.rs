@@ -21,7 +21,6 @@ use tracing::{debug, info, warn};
 use self::resources::{Acquired, acquire, run_unless_stopped};
 use crate::admin::certificates::ServedCertificate;
 use crate::admin::control::{CommandLog, Control, ControlAccess};
-use crate::admin::control_socket::ControlSocket;
 use crate::admin::effective_config::{EffectiveConfig, EffectiveSettings};
 use crate::admin::history::History;
 use crate::admin::metrics::Scraper;
@@ -60,7 +59,7 @@ pub(crate) struct RunningProcess {
     pub(crate) plane: DataPlane,
     pub(crate) memory: tokio::task::JoinHandle<()>,
     /// The file of the control socket.
-    pub(crate) control: Option<ControlSocket>,
+    pub(crate) control: Option<UnixFiles>,
     /// The files of the Unix sockets that clients connect to.
     pub(crate) unix: UnixFiles,
     pub(crate) probe: admin_http::Handle,
@@ -112,7 +111,7 @@ impl RunningProcess {
         log_start(&admin, config);
         let probe = admin.serve(report.clone())?;
         let late = "the control socket is not published yet: its folder does not respond";
-        publish(control.as_ref().map(ControlSocket::publisher), late).await?;
+        publish(control.as_ref().map(UnixFiles::publisher), late).await?;
 
         let (changed, watch, secret_watch) = watch_config(&inputs);
         let reloader = Reloader {

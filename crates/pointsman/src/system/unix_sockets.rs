@@ -1,5 +1,5 @@
-//! The files of the Unix sockets that clients connect to, from before the start until after the
-//! end.
+//! The files of the Unix sockets of clients and of control commands, from before the start until
+//! after the end.
 //!
 //! They are created before anything is served and published when the workers serve
 //! ([`socket_file`](crate::system::socket_file)), so a start that fails leaves existing files
@@ -63,17 +63,27 @@ impl UnixFiles {
     /// If another process listens there, or the file cannot be created.
     pub(crate) fn create(&mut self, wanted: &SocketSpec) -> Result<OwnedFd, UnixSocketError> {
         let path = &wanted.path;
-        if socket_file::is_not_a_socket(path) {
-            return Err(UnixSocketError::NotASocket(path.clone()));
-        }
         // The socket of a dead process refuses; one with a full queue would block.
         let not_listening = [io::ErrorKind::NotFound, io::ErrorKind::ConnectionRefused];
         match socket_file::dial(path) {
-            Err(error) if not_listening.contains(&error.kind()) => {}
+            Err(error) if not_listening.contains(&error.kind()) => self.replace(wanted),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                return Err(UnixSocketError::Create(path.clone(), error));
+                Err(UnixSocketError::Create(path.clone(), error))
             }
-            _ => return Err(UnixSocketError::InUse(path.clone())),
+            _ => Err(UnixSocketError::InUse(path.clone())),
+        }
+    }
+
+    /// As [`create`](Self::create), in the place of another process that may listen there: a
+    /// takeover.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be created.
+    pub(crate) fn replace(&mut self, wanted: &SocketSpec) -> Result<OwnedFd, UnixSocketError> {
+        let path = &wanted.path;
+        if socket_file::is_not_a_socket(path) {
+            return Err(UnixSocketError::NotASocket(path.clone()));
         }
         let failed = |error| UnixSocketError::Create(path.clone(), error);
         let (file, socket) = SocketFile::create(path, SocketType::STREAM).map_err(failed)?;
@@ -202,6 +212,38 @@ mod tests {
             Err(UnixSocketError::NotASocket(_))
         ));
         assert_eq!(fs::read_to_string(&wanted.path).unwrap(), "data");
+    }
+
+    #[test]
+    fn replaces_active_socket_only_when_told_to() {
+        let folder = tempfile::tempdir().unwrap();
+        let wanted = wanted(folder.path(), "control.sock");
+        let (first, socket) = start_serving(&wanted);
+        // A process that takes over and fails before it serves leaves no file and removes none.
+        let mut failed = UnixFiles::default();
+        drop((failed.replace(&wanted).unwrap(), failed));
+        assert!(UnixStream::connect(&wanted.path).is_ok());
+        let mut second = UnixFiles::default();
+        let second_socket = second.replace(&wanted).unwrap();
+        second.publisher()().unwrap();
+        drop((first, socket));
+        assert!(
+            UnixStream::connect(&wanted.path).is_ok(),
+            "the first process must not remove the second one's file"
+        );
+        drop((second, second_socket));
+        assert_eq!(count(folder.path()), 0);
+        fs::write(&wanted.path, "data").unwrap();
+        assert!(matches!(
+            UnixFiles::default().replace(&wanted),
+            Err(UnixSocketError::NotASocket(_))
+        ));
+    }
+
+    #[test]
+    fn names_path_if_folder_is_missing() {
+        let error = UnixFiles::default().create(&wanted(Path::new("/nowhere"), "x")).unwrap_err();
+        assert!(error.to_string().contains("unix:/nowhere/x; does its folder exist"), "{error}");
     }
 
     #[test]

@@ -9,13 +9,14 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use proxy::{AddressPlan, InheritedSockets, ListenAddr, NewListener, Sockets};
+use rustix::process::geteuid;
 use tracing::{info, warn};
 
-use crate::admin::control_socket::{ControlSocket, ControlSocketError};
 use crate::config::{Config, ConnectionLimits, Settings};
 use crate::logging::Logging;
 use crate::process::config_reader::ConfigReader;
@@ -60,7 +61,7 @@ pub(super) struct Acquired {
     pub(super) admin: admin_http::Server,
     pub(super) tls: TlsServers,
     pub(super) listeners: Vec<BoundListener>,
-    pub(super) control: Option<ControlSocket>,
+    pub(super) control: Option<UnixFiles>,
     pub(super) unix: UnixFiles,
     pub(super) takeover_socket: Option<TakeoverSocket>,
     pub(super) taken: Option<TakenSockets>,
@@ -138,8 +139,7 @@ async fn prepare(
             }
             other => other?,
         };
-        let control =
-            control.map(|path| ControlSocket::create(Path::new(&path), replaces)).transpose()?;
+        let control = control.map(|path| create_control(path.into(), replaces)).transpose()?;
         let mut unix = UnixFiles::default();
         // Nobody can connect to a socket whose file was removed: it is replaced.
         let is_lost = |it: &SetSocket| !it.1.path.exists();
@@ -180,7 +180,7 @@ async fn prepare(
     };
     let (admin, control) = match control {
         Some((file, listener)) => {
-            (admin.unix_socket(listener, ControlSocket::users())?, Some(file))
+            (admin.unix_socket(listener, vec![geteuid().as_raw(), 0])?, Some(file))
         }
         None => (admin, None),
     };
@@ -230,6 +230,17 @@ fn bind_listeners(
     Ok(bound)
 }
 
+/// Creates the socket of control commands, which only this user may use. In addition to the file's
+/// mode, the kernel reports the peer's user id, which must be ours or root.
+fn create_control(
+    path: PathBuf,
+    replaces: bool,
+) -> Result<(UnixFiles, UnixListener), UnixSocketError> {
+    let (mut files, wanted) = (UnixFiles::default(), SocketSpec { path, mode: 0o600 });
+    let socket = if replaces { files.replace(&wanted) } else { files.create(&wanted) }?;
+    Ok((files, socket.into()))
+}
+
 /// A Unix socket with the number of its listener set.
 type SetSocket = (usize, SocketSpec);
 
@@ -265,7 +276,6 @@ fn is_in_use(error: &RunError) -> bool {
         RunError::Admin(error) => error.is_in_use(),
         RunError::Listen(error) => error.is_in_use(),
         RunError::Takeover(TakeoverError::Occupied(_))
-        | RunError::ControlSocket(ControlSocketError::Occupied(_))
         | RunError::Unix(UnixSocketError::InUse(_)) => true,
         _ => false,
     }
