@@ -11,10 +11,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
-use pointsman::admin::metrics::CATALOGUE;
-use pointsman::config::ValueKind;
-use pointsman::config::schema::{ConfigSection, SECTIONS};
-use pointsman::system::memory::{SESSION_BYTES, TLS_BYTES};
+use pointsman::reference::{
+    CATALOGUE, ConfigSection, SECTIONS, SESSION_BYTES, TLS_BYTES, ValueKind,
+};
 use serde_json::{Value as Json, json};
 
 const ALERTS: &str = "deploy/helm/pointsman/files/alerts.yaml";

@@ -240,7 +240,7 @@ fn sizing_table_fits_the_memory_formula() {
     assert!(rows.len() >= 4, "{rows:?}");
     let mib = 1024 * 1024;
     for (clients, limit) in rows {
-        let carried = (limit * mib / 4 * 3 - 24 * mib) / pointsman::system::memory::SESSION_BYTES;
+        let carried = (limit * mib / 4 * 3 - 24 * mib) / pointsman::reference::SESSION_BYTES;
         assert!(carried >= clients, "{limit} MiB carry {carried}, not {clients}");
     }
 }

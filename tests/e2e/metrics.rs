@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use harness::{Authority, Client, Cluster, Pointsman, find_in_path, wait_until};
-use pointsman::admin::metrics::{CATALOGUE, HAPROXY, MetricKind, SPARSE_ABOVE};
+use pointsman::reference::{CATALOGUE, HAPROXY, MetricKind, SPARSE_ABOVE};
 
 use crate::tls_clients::{folder, section};
 use crate::{DEDICATED, builder, metric};
@@ -65,7 +65,7 @@ fn series(text: &str) -> BTreeSet<&str> {
 /// (`durability::waits_before_it_follows_a_replica_without_confirmed_writes`).
 fn missing_from(text: &str) -> Vec<&'static str> {
     let there = series(text);
-    let is_missing = |it: &&pointsman::admin::metrics::Metric| {
+    let is_missing = |it: &&pointsman::reference::Metric| {
         let name = match it.kind {
             MetricKind::Histogram => format!("{}_count", it.name),
             _ => it.name.to_owned(),

@@ -34,7 +34,7 @@ pub(crate) fn list<T: ToString>(values: &[T]) -> String {
 }
 
 /// Keeps the log's thread alive. Dropping it writes the remaining lines, for at most one second.
-pub struct Logging {
+pub(crate) struct Logging {
     _guard: WriterGuard,
     lines: LineQueue,
     settings: LogSettings,
@@ -42,14 +42,14 @@ pub struct Logging {
 
 /// Changes the log's level and rate limit.
 #[derive(Debug, Clone)]
-pub struct LogSettings {
+pub(crate) struct LogSettings {
     level: reload::Handle<LevelFilter, Registry>,
     rate_limiter: LogRateLimiter,
 }
 
 impl LogSettings {
     /// Applies these settings from now on.
-    pub fn set(&self, log: &LogConfig) {
+    pub(crate) fn set(&self, log: &LogConfig) {
         // Fails only if another log is installed in this process, as in tests.
         drop(self.level.reload(LevelFilter::from_level(log.level)));
         self.rate_limiter.set(lines_per_second(log));
@@ -62,21 +62,19 @@ fn lines_per_second(log: &LogConfig) -> u32 {
 
 /// Counts lines that were lost. Can outlive [`Logging`].
 #[derive(Clone)]
-pub struct LostLines {
+pub(crate) struct LostLines {
     lines: LineQueue,
     rate_limiter: LogRateLimiter,
 }
 
 impl LostLines {
     /// Returns the number of lines dropped because the reader was too slow or the write failed.
-    #[must_use]
-    pub fn dropped(&self) -> u64 {
+    pub(crate) fn dropped(&self) -> u64 {
         self.lines.dropped()
     }
 
     /// Returns the number of lines suppressed by the rate limit.
-    #[must_use]
-    pub fn suppressed(&self) -> u64 {
+    pub(crate) fn suppressed(&self) -> u64 {
         self.rate_limiter.suppressed()
     }
 }
@@ -103,7 +101,7 @@ impl Logging {
     /// # Errors
     ///
     /// If the system provides no thread.
-    pub fn start(log: &LogConfig) -> io::Result<Self> {
+    pub(crate) fn start(log: &LogConfig) -> io::Result<Self> {
         let format = found_format(log.format);
         let journal = (format == LogFormat::Journald).then(JournalSocket::open).flatten();
         let has_journal = journal.is_some();
@@ -133,14 +131,12 @@ impl Logging {
     }
 
     /// Returns a handle that changes the log's settings.
-    #[must_use]
-    pub fn settings(&self) -> LogSettings {
+    pub(crate) fn settings(&self) -> LogSettings {
         self.settings.clone()
     }
 
     /// Returns the counters of lost lines.
-    #[must_use]
-    pub fn lost_lines(&self) -> LostLines {
+    pub(crate) fn lost_lines(&self) -> LostLines {
         LostLines { lines: self.lines.clone(), rate_limiter: self.settings.rate_limiter.clone() }
     }
 }

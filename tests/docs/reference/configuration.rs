@@ -3,8 +3,7 @@
 
 use std::fmt::Write as _;
 
-use pointsman::config::schema::{ConfigSection, SECTIONS};
-use pointsman::config::{OptionSpec, Reload};
+use pointsman::reference::{ConfigSection, OptionSpec, Reload, SECTIONS};
 
 /// The introduction, before the keys.
 const HEAD: &str = "# Configuration

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use pointsman::admin::metrics::{CATALOGUE, HAPROXY, Metric, MetricKind, SPARSE_ABOVE};
+use pointsman::reference::{CATALOGUE, HAPROXY, Metric, MetricKind, SPARSE_ABOVE};
 
 /// The groups of the page: heading, the labels that all metrics of the group have.
 const GROUPS: [(&str, &[&str]); 3] = [

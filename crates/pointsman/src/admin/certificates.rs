@@ -17,7 +17,7 @@ const MAX_LISTED: usize = 256;
 
 /// A certificate, and where it is used.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ServedCertificate {
+pub(crate) struct ServedCertificate {
     /// The name of its service; empty for the admin server.
     pub service: String,
     /// The peers that it is shown to.
@@ -30,8 +30,7 @@ impl ServedCertificate {
     /// The certificates that are shown to clients of services and of the admin server, which has no
     /// name, and by the services of a configuration to Redis and Sentinel, those that expire first
     /// in front. A file that is named twice by one of them is listed once.
-    #[must_use]
-    pub fn list(shown: Vec<(String, CertificateFacts)>, config: &Config) -> Vec<Self> {
+    pub(crate) fn list(shown: Vec<(String, CertificateFacts)>, config: &Config) -> Vec<Self> {
         let mut known = BTreeSet::new();
         let shown = shown.into_iter().map(|(service, facts)| {
             let side = if service.is_empty() { "admin" } else { "clients" };
@@ -52,8 +51,7 @@ impl ServedCertificate {
     }
 
     /// The path of its file.
-    #[must_use]
-    pub fn file(&self) -> String {
+    pub(crate) fn file(&self) -> String {
         self.facts.file.display().to_string()
     }
 

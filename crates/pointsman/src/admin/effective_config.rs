@@ -17,7 +17,7 @@ const MAX_FAULTS: usize = 20;
 
 /// The settings of one service that reports need.
 #[derive(Debug, Clone, Copy)]
-pub struct ServiceSettings {
+pub(crate) struct ServiceSettings {
     /// The maximum number of connections.
     pub max_connections: usize,
     /// How long a client may be held.
@@ -28,8 +28,7 @@ pub struct ServiceSettings {
 
 impl ServiceSettings {
     /// The settings of a service with this connection limit.
-    #[must_use]
-    pub fn of(service: &ServiceConfig, max_connections: usize) -> Self {
+    pub(crate) fn of(service: &ServiceConfig, max_connections: usize) -> Self {
         let shares_upstreams = service.upstream == Upstream::Shared;
         Self { max_connections, hold_timeout: service.hold_timeout, shares_upstreams }
     }
@@ -37,7 +36,7 @@ impl ServiceSettings {
 
 /// The settings that reports need.
 #[derive(Debug)]
-pub struct EffectiveSettings {
+pub(crate) struct EffectiveSettings {
     /// The hash of the configuration in force.
     pub hash: String,
     /// The rules of readiness.
@@ -58,8 +57,7 @@ pub struct EffectiveSettings {
 
 impl EffectiveSettings {
     /// Collects the settings of a configuration with this limit on all connections.
-    #[must_use]
-    pub fn of(
+    pub(crate) fn of(
         config: &Config,
         max_connections: usize,
         files: Files,
@@ -83,7 +81,7 @@ impl EffectiveSettings {
 
 /// How a reload ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ReloadOutcome {
+pub(crate) enum ReloadOutcome {
     /// At least one value was changed.
     Applied,
     /// No value differs.
@@ -96,11 +94,11 @@ pub enum ReloadOutcome {
 
 impl ReloadOutcome {
     /// All values, in the order of their numbers.
-    pub const ALL: [Self; 4] = [Self::Applied, Self::Unchanged, Self::Refused, Self::Partial];
+    pub(crate) const ALL: [Self; 4] =
+        [Self::Applied, Self::Unchanged, Self::Refused, Self::Partial];
 
     /// Returns a stable label for metrics and status.
-    #[must_use]
-    pub fn label(self) -> &'static str {
+    pub(crate) fn label(self) -> &'static str {
         match self {
             Self::Applied => "applied",
             Self::Unchanged => "unchanged",
@@ -112,7 +110,7 @@ impl ReloadOutcome {
 
 /// The last reload.
 #[derive(Debug, Clone)]
-pub struct LastReload {
+pub(crate) struct LastReload {
     /// The time at which it ended.
     pub at: Instant,
     /// How it ended.
@@ -129,31 +127,29 @@ struct ReloadHistory {
 
 /// The effective settings and the reload history. Cheap to clone; all clones share one state.
 #[derive(Debug, Clone)]
-pub struct EffectiveConfig {
+pub(crate) struct EffectiveConfig {
     settings: Arc<ArcSwap<EffectiveSettings>>,
     history: Arc<Mutex<ReloadHistory>>,
 }
 
 impl EffectiveConfig {
     /// Creates the state at the start.
-    #[must_use]
-    pub fn new(settings: EffectiveSettings) -> Self {
+    pub(crate) fn new(settings: EffectiveSettings) -> Self {
         Self { settings: Arc::new(ArcSwap::from_pointee(settings)), history: Arc::default() }
     }
 
     /// Returns the current settings.
-    #[must_use]
-    pub fn settings(&self) -> Arc<EffectiveSettings> {
+    pub(crate) fn settings(&self) -> Arc<EffectiveSettings> {
         self.settings.load_full()
     }
 
     /// Replaces the settings.
-    pub fn set(&self, settings: EffectiveSettings) {
+    pub(crate) fn set(&self, settings: EffectiveSettings) {
         self.settings.store(Arc::new(settings));
     }
 
     /// Records the end of a reload.
-    pub fn record(&self, outcome: ReloadOutcome, mut faults: Vec<String>) {
+    pub(crate) fn record(&self, outcome: ReloadOutcome, mut faults: Vec<String>) {
         faults.truncate(MAX_FAULTS);
         let mut history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(count) = history.counts.get_mut(outcome as usize) {
@@ -164,8 +160,7 @@ impl EffectiveConfig {
 
     /// Returns the number of reloads by outcome, in the order of [`ReloadOutcome::ALL`], and the
     /// last reload.
-    #[must_use]
-    pub fn reloads(&self) -> ([u64; ReloadOutcome::ALL.len()], Option<LastReload>) {
+    pub(crate) fn reloads(&self) -> ([u64; ReloadOutcome::ALL.len()], Option<LastReload>) {
         let history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
         (history.counts, history.last.clone())
     }

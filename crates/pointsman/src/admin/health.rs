@@ -32,11 +32,11 @@ use drain::Phase;
 
 /// An event loop that has not iterated for this long is stuck. All loops iterate at least once per
 /// second.
-pub const STUCK_AFTER: Duration = Duration::from_secs(5);
+pub(crate) const STUCK_AFTER: Duration = Duration::from_secs(5);
 
 /// One event loop of the process.
 #[derive(Debug, Clone)]
-pub struct EventLoop {
+pub(crate) struct EventLoop {
     /// Its display name: `worker 3`, `discovery`.
     pub name: String,
     /// Time since its last iteration.
@@ -45,7 +45,7 @@ pub struct EventLoop {
 
 /// The readiness of one service.
 #[derive(Debug, Clone)]
-pub struct ServiceHealth {
+pub(crate) struct ServiceHealth {
     /// Its name.
     pub name: String,
     /// For how long no request could be sent to a master; `None` while traffic flows.
@@ -79,7 +79,7 @@ impl ServiceHealth {
 
 /// The configured rules of readiness.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ReadinessRules {
+pub(crate) struct ReadinessRules {
     /// Whether a process stays ready in the accepting phase of a shutdown.
     pub while_leaving: bool,
     /// Whether a process stays ready without a master that it had before.
@@ -87,8 +87,7 @@ pub struct ReadinessRules {
 }
 
 /// Decides whether the process is alive.
-#[must_use]
-pub fn alive(loops: &[EventLoop]) -> Verdict {
+pub(crate) fn alive(loops: &[EventLoop]) -> Verdict {
     let stuck = loops.iter().filter(|it| it.age > STUCK_AFTER);
     Verdict::unless(
         stuck
@@ -98,8 +97,7 @@ pub fn alive(loops: &[EventLoop]) -> Verdict {
 }
 
 /// Decides whether new clients should be sent to this process. `full`: why it accepts none.
-#[must_use]
-pub fn ready(
+pub(crate) fn ready(
     phase: Phase,
     rules: ReadinessRules,
     full: Option<&str>,

@@ -3,14 +3,14 @@
 //! Nothing here is on a hot path. Workers and discovery count in integers of their own; a scrape
 //! takes a snapshot of them and formats it. Labels are bounded by construction: see [`catalogue`].
 
-pub mod catalogue;
+pub(crate) mod catalogue;
 mod exposition;
 mod failovers;
 mod haproxy;
-pub mod histogram;
+pub(crate) mod histogram;
 mod scrape;
 mod services;
 
 pub use catalogue::{CATALOGUE, HAPROXY, Metric, MetricKind};
-pub use exposition::{Exposition, LabelPair};
-pub use scrape::{SPARSE_ABOVE, Scraper};
+pub use scrape::SPARSE_ABOVE;
+pub(crate) use scrape::Scraper;

@@ -20,7 +20,7 @@ use crate::logging::LostLines;
 use crate::system::memory::Memory;
 
 /// Everything that reports are made from.
-pub struct ProcessReport {
+pub(crate) struct ProcessReport {
     /// When the process started.
     pub start: Instant,
     /// The settings that a reload can change.
@@ -75,8 +75,7 @@ impl ProcessReport {
     }
 
     /// Summarises the state in one line, for the service manager.
-    #[must_use]
-    pub fn summary(&self) -> String {
+    pub(crate) fn summary(&self) -> String {
         let services = self.services.list();
         let with_master =
             services.iter().filter(|it| it.discovery.snapshot().master.is_some()).count();

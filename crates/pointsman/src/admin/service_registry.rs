@@ -13,11 +13,11 @@ use sentinel::DiscoveryHandle;
 use crate::admin::effective_config::ServiceSettings;
 
 /// The counters of a listener set, and its addresses.
-pub type ListenerReport = (ServiceCounters, Vec<ListenAddr>);
+pub(crate) type ListenerReport = (ServiceCounters, Vec<ListenAddr>);
 
 /// One service, as reports need it.
 #[derive(Debug, Clone)]
-pub struct ReportedService {
+pub(crate) struct ReportedService {
     /// Its name.
     pub name: String,
     /// Its listeners for writers.
@@ -39,7 +39,7 @@ pub struct ReportedService {
 /// The list of services, and whether a successor was offered their sockets. Cheap to clone; all
 /// clones share both.
 #[derive(Debug, Clone, Default)]
-pub struct ServiceRegistry {
+pub(crate) struct ServiceRegistry {
     services: Arc<ArcSwap<Vec<Arc<ReportedService>>>>,
     is_offered: Arc<AtomicBool>,
 }
@@ -47,7 +47,7 @@ pub struct ServiceRegistry {
 /// A successor that was offered the sockets may serve at any time, and knows no order that is given
 /// meanwhile. Dropped when it has left, or this process has.
 #[derive(Debug, Default)]
-pub struct OfferMark(Arc<AtomicBool>);
+pub(crate) struct OfferMark(Arc<AtomicBool>);
 
 impl Drop for OfferMark {
     fn drop(&mut self) {
@@ -57,26 +57,23 @@ impl Drop for OfferMark {
 
 impl ServiceRegistry {
     /// The services: those of the configuration in its order, then those that are being removed.
-    #[must_use]
-    pub fn list(&self) -> Vec<Arc<ReportedService>> {
+    pub(crate) fn list(&self) -> Vec<Arc<ReportedService>> {
         self.services.load().to_vec()
     }
 
     /// Replaces the list.
-    pub fn set(&self, services: Vec<ReportedService>) {
+    pub(crate) fn set(&self, services: Vec<ReportedService>) {
         self.services.store(Arc::new(services.into_iter().map(Arc::new).collect()));
     }
 
     /// Notes that a successor is offered the sockets.
-    #[must_use]
-    pub fn offer(&self) -> OfferMark {
+    pub(crate) fn offer(&self) -> OfferMark {
         self.is_offered.store(true, Ordering::Release);
         OfferMark(Arc::clone(&self.is_offered))
     }
 
     /// Whether there is a successor that may serve at any time.
-    #[must_use]
-    pub fn is_offered(&self) -> bool {
+    pub(crate) fn is_offered(&self) -> bool {
         self.is_offered.load(Ordering::Acquire)
     }
 }

@@ -19,19 +19,18 @@ use sentinel::{DiscoverySnapshot, NodeAddr, OperationsSnapshot, PingReply, Probe
 
 use crate::admin::effective_config::ServiceSettings;
 
-pub use certificates::*;
-pub use credentials::*;
-pub use document::*;
-pub use shared::*;
-pub use verdict::{Severity, VerdictStatus};
+pub(crate) use certificates::*;
+pub(crate) use credentials::*;
+pub(crate) use document::*;
+pub(crate) use shared::*;
+pub(crate) use verdict::VerdictStatus;
 pub(crate) use verdict::{some, span};
 
 /// The state of sessions that are not pinned, in metrics and in the status.
-pub const ORDINARY: &str = "ordinary";
+pub(crate) const ORDINARY: &str = "ordinary";
 
 /// Returns the JSON schema of the document, formatted.
-#[must_use]
-pub fn schema() -> String {
+pub(crate) fn schema() -> String {
     let mut schema = schemars::schema_for!(Status);
     schema.insert("title".to_owned(), format!("pointsman status, schema {SCHEMA}").into());
     serde_json::to_string_pretty(&schema)
@@ -48,7 +47,7 @@ fn ms(duration: Duration) -> f64 {
 }
 
 /// A listener's addresses and counters.
-pub type ListenerStatus = (Vec<String>, TrafficStatus);
+pub(crate) type ListenerStatus = (Vec<String>, TrafficStatus);
 
 /// Returns the given quantile, in thousandths, in microseconds.
 fn micros(distribution: &Distribution, per_mille: u64) -> u64 {
@@ -63,8 +62,7 @@ fn above_zero(counts: impl Iterator<Item = (&'static str, u64)>) -> BTreeMap<&'s
 }
 
 /// Returns the counters of one listener of a service with these settings.
-#[must_use]
-pub fn traffic(settings: &ServiceSettings, counted: &ServiceSnapshot) -> TrafficStatus {
+pub(crate) fn traffic(settings: &ServiceSettings, counted: &ServiceSnapshot) -> TrafficStatus {
     let ordinary = std::iter::once((ORDINARY, counted.ordinary()));
     let states = ordinary.chain(Pin::ALL.iter().map(|pin| pin.label()).zip(counted.pinned));
     let not_carried = NotCarried::all().map(NotCarried::label).zip(counted.not_carried);
@@ -97,8 +95,7 @@ pub fn traffic(settings: &ServiceSettings, counted: &ServiceSnapshot) -> Traffic
 /// Returns the part of the document for one service, from discovery's snapshot. The listeners are
 /// those of the data plane, for writers and, if configured, for readers. `is_leaving`: the service
 /// was removed from the configuration.
-#[must_use]
-pub fn service(
+pub(crate) fn service(
     seen: &DiscoverySnapshot,
     operations: &OperationsSnapshot,
     listener: ListenerStatus,

@@ -45,7 +45,6 @@ use crate::process::startup::Startup;
 type Variables = [(OsString, OsString)];
 
 /// Runs the command that the process was started with, and returns the exit code.
-#[must_use]
 pub fn main() -> ExitCode {
     let done = match Arguments::try_parse_from(std::env::args_os()) {
         Ok(cli) => dispatch(cli.command),

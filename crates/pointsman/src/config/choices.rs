@@ -41,7 +41,7 @@ choice!(LogFormat { Auto = "auto", Human = "human", Json = "json", Journald = "j
 
 /// Whether sessions share connections to Redis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Upstream {
+pub(crate) enum Upstream {
     /// Each has a connection of its own.
     Dedicated,
     /// Sessions that the server treats alike share few.
@@ -50,7 +50,7 @@ pub enum Upstream {
 
 /// The format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LogFormat {
+pub(crate) enum LogFormat {
     /// `human` on a terminal, `journald` in a systemd unit, `json` otherwise.
     Auto,
     /// Plain text.

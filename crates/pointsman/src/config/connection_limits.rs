@@ -4,11 +4,11 @@ use super::Config;
 
 /// Connection limit of a service without a configured one. Redis itself accepts as many by default
 /// (`maxclients`), and each session has one connection to it.
-pub const DEFAULT_CONNECTIONS: usize = 10_000;
+pub(crate) const DEFAULT_CONNECTIONS: usize = 10_000;
 
 /// The maximum number of client connections of each service, and of all together.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ConnectionLimits {
+pub(crate) struct ConnectionLimits {
     /// The limit of each service, in the order of `services`; at least 1. The readers of a service
     /// have the same limit separately.
     pub services: Vec<usize>,
@@ -23,8 +23,7 @@ impl Config {
     /// A service with a configured limit gets it; the rest of the total is divided evenly among the
     /// remaining services. If the total is not configured, it is the sum of the configured limits
     /// and of [`DEFAULT_CONNECTIONS`] per remaining service, or the capacity if that is less.
-    #[must_use]
-    pub fn connections(&self, capacity: usize) -> ConnectionLimits {
+    pub(crate) fn connections(&self, capacity: usize) -> ConnectionLimits {
         let (configured, open) = self.configured();
         let total = match self.process.max_connections {
             0 => configured
@@ -42,8 +41,7 @@ impl Config {
     }
 
     /// The minimum of the total that the configured limits require.
-    #[must_use]
-    pub fn min_connections(&self) -> usize {
+    pub(crate) fn min_connections(&self) -> usize {
         let (configured, open) = self.configured();
         configured.saturating_add(open).max(self.process.max_connections)
     }

@@ -28,7 +28,7 @@ use super::value::{Problem, Value};
 
 /// The placeholder that is shown instead of a secret. If it is read back as a password, a warning
 /// is given.
-pub const HIDDEN: &str = "<hidden>";
+pub(crate) const HIDDEN: &str = "<hidden>";
 
 /// Maximum size of a password file, in bytes.
 pub(super) const MAX_PASSWORD_BYTES: u64 = 64 * 1024;
@@ -42,13 +42,11 @@ pub struct Secret(Zeroizing<String>);
 
 impl Secret {
     /// Wraps the text.
-    #[must_use]
     pub fn new(text: String) -> Self {
         Self(Zeroizing::new(text))
     }
 
     /// The text itself, for the command that authenticates.
-    #[must_use]
     pub fn reveal(&self) -> &str {
         &self.0
     }
@@ -68,7 +66,7 @@ impl fmt::Display for Secret {
 
 /// Credentials of one connection. If both fields are empty, there is no authentication.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Credentials {
+pub(crate) struct Credentials {
     /// ACL user name; without it, the password is that of the default user.
     pub username: Option<String>,
     /// The password.
@@ -77,7 +75,7 @@ pub struct Credentials {
 
 /// A token: a secret without a user name.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Token(pub Option<Secret>);
+pub(crate) struct Token(pub Option<Secret>);
 
 impl FromSettings for Token {
     fn read(values: &SettingMap, section: &str) -> Self {

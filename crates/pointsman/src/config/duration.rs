@@ -69,7 +69,6 @@ fn total_micros(text: &str) -> Option<u64> {
 }
 
 /// Formats a duration so that [`parse`] gives the same one, to the microsecond.
-#[must_use]
 pub(super) fn format(duration: Duration) -> String {
     let mut micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
     if micros == 0 {

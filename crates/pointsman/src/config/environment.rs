@@ -16,7 +16,7 @@ use super::settings::Origin;
 use super::value::Problem;
 
 /// The variable that names the configuration file.
-pub const CONFIG: &str = "POINTSMAN_CONFIG";
+pub(crate) const CONFIG: &str = "POINTSMAN_CONFIG";
 /// The variable of the image with the default of `admin.listen`. A usual variable would override
 /// the file.
 const DEFAULT_ADMIN: &str = "POINTSMAN_DEFAULT_ADMIN";

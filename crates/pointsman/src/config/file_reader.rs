@@ -52,7 +52,7 @@ pub(super) fn exposed_mode(path: &Path) -> Option<u32> {
 
 /// The reads in progress. Cheap to clone; all clones share one record.
 #[derive(Debug, Clone, Default)]
-pub struct PendingReads {
+pub(crate) struct PendingReads {
     reads: Arc<Mutex<BTreeMap<PathBuf, Instant>>>,
     /// Receives a reason to read again when a read ends that was not waited for.
     late: Arc<OnceLock<mpsc::Sender<&'static str>>>,
@@ -60,8 +60,7 @@ pub struct PendingReads {
 
 impl PendingReads {
     /// The oldest read in progress: its path and its age.
-    #[must_use]
-    pub fn oldest(&self) -> Option<(PathBuf, Duration)> {
+    pub(crate) fn oldest(&self) -> Option<(PathBuf, Duration)> {
         let files = self.reads.lock().unwrap_or_else(PoisonError::into_inner);
         let oldest = files.iter().min_by_key(|(_, since)| **since)?;
         Some((oldest.0.clone(), oldest.1.elapsed()))

@@ -10,7 +10,7 @@ use super::value::Problem;
 
 /// One fault or one warning.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Finding {
+pub(crate) struct Finding {
     /// Where the value at fault came from.
     pub origin: Origin,
     /// The full path of the key, or of the nearest section that has one. Empty if the fault is
@@ -54,7 +54,7 @@ impl fmt::Display for Finding {
 
 /// All faults of a configuration, in the order of the file. Never empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Faults(Vec<Finding>);
+pub(crate) struct Faults(Vec<Finding>);
 
 impl Faults {
     /// Sorts the findings and removes duplicates. `None` if there are none.
@@ -65,8 +65,7 @@ impl Faults {
     }
 
     /// The faults: those of the file by line, then those of the environment and of flags.
-    #[must_use]
-    pub fn findings(&self) -> &[Finding] {
+    pub(crate) fn findings(&self) -> &[Finding] {
         &self.0
     }
 }

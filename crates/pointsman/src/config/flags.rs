@@ -13,7 +13,7 @@ use super::value::{Problem, ValueKind};
 
 /// The source of the configuration: the flags of the command line that set options.
 #[derive(Debug, Clone, Default, Args)]
-pub struct Flags {
+pub(crate) struct Flags {
     /// Configuration file; - for the standard input [env: POINTSMAN_CONFIG]
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub config: Option<PathBuf>,

@@ -28,7 +28,7 @@ impl Loaded {
     /// # Errors
     ///
     /// All faults, if there are others.
-    pub fn config_without_listener_tls(&self) -> Result<Config, Faults> {
+    pub(crate) fn config_without_listener_tls(&self) -> Result<Config, Faults> {
         let is_of_listener = |it: &UnreadSecret| [SERVICE, ADMIN].contains(&it.section);
         match &self.faults {
             Some(faults) if self.is_broken || !self.unread.iter().all(is_of_listener) => {
@@ -39,14 +39,12 @@ impl Loaded {
     }
 
     /// The certificates that the listeners of a service show; `None` without any.
-    #[must_use]
-    pub fn listener_certificates(&self, service: &SettingMap) -> Option<ListenerSection> {
+    pub(crate) fn listener_certificates(&self, service: &SettingMap) -> Option<ListenerSection> {
         self.section(service, Some(service.name()), SERVICE, "certificate_files", "key_files")
     }
 
     /// The certificate that the admin server shows; `None` without one.
-    #[must_use]
-    pub fn admin_certificates(&self) -> Option<ListenerSection> {
+    pub(crate) fn admin_certificates(&self) -> Option<ListenerSection> {
         let process = &self.settings.process;
         self.section(process, None, ADMIN, "certificate_file", "key_file")
     }

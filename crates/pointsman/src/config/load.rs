@@ -26,7 +26,7 @@ const MAX_CONFIG_BYTES: u64 = 1024 * 1024;
 
 /// A configuration that was loaded, with or without faults.
 #[derive(Debug, Default)]
-pub struct Loaded {
+pub(crate) struct Loaded {
     pub(super) settings: Settings,
     /// All faults, with those of secret files.
     pub(super) faults: Option<Faults>,
@@ -51,7 +51,7 @@ impl Loaded {
     /// # Errors
     ///
     /// All faults.
-    pub fn config(&self) -> Result<Config, Faults> {
+    pub(crate) fn config(&self) -> Result<Config, Faults> {
         match &self.faults {
             Some(faults) => Err(faults.clone()),
             None => Ok(self.settings.to_config(&self.warnings)),
@@ -67,7 +67,11 @@ impl Loaded {
     ///
     /// All faults of this configuration, or of the combination of the running configuration with
     /// the values that a reload can change.
-    pub fn change(&self, running: &Settings, leaving: &[SettingMap]) -> Result<ReloadPlan, Faults> {
+    pub(crate) fn change(
+        &self,
+        running: &Settings,
+        leaving: &[SettingMap],
+    ) -> Result<ReloadPlan, Faults> {
         let Some(faults) = &self.faults else {
             return ReloadPlan::of(running, leaving, &self.settings);
         };
@@ -80,8 +84,7 @@ impl Loaded {
     }
 
     /// Why secret files could not be read.
-    #[must_use]
-    pub fn unread_secrets(&self) -> Vec<String> {
+    pub(crate) fn unread_secrets(&self) -> Vec<String> {
         self.unread.iter().map(|secret| secret.finding.to_string()).collect()
     }
 
@@ -102,43 +105,30 @@ impl Loaded {
     }
 
     /// Warnings: values that are valid and probably not intended.
-    #[must_use]
-    pub fn warnings(&self) -> &[Finding] {
+    pub(crate) fn warnings(&self) -> &[Finding] {
         &self.warnings
     }
 
     /// The effective values with their origins. Invalid values are left out.
-    #[must_use]
-    pub fn settings(&self) -> &Settings {
+    pub(crate) fn settings(&self) -> &Settings {
         &self.settings
     }
 
     /// The effective configuration as commented TOML, with secrets hidden.
-    #[must_use]
-    pub fn print(&self) -> String {
+    pub(crate) fn print(&self) -> String {
         super::print::print(&self.settings)
     }
 }
 
 /// Loads the configuration from flags, environment and file (`-` is the standard input), with the
 /// password files that they name.
-#[must_use]
-pub fn load(flags: &Flags, env: impl IntoIterator<Item = (OsString, OsString)>) -> Loaded {
+pub(crate) fn load(flags: &Flags, env: impl IntoIterator<Item = (OsString, OsString)>) -> Loaded {
     load_tracked(flags, env, &PendingReads::default(), None)
-}
-
-/// Loads the configuration from a text in place of a file, without environment, flags and password
-/// files.
-#[must_use]
-pub fn load_text(name: &str, text: &str) -> Loaded {
-    let no_file = |_: &Path, _: u64| Err(io::Error::from(io::ErrorKind::NotFound));
-    assemble(Some((name, text)), &[], &Flags::default(), &no_file)
 }
 
 /// As [`load`]; while a file is read, `files` has its path. A secret file is waited for at most for
 /// `patience`, if given.
-#[must_use]
-pub fn load_tracked(
+pub(crate) fn load_tracked(
     flags: &Flags,
     env: impl IntoIterator<Item = (OsString, OsString)>,
     files: &PendingReads,

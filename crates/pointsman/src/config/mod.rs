@@ -16,8 +16,6 @@
 mod choices;
 mod connection_limits;
 mod consistency;
-#[cfg(test)]
-mod corpus_tests;
 mod credentials;
 mod duration;
 mod endpoint;
@@ -35,7 +33,9 @@ mod options;
 mod pem_files;
 mod print;
 mod reload_plan;
-pub mod schema;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod rig;
+pub(crate) mod schema;
 mod settings;
 #[cfg(test)]
 mod stateless_commands_tests;
@@ -50,40 +50,35 @@ mod toml_value;
 mod value;
 mod value_parsers;
 
-pub use choices::{LogFormat, Upstream};
-pub use connection_limits::{ConnectionLimits, DEFAULT_CONNECTIONS};
-pub use credentials::{Credentials, HIDDEN, Secret, Token};
+pub(crate) use choices::{LogFormat, Upstream};
+pub(crate) use connection_limits::ConnectionLimits;
+pub(crate) use credentials::{Credentials, Secret};
 pub(crate) use endpoint::{SENTINEL_PORT, parse as parse_endpoint, parse_with_port};
-pub use environment::CONFIG as CONFIG_VARIABLE;
-pub use file_reader::PendingReads;
-pub(crate) use file_reader::SECRET_PATIENCE;
-pub(crate) use file_reader::{FileStamp, read_file, stamp};
-pub use finding::{Faults, Finding};
-pub use flags::Flags;
-pub(crate) use flags::{help, long_help};
-pub use load::{Loaded, load, load_text, load_tracked};
-pub(crate) use load::{SecretFiles, read_config};
+pub(crate) use environment::CONFIG as CONFIG_VARIABLE;
+pub(crate) use file_reader::{FileStamp, PendingReads, SECRET_PATIENCE, read_file, stamp};
+pub(crate) use finding::{Faults, Finding};
+pub(crate) use flags::{Flags, help, long_help};
+pub(crate) use load::{Loaded, SecretFiles, load, load_tracked, read_config};
 pub use option_spec::{OptionSpec, Reload};
-pub(crate) use options::TAKEOVER_SOCKET;
-pub use options::{
-    AdminConfig, CredentialKeys, DurabilityConfig, LogConfig, MetricsConfig, ProcessConfig,
-    ReplicasConfig, ServiceConfig, ShutdownConfig, TimersConfig,
+pub(crate) use options::{
+    AdminConfig, LogConfig, MetricsConfig, ProcessConfig, ServiceConfig, ShutdownConfig,
+    TAKEOVER_SOCKET, TimersConfig,
 };
-pub use pem_files::PemTexts;
-pub use reload_plan::ReloadPlan;
-pub use settings::{Origin, Setting, SettingMap, Settings};
-pub use tls_options::{AdminTlsConfig, ClientTlsConfig, ServerTlsConfig};
-pub use value::{Problem, Value, ValueKind};
+pub(crate) use reload_plan::ReloadPlan;
+#[cfg(test)]
+pub(crate) use rig::load_text;
+pub(crate) use settings::{Origin, SettingMap, Settings};
+pub use value::ValueKind;
+pub(crate) use value::{Problem, Value};
 
 /// Parses a duration as in the configuration, such as "250ms".
-#[must_use]
-pub fn parse_duration(text: &str) -> Option<std::time::Duration> {
+pub(crate) fn parse_duration(text: &str) -> Option<std::time::Duration> {
     duration::parse(text).ok()
 }
 
 /// A configuration without faults.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Config {
+pub(crate) struct Config {
     /// The services: at least one, with distinct names and listen addresses.
     pub services: Vec<ServiceConfig>,
     /// The admin server, for probes, metrics and status.

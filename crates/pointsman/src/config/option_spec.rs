@@ -35,13 +35,11 @@ pub struct OptionSpec {
 
 impl OptionSpec {
     /// The first paragraph of the documentation, as one line.
-    #[must_use]
     pub fn summary(&self) -> String {
         paragraph(self.doc, true)
     }
 
     /// The whole documentation, one line per paragraph.
-    #[must_use]
     pub fn paragraphs(&self) -> Vec<String> {
         self.doc
             .split("\n\n")
@@ -51,7 +49,6 @@ impl OptionSpec {
     }
 
     /// The default as a value; `None` if there is none.
-    #[must_use]
     pub fn default_value(&self) -> Option<Value> {
         self.kind.parse(self.default?).ok()
     }
@@ -86,16 +83,17 @@ macro_rules! section {
     ) => {
         $(#[doc = $about])*
         #[derive(Debug, Clone, PartialEq, Eq)]
-        pub struct $name {
+        pub(crate) struct $name {
             $( $(#[doc = $doc])* pub $field: $ty, )*
             $( $( $(#[doc = $inner_doc])* pub $inner: $inner_ty, )* )?
         }
 
         impl $name {
             /// What the keys of this section configure.
-            pub const ABOUT: &'static str = concat!($($about, "\n"),*);
+            #[allow(dead_code, reason = "sections of one kind have texts of their own")]
+            pub(crate) const ABOUT: &'static str = concat!($($about, "\n"),*);
             /// The keys of this section, without those of inner sections.
-            pub const OPTIONS: &'static [$crate::config::option_spec::OptionSpec] = &[ $(
+            pub(crate) const OPTIONS: &'static [$crate::config::option_spec::OptionSpec] = &[ $(
                 $crate::config::option_spec::OptionSpec {
                     key: stringify!($field),
                     kind: $kind,

@@ -285,8 +285,7 @@ section! {
 
 impl ServiceConfig {
     /// What the sentinels call the master.
-    #[must_use]
-    pub fn master_name(&self) -> &str {
+    pub(crate) fn master_name(&self) -> &str {
         self.master.as_deref().unwrap_or(&self.name)
     }
 }

@@ -38,7 +38,7 @@ pub(super) const SYSTEM_CA: &str = "system_ca";
 
 /// The PEM files of one section, each with its key.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct PemTexts(Vec<(&'static str, PemFile)>);
+pub(crate) struct PemTexts(Vec<(&'static str, PemFile)>);
 
 impl PemTexts {
     /// The files that a key names, in their order.

@@ -15,7 +15,6 @@ use super::settings::{Origin, SettingMap};
 const WIDTH: usize = 100;
 
 /// The whole text, ending with a line break.
-#[must_use]
 pub(super) fn print(settings: &Settings) -> String {
     let mut out = String::new();
     comment(

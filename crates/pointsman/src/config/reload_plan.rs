@@ -18,7 +18,7 @@ use super::settings::{SettingMap, Settings};
 
 /// The effect of a reload.
 #[derive(Debug, Clone)]
-pub struct ReloadPlan {
+pub(crate) struct ReloadPlan {
     /// The effective values after the reload.
     pub settings: Settings,
     /// The configuration after the reload.

@@ -73,31 +73,26 @@ impl ConfigSection {
     }
 
     /// Whether each service has one.
-    #[must_use]
     pub fn is_of_service(&self) -> bool {
         is_of_service(self.path)
     }
 
     /// Its header in the file: `[[service]]` or `[name]`.
-    #[must_use]
     pub fn header(&self) -> String {
         if self.path == "service" { "[[service]]".to_owned() } else { format!("[{}]", self.path) }
     }
 
     /// The option with this key.
-    #[must_use]
     pub fn option(&self, key: &str) -> Option<&'static OptionSpec> {
         self.options.iter().find(|option| option.key == key)
     }
 
     /// The full path of one of its keys.
-    #[must_use]
     pub fn path_of(&self, key: &str) -> String {
         format!("{}.{key}", self.path)
     }
 
     /// The environment variable of one of its keys.
-    #[must_use]
     pub fn variable(&self, key: &str) -> String {
         match (self.path, key) {
             ("service", "name") => "POINTSMAN_SERVICE".to_owned(),
@@ -119,20 +114,18 @@ pub(super) fn is_of_service(path: &str) -> bool {
 }
 
 /// The section with this path.
-#[must_use]
-pub fn section(path: &str) -> Option<&'static ConfigSection> {
+pub(crate) fn section(path: &str) -> Option<&'static ConfigSection> {
     SECTIONS.iter().find(|section| section.path == path)
 }
 
 /// The option with this full path, such as `shutdown.accept_min`.
-#[must_use]
-pub fn option(path: &str) -> Option<&'static OptionSpec> {
+pub(crate) fn option(path: &str) -> Option<&'static OptionSpec> {
     let (section_path, key) = path.rsplit_once('.')?;
     section(section_path)?.option(key)
 }
 
 /// Every option with its section.
-pub fn options() -> impl Iterator<Item = (&'static ConfigSection, &'static OptionSpec)> {
+pub(crate) fn options() -> impl Iterator<Item = (&'static ConfigSection, &'static OptionSpec)> {
     SECTIONS.iter().flat_map(|section| section.options.iter().map(move |option| (section, option)))
 }
 

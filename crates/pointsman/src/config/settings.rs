@@ -22,7 +22,7 @@ use super::{Config, schema};
 /// The origin of a value or of a fault. Sorts the file first, from its top, then the environment,
 /// then flags.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Origin {
+pub(crate) enum Origin {
     /// A position in the configuration file. Line and column count from 1, the column in
     /// characters.
     File {
@@ -54,7 +54,7 @@ impl fmt::Display for Origin {
 
 /// A value and its origin.
 #[derive(Debug, Clone)]
-pub struct Setting {
+pub(crate) struct Setting {
     /// The value.
     pub value: Value,
     /// Its origin.
@@ -63,7 +63,7 @@ pub struct Setting {
 
 /// The settings of one service, or of the process, by full path (`service.auth.username`).
 #[derive(Debug, Clone, Default)]
-pub struct SettingMap {
+pub(crate) struct SettingMap {
     /// The position in the file at which this service begins, for faults about missing keys.
     pub(super) service_origin: Option<Origin>,
     pub(super) settings: BTreeMap<String, Setting>,
@@ -77,22 +77,19 @@ pub struct SettingMap {
 
 impl SettingMap {
     /// The value at `path`, if there is one.
-    #[must_use]
-    pub fn value(&self, path: &str) -> Option<&Value> {
+    pub(crate) fn value(&self, path: &str) -> Option<&Value> {
         self.settings.get(path).map(|setting| &setting.value)
     }
 
     /// The value at `path` with its origin, if there is one.
-    #[must_use]
-    pub fn setting(&self, path: &str) -> Option<&Setting> {
+    pub(crate) fn setting(&self, path: &str) -> Option<&Setting> {
         self.settings.get(path)
     }
 
     /// The origin to report for a fault about `path`: that of its value, or the beginning of its
     /// service if the value is a default or missing.
     /// The value of an option whose kind is a text.
-    #[must_use]
-    pub fn text(&self, path: &str) -> Option<&str> {
+    pub(crate) fn text(&self, path: &str) -> Option<&str> {
         match self.value(path) {
             Some(Value::Text(text)) => Some(text),
             _ => None,
@@ -100,8 +97,7 @@ impl SettingMap {
     }
 
     /// The name of the service; empty without a valid one.
-    #[must_use]
-    pub fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         self.text("service.name").unwrap_or_default()
     }
 
@@ -125,7 +121,7 @@ impl SettingMap {
 
 /// The effective values of all services and of the process, with their origins.
 #[derive(Debug, Clone, Default)]
-pub struct Settings {
+pub(crate) struct Settings {
     /// The services, in the order of the file.
     pub services: Vec<SettingMap>,
     /// The sections that apply to the process.

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
+use super::connection_limits::DEFAULT_CONNECTIONS;
 use super::load::assemble;
 use super::*;
 

@@ -24,8 +24,7 @@ static KNOWN: Mutex<Vec<KnownClient>> = Mutex::new(Vec::new());
 
 impl ClientTlsConfig {
     /// The settings of connections; `None` without TLS.
-    #[must_use]
-    pub fn client_settings(&self) -> Option<ClientSettings> {
+    pub(crate) fn client_settings(&self) -> Option<ClientSettings> {
         if !self.enabled {
             return None;
         }
@@ -54,8 +53,7 @@ impl ClientTlsConfig {
 
     /// The handle for connections, `None` without TLS. It is the same one for equal sections, with
     /// the contents of the files that are [in use](Self::renew).
-    #[must_use]
-    pub fn client(&self) -> Option<ClientTls> {
+    pub(crate) fn client(&self) -> Option<ClientTls> {
         let settings = self.client_settings()?;
         let section = self.without_contents();
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -71,7 +69,7 @@ impl ClientTlsConfig {
 
     /// Uses these contents of the files for connections that are opened from now on. Apart from
     /// [`client`](Self::client), because a reload that is refused must change nothing.
-    pub fn renew(&self) {
+    pub(crate) fn renew(&self) {
         let Some(settings) = self.client_settings() else { return };
         let section = self.without_contents();
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);

@@ -11,8 +11,7 @@ const HTTP: &[u8] = b"http/1.1";
 
 impl ServerTlsConfig {
     /// The settings of listeners for TLS; `None` without certificates.
-    #[must_use]
-    pub fn server_settings(&self) -> Option<ServerSettings> {
+    pub(crate) fn server_settings(&self) -> Option<ServerSettings> {
         Some(ServerSettings {
             client_certificates: self.client_certificates,
             protocols: Protocols {
@@ -28,8 +27,7 @@ impl ServerTlsConfig {
 impl AdminTlsConfig {
     /// The settings of sessions; `None` without a certificate. A certificate of a client is asked
     /// for and not required: the admin server requires it, except for probes.
-    #[must_use]
-    pub fn server_settings(&self) -> Option<ServerSettings> {
+    pub(crate) fn server_settings(&self) -> Option<ServerSettings> {
         Some(ServerSettings {
             client_certificates: match self.client_certificates {
                 ClientCertificates::None => ClientCertificates::None,
@@ -47,8 +45,7 @@ impl AdminTlsConfig {
     }
 
     /// Whether everything except probes needs a certificate of the client.
-    #[must_use]
-    pub fn requires_certificate(&self) -> bool {
+    pub(crate) fn requires_certificate(&self) -> bool {
         self.client_certificates == ClientCertificates::Required
     }
 }

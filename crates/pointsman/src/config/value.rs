@@ -184,7 +184,6 @@ impl ValueKind {
     }
 
     /// The TOML value that a file needs, for messages of the form "expected ...".
-    #[must_use]
     pub fn expected(self) -> &'static str {
         match self {
             Self::Duration | Self::DurationOrOff => "a duration such as \"5s\"",
@@ -234,7 +233,6 @@ impl Value {
     }
 
     /// The value as written in a file. A secret is written as a placeholder.
-    #[must_use]
     pub fn to_toml(&self) -> String {
         match self {
             Self::Duration(duration) => quote(&duration::format(*duration)),

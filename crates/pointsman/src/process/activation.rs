@@ -26,7 +26,7 @@ pub(super) enum SocketOwner {
 /// Why no part of the process may use a socket.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct ActivationError(String);
+pub(crate) struct ActivationError(String);
 
 impl ActivationError {
     /// A socket whose name has this problem.

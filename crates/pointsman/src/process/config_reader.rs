@@ -1,10 +1,10 @@
 //! Reads the configuration on a thread of its own, at the start and at each reload.
 //!
 //! A read can hang for ever (see [`PendingReads`]), and nothing can end it. It is therefore never
-//! waited for without a limit: after [`BOUND`] it is reported as overdue, and everything stays as it
-//! was. There is one read at a time, because another one would open the file that hangs. A request
-//! during a read is served by another read after it; while the read is overdue, the request is
-//! reported as well.
+//! waited for without a limit: after [`BOUND`] it is reported as overdue, and everything stays as
+//! it was. There is one read at a time, because another one would open the file that hangs. A
+//! request during a read is served by another read after it; while the read is overdue, the request
+//! is reported as well.
 //!
 //! A secret file that hangs is waited for at the start only. After that it is read on a thread of
 //! its own with a limit (`file_reader`), so that it delays nothing else.
@@ -139,7 +139,6 @@ impl ConfigReader {
     }
 
     /// Describes the file whose read has not ended.
-    #[must_use]
     pub(crate) fn describe_hang(&self) -> String {
         match self.files.oldest() {
             Some((path, time)) => {

@@ -19,21 +19,19 @@ pub(crate) const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The source of the configuration, which can be read again.
 #[derive(Debug, Clone)]
-pub struct ConfigSource {
+pub(crate) struct ConfigSource {
     flags: Flags,
 }
 
 impl ConfigSource {
     /// Creates a source from these flags. Environment and file are read as they are at each
     /// reading.
-    #[must_use]
-    pub fn new(flags: Flags) -> Self {
+    pub(crate) fn new(flags: Flags) -> Self {
         Self { flags }
     }
 
     /// Reads everything, on a thread that may block. `files` reports which file is being read. A
     /// secret file is waited for at most for `patience`, if given.
-    #[must_use]
     pub(crate) fn load(&self, files: &PendingReads, patience: Option<Duration>) -> config::Loaded {
         config::load_tracked(&self.flags, std::env::vars_os(), files, patience)
     }

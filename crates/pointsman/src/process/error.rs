@@ -7,7 +7,7 @@ use crate::system::unix_sockets::UnixSocketError;
 
 /// Why a run did not start, or ended without a signal to stop.
 #[derive(Debug, thiserror::Error)]
-pub enum RunError {
+pub(crate) enum RunError {
     /// The limit on open files is too low.
     #[error(transparent)]
     Files(#[from] TooFewFiles),

@@ -28,14 +28,14 @@ use crate::process::listener_set;
 /// The variable with the names of the sockets, separated by colons (sd_listen_fds(3)).
 const NAMES: &str = "LISTEN_FDNAMES";
 /// The name of the admin server's sockets.
-pub const ADMIN: &str = "admin";
+pub(crate) const ADMIN: &str = "admin";
 /// Name, in a takeover, of a Unix socket whose file belongs to a service manager. It cannot be the
 /// name of a service: a master's name contains no slash.
-pub const OF_MANAGER: &str = "/service-manager";
+pub(crate) const OF_MANAGER: &str = "/service-manager";
 
 /// A listening socket with its name.
 #[derive(Debug)]
-pub struct NamedSocket {
+pub(crate) struct NamedSocket {
     /// The name of a service, or `admin`, or any other text.
     pub name: String,
     /// Its address.
@@ -46,7 +46,7 @@ pub struct NamedSocket {
 
 /// Why an inherited socket cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum InheritError {
+pub(crate) enum InheritError {
     /// The socket has another type.
     #[error(
         "socket {number} ({name}) of the service manager is not a listening stream socket; \
@@ -70,7 +70,7 @@ pub enum InheritError {
 /// # Errors
 ///
 /// The first socket that is not a listening stream socket with an address.
-pub fn from_service_manager() -> Result<Vec<NamedSocket>, InheritError> {
+pub(crate) fn from_service_manager() -> Result<Vec<NamedSocket>, InheritError> {
     let names = std::env::var(NAMES).unwrap_or_default();
     let mut names = names.split(':');
     let mut fds = ListenFd::from_env();
@@ -113,7 +113,7 @@ pub(crate) fn listens_at(socket: &OwnedFd) -> io::Result<ListenAddr> {
 
 /// The addresses to bind and the inherited sockets, by listener set.
 #[derive(Debug, Default)]
-pub struct SocketAssignment {
+pub(crate) struct SocketAssignment {
     /// Sockets for the admin server. If there are any, it binds none.
     pub admin: Vec<TcpListener>,
     /// For each listener set: addresses to bind, and inherited sockets grouped by address.
@@ -128,8 +128,7 @@ pub struct SocketAssignment {
 
 impl SocketAssignment {
     /// Creates an assignment without inherited sockets.
-    #[must_use]
-    pub fn none(config: &Config) -> Self {
+    pub(crate) fn none(config: &Config) -> Self {
         let sets = listener_set::all(config).into_iter().map(|set| (set.listen, Vec::new()));
         Self {
             admin: Vec::new(),
@@ -145,7 +144,10 @@ impl SocketAssignment {
     /// # Errors
     ///
     /// The first socket that no part of the process may use.
-    pub fn activated(config: &Config, sockets: Vec<NamedSocket>) -> Result<Self, InheritError> {
+    pub(crate) fn activated(
+        config: &Config,
+        sockets: Vec<NamedSocket>,
+    ) -> Result<Self, InheritError> {
         let mut assignment = Self::none(config);
         assignment.is_activated = true;
         for NamedSocket { name, addr, listener } in sockets {
@@ -161,8 +163,7 @@ impl SocketAssignment {
     }
 
     /// Assigns the sockets of an older process that the configuration names.
-    #[must_use]
-    pub fn taken_over(config: &Config, sockets: Vec<NamedSocket>) -> Self {
+    pub(crate) fn taken_over(config: &Config, sockets: Vec<NamedSocket>) -> Self {
         let mut assignment = Self::none(config);
         for NamedSocket { name, addr, listener } in sockets {
             // By address: the service may have been renamed.

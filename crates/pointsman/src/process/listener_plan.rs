@@ -31,7 +31,6 @@ pub(crate) struct ListenerPlan {
 }
 
 /// Plans the change from the `running` addresses to the `wanted` ones.
-#[must_use]
 pub(crate) fn plan(running: &[SetAddress], wanted: &[SetAddress]) -> ListenerPlan {
     let mut used = vec![false; running.len()];
     let mut take = |is: &dyn Fn(&SetAddress) -> bool| {

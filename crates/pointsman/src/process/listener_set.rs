@@ -18,15 +18,15 @@ use crate::process::session_options::options_to;
 use crate::process::tls_servers::TlsServers;
 
 /// Suffix of the name of a listener set for readers. A master's name contains no slash.
-pub const READERS: &str = "/replicas";
+pub(crate) const READERS: &str = "/replicas";
 /// Suffix of the name of a listener set that leads to the sentinels.
-pub const SENTINELS: &str = "/sentinels";
+pub(crate) const SENTINELS: &str = "/sentinels";
 /// Suffix of the name of the addresses for TLS.
-pub const TLS: &str = "/tls";
+pub(crate) const TLS: &str = "/tls";
 
 /// The nodes that a listener leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Destinations {
+pub(crate) enum Destinations {
     /// The master.
     Master,
     /// The replicas that serve reads.
@@ -64,7 +64,7 @@ impl Destinations {
 
 /// The addresses with sessions of one kind, or those of them for TLS.
 #[derive(Debug, Clone)]
-pub struct ListenerSet {
+pub(crate) struct ListenerSet {
     /// Its name, also for a process that its sockets are handed to.
     pub name: String,
     /// The name of its set in the data plane, which addresses for TLS share with the others.
@@ -84,8 +84,7 @@ pub struct ListenerSet {
 /// Returns the listener sets of a configuration: those of writers for each service in order, then
 /// those of readers, then those of clients of the sentinels. Each is followed by its addresses for
 /// TLS, if there are any.
-#[must_use]
-pub fn all(config: &Config) -> Vec<ListenerSet> {
+pub(crate) fn all(config: &Config) -> Vec<ListenerSet> {
     let mut sets = Vec::new();
     for to in Destinations::ALL {
         for (number, service) in config.services.iter().enumerate() {

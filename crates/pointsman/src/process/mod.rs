@@ -4,23 +4,23 @@
 //! starts all parts, `run` waits for the end, and `reload` applies a changed configuration. Modules
 //! import downwards only: `run` uses `launch`, and both use `settings`, `capacity` and `error`.
 
-pub mod activation;
+pub(crate) mod activation;
 pub(crate) mod capacity;
 pub(crate) mod config_reader;
-pub mod config_source;
-pub mod error;
-pub mod inherit;
+pub(crate) mod config_source;
+pub(crate) mod error;
+pub(crate) mod inherit;
 pub(crate) mod launch;
 pub(crate) mod listener_plan;
-pub mod listener_set;
-pub mod reload;
-pub mod run;
+pub(crate) mod listener_set;
+pub(crate) mod reload;
+pub(crate) mod run;
 mod secret_watch;
-pub mod service_manager;
+pub(crate) mod service_manager;
 pub(crate) mod service_set;
 pub(crate) mod session_options;
-pub mod settings;
-pub mod signals;
-pub mod startup;
-pub mod takeover;
+pub(crate) mod settings;
+pub(crate) mod signals;
+pub(crate) mod startup;
+pub(crate) mod takeover;
 pub(crate) mod tls_servers;

@@ -31,7 +31,7 @@ use crate::system::descriptors::Files;
 use crate::system::memory::Memory;
 
 /// Everything that a reload can change.
-pub struct Reloader {
+pub(crate) struct Reloader {
     /// The values in force.
     pub running: Settings,
     /// The values of services that were removed and still close their sessions.

@@ -37,7 +37,7 @@ const UNDO_TIMEOUT: Duration = Duration::from_secs(10);
 /// # Errors
 ///
 /// The reason why the process did not start, or ended early.
-pub fn run(
+pub(crate) fn run(
     startup: Startup,
     config: &Config,
     settings: &Settings,

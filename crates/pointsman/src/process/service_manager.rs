@@ -36,7 +36,7 @@ const EXTEND: &str = "EXTEND_TIMEOUT_USEC=15000000\n";
 
 /// The connection to the service manager.
 #[derive(Debug)]
-pub struct ServiceManager {
+pub(crate) struct ServiceManager {
     socket: Option<NotifySocket>,
     watchdog: bool,
     interval: Duration,
@@ -54,8 +54,7 @@ struct NotifySocket {
 
 impl ServiceManager {
     /// Reads from the environment what the service manager expects.
-    #[must_use]
-    pub fn find() -> Self {
+    pub(crate) fn find() -> Self {
         let text = |name: &str| std::env::var(name).ok();
         let watchdog = watchdog(text("WATCHDOG_USEC"), text("WATCHDOG_PID"), std::process::id());
         let socket = std::env::var_os("NOTIFY_SOCKET")
@@ -76,18 +75,17 @@ impl ServiceManager {
     }
 
     /// Returns the interval at which [`tick`](Self::tick) is to be called.
-    #[must_use]
-    pub fn interval(&self) -> Duration {
+    pub(crate) fn interval(&self) -> Duration {
         self.interval
     }
 
     /// Reports that the process serves.
-    pub fn ready(&mut self) {
+    pub(crate) fn ready(&mut self) {
         self.queue("READY=1", "");
     }
 
     /// Reports that a reload begins; [`ready`](Self::ready) ends it.
-    pub fn reloading(&mut self) {
+    pub(crate) fn reloading(&mut self) {
         // Newer versions of systemd require the time of the monotonic clock.
         let now = clock_gettime(ClockId::Monotonic);
         let us = i128::from(now.tv_sec) * 1_000_000 + i128::from(now.tv_nsec) / 1000;
@@ -95,13 +93,13 @@ impl ServiceManager {
     }
 
     /// Reports that the shutdown begins.
-    pub fn stopping(&mut self) {
+    pub(crate) fn stopping(&mut self) {
         self.queue("STOPPING=1", EXTEND);
     }
 
     /// Sends the periodic message: the watchdog message if `alive`, a request for more time during
     /// a drain, and `status` if it has changed.
-    pub fn tick(&mut self, alive: bool, phase: Phase, status: String) {
+    pub(crate) fn tick(&mut self, alive: bool, phase: Phase, status: String) {
         if !self.flush() {
             return;
         }

@@ -16,8 +16,7 @@ use crate::system::cgroup;
 
 /// Returns the discovery settings of one service. Pools are added with the listeners of readers
 /// and of clients of the sentinels.
-#[must_use]
-pub fn discovery(
+pub(crate) fn discovery(
     service: &config::ServiceConfig,
     target_writer: TargetWriter,
     commands: ServerCommands,
@@ -50,8 +49,7 @@ pub(crate) fn discovery_settings(service: &config::ServiceConfig) -> DiscoverySe
 }
 
 /// Returns what the doctor needs of the same service; `own` are our listen addresses.
-#[must_use]
-pub fn examination(service: &config::ServiceConfig, own: Vec<SocketAddr>) -> Examination {
+pub(crate) fn examination(service: &config::ServiceConfig, own: Vec<SocketAddr>) -> Examination {
     Examination {
         name: Arc::from(service.master_name()),
         sentinels: service.sentinels.clone(),
@@ -62,8 +60,7 @@ pub fn examination(service: &config::ServiceConfig, own: Vec<SocketAddr>) -> Exa
 
 /// All services share the connections to sentinels, and therefore the timeouts: the longest timeout
 /// of any service applies.
-#[must_use]
-pub fn sentinel_timeouts(services: &[config::ServiceConfig]) -> Timeouts {
+pub(crate) fn sentinel_timeouts(services: &[config::ServiceConfig]) -> Timeouts {
     let most = |of: fn(&config::TimersConfig) -> std::time::Duration| {
         services.iter().map(|service| of(&service.timers)).max().unwrap_or_default()
     };

@@ -12,7 +12,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// What a signal requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SignalRequest {
+pub(crate) enum SignalRequest {
     /// A step of the shutdown.
     Stop(StopRequest),
     /// A reload of the configuration.
@@ -20,7 +20,7 @@ pub enum SignalRequest {
 }
 
 /// The signal handlers, installed at the very start.
-pub struct Signals {
+pub(crate) struct Signals {
     term: Signal,
     int: Signal,
     usr1: Signal,
@@ -36,7 +36,7 @@ impl Signals {
     /// # Errors
     ///
     /// If the system refuses a handler.
-    pub fn listen() -> io::Result<Self> {
+    pub(crate) fn listen() -> io::Result<Self> {
         Ok(Self {
             term: signal(SignalKind::terminate())?,
             int: signal(SignalKind::interrupt())?,
@@ -48,7 +48,7 @@ impl Signals {
     }
 
     /// Returns the next signal.
-    pub async fn next(&mut self) -> (&'static str, SignalRequest) {
+    pub(crate) async fn next(&mut self) -> (&'static str, SignalRequest) {
         if std::mem::take(&mut self.reload) {
             return ("SIGHUP", SignalRequest::Reload);
         }
@@ -57,7 +57,7 @@ impl Signals {
 
     /// Returns the next signal that requests a stop. A request to reload is kept for
     /// [`next`](Self::next).
-    pub async fn stop(&mut self) -> (&'static str, StopRequest) {
+    pub(crate) async fn stop(&mut self) -> (&'static str, StopRequest) {
         loop {
             match self.any().await {
                 (name, SignalRequest::Stop(request)) => return (name, request),

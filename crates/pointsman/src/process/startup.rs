@@ -22,7 +22,7 @@ const BLOCKING_THREADS: usize = 8 + 1;
 const REPORT_AFTER: (Duration, Duration) = (Duration::from_secs(3), Duration::from_secs(60));
 
 /// What a run begins with.
-pub struct Startup {
+pub(crate) struct Startup {
     pub(crate) runtime: Runtime,
     pub(crate) signals: Signals,
     pub(crate) reader: ConfigReader,
@@ -34,7 +34,7 @@ impl Startup {
     /// # Errors
     ///
     /// If the system provides no runtime or no signal handler.
-    pub fn new(source: ConfigSource) -> io::Result<Self> {
+    pub(crate) fn new(source: ConfigSource) -> io::Result<Self> {
         threads::note_priority();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -54,7 +54,7 @@ impl Startup {
     /// # Errors
     ///
     /// If no thread can be started.
-    pub fn read(&mut self) -> io::Result<Option<Loaded>> {
+    pub(crate) fn read(&mut self) -> io::Result<Option<Loaded>> {
         let (reader, signals) = (&mut self.reader, &mut self.signals);
         self.runtime.block_on(async {
             let (started, mut interval) = (Instant::now(), REPORT_AFTER.0);

@@ -60,7 +60,7 @@ pub(crate) use predecessor::{TakeoverSocket, TakeoverThread};
 pub(crate) use successor::{TakenSockets, is_unused, take};
 
 /// Deadline of one step of a conversation with a process that runs.
-pub const STEP: Duration = Duration::from_secs(5);
+pub(crate) const STEP: Duration = Duration::from_secs(5);
 /// How long the new process may take until it serves.
 const START: Duration = Duration::from_secs(30);
 
@@ -72,7 +72,7 @@ const LEAVING: &str = "leaving";
 
 /// Why sockets could not be handed over, or the state folder could not be used.
 #[derive(Debug, thiserror::Error)]
-pub enum TakeoverError {
+pub(crate) enum TakeoverError {
     /// The folder, or the socket in it, is not usable.
     #[error(
         "the socket {0} cannot be used; is process.state_dir a folder that this user may write to?"
@@ -105,10 +105,9 @@ pub enum TakeoverError {
 }
 
 /// Returns the sockets that are handed over, and a mark to keep until the conversation has ended.
-pub type Offer = Box<dyn Fn() -> io::Result<(Vec<NamedSocket>, OfferMark)> + Send>;
+pub(crate) type Offer = Box<dyn Fn() -> io::Result<(Vec<NamedSocket>, OfferMark)> + Send>;
 
 /// Returns the path of the takeover socket in a state folder.
-#[must_use]
-pub fn path(folder: &str) -> PathBuf {
+pub(crate) fn path(folder: &str) -> PathBuf {
     Path::new(folder).join(TAKEOVER_SOCKET)
 }

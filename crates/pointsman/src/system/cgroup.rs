@@ -10,17 +10,16 @@ use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 /// Reads a file: [`read`] in production, a map in tests.
-pub type ReadFile<'a> = &'a dyn Fn(&Path) -> Option<String>;
+pub(crate) type ReadFile<'a> = &'a dyn Fn(&Path) -> Option<String>;
 
 /// Reads a file of the kernel.
-#[must_use]
-pub fn read(path: &Path) -> Option<String> {
+pub(crate) fn read(path: &Path) -> Option<String> {
     std::fs::read_to_string(path).ok()
 }
 
 /// The version of a cgroup's kernel interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CgroupVersion {
+pub(crate) enum CgroupVersion {
     /// One hierarchy per controller.
     One,
     /// One hierarchy for all controllers.
@@ -29,7 +28,7 @@ pub enum CgroupVersion {
 
 /// A cgroup of this process.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Cgroup {
+pub(crate) struct Cgroup {
     /// Its folder.
     pub folder: PathBuf,
     /// Its version.
@@ -38,8 +37,7 @@ pub struct Cgroup {
 
 /// Returns the cgroups of this process that a controller applies to: for each hierarchy those from
 /// the process's own one up to the mount point.
-#[must_use]
-pub fn of(controller: &str, read: ReadFile<'_>) -> Vec<Vec<Cgroup>> {
+pub(crate) fn of(controller: &str, read: ReadFile<'_>) -> Vec<Vec<Cgroup>> {
     let mounts = read(Path::new("/proc/self/mountinfo")).unwrap_or_default();
     let ours = read(Path::new("/proc/self/cgroup")).unwrap_or_default();
     let found = mounts.lines().filter_map(|line| {
@@ -77,8 +75,7 @@ pub fn of(controller: &str, read: ReadFile<'_>) -> Vec<Vec<Cgroup>> {
 }
 
 /// Returns the number that follows a name, in lines of names and numbers.
-#[must_use]
-pub fn field(text: &str, name: &str) -> Option<u64> {
+pub(crate) fn field(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| {
         let mut words = line.split_whitespace();
         (words.next()? == name).then(|| words.next()?.parse().ok())?
@@ -87,7 +84,7 @@ pub fn field(text: &str, name: &str) -> Option<u64> {
 
 /// The kernel's counters of a CPU limit.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct CpuThrottling {
+pub(crate) struct CpuThrottling {
     /// CPUs allowed; `None` for no limit.
     pub cores: Option<f64>,
     /// Periods in which the limit was enforced.
@@ -100,15 +97,13 @@ pub struct CpuThrottling {
 
 impl Cgroup {
     /// Returns a file in its folder.
-    #[must_use]
-    pub fn file(&self, name: &str, read: ReadFile<'_>) -> Option<String> {
+    pub(crate) fn file(&self, name: &str, read: ReadFile<'_>) -> Option<String> {
         read(&self.folder.join(name))
     }
 
     /// Finds the cgroup that limits the CPU of this process: the nearest one with a limit, else its
     /// own. `None` if the kernel reports nothing.
-    #[must_use]
-    pub fn of_cpu(read: ReadFile<'_>) -> Option<Self> {
+    pub(crate) fn of_cpu(read: ReadFile<'_>) -> Option<Self> {
         let counts =
             |all: &Vec<Self>| all.first().is_some_and(|own| own.file("cpu.stat", read).is_some());
         let all = of("cpu", read).into_iter().find(counts)?;
@@ -117,8 +112,7 @@ impl Cgroup {
 
     /// Returns the counters of its CPU limit; `None` where the kernel counts nothing, as in the
     /// root of version 2.
-    #[must_use]
-    pub fn throttling(&self, read: ReadFile<'_>) -> Option<CpuThrottling> {
+    pub(crate) fn throttling(&self, read: ReadFile<'_>) -> Option<CpuThrottling> {
         let stat = self.file("cpu.stat", read)?;
         let throttled_time = match self.version {
             CgroupVersion::One => Duration::from_nanos(field(&stat, "throttled_time")?),
@@ -153,8 +147,7 @@ impl Cgroup {
 
 /// Returns the CPUs that the cgroups of this process allow, the smallest number on the way to the
 /// root; `None` for no limit.
-#[must_use]
-pub fn cores(read: ReadFile<'_>) -> Option<f64> {
+pub(crate) fn cores(read: ReadFile<'_>) -> Option<f64> {
     of("cpu", read).iter().flatten().filter_map(|it| it.cores(read)).min_by(f64::total_cmp)
 }
 
@@ -164,8 +157,7 @@ pub fn cores(read: ReadFile<'_>) -> Option<f64> {
 /// A fraction of a core gets no worker. When the budget is used up the kernel stops all threads
 /// until the next period, discovery and the admin server included. The CPU time that workers leave
 /// unused lets those run while all workers are busy.
-#[must_use]
-pub fn workers(cpus: NonZeroUsize, cores: Option<f64>) -> NonZeroUsize {
+pub(crate) fn workers(cpus: NonZeroUsize, cores: Option<f64>) -> NonZeroUsize {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,

@@ -11,7 +11,7 @@ use crate::system::memory::Memory;
 
 /// The number of connections, with warnings about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ConnectionPlan {
+pub(crate) struct ConnectionPlan {
     /// The limits.
     pub connections: ConnectionLimits,
     /// Messages for the operator.
@@ -23,7 +23,7 @@ pub struct ConnectionPlan {
 /// # Errors
 ///
 /// The limit on open files is too low for the configured numbers.
-pub fn plan(
+pub(crate) fn plan(
     config: &Config,
     memory: Option<&Memory>,
     files: Files,

@@ -44,7 +44,7 @@ const PIPE_FILES_PER_WORKER: u64 = 64;
 
 /// The limit on open files is too low.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub struct TooFewFiles {
+pub(crate) struct TooFewFiles {
     needed: u64,
     reserve: u64,
     connections: usize,
@@ -73,15 +73,14 @@ impl fmt::Display for TooFewFiles {
 
 impl TooFewFiles {
     /// Returns how many connections the limit allows.
-    #[must_use]
-    pub fn fits(&self) -> usize {
+    pub(crate) fn fits(&self) -> usize {
         usize::try_from(self.fits).unwrap_or(usize::MAX)
     }
 }
 
 /// The limits on open files, and the part that is not for sessions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Files {
+pub(crate) struct Files {
     /// The limit in force.
     pub soft: u64,
     /// The maximum to which it can be raised.
@@ -94,8 +93,7 @@ pub struct Files {
 
 impl Files {
     /// Returns the limits for a process with this configuration and number of workers.
-    #[must_use]
-    pub fn allowed(config: &Config, workers: usize) -> Self {
+    pub(crate) fn allowed(config: &Config, workers: usize) -> Self {
         let limit = getrlimit(Resource::Nofile);
         Self {
             soft: limit.current.unwrap_or(u64::MAX),
@@ -112,14 +110,12 @@ impl Files {
     }
 
     /// Number of pipes of one worker under this limit.
-    #[must_use]
-    pub fn pipes_per_worker(self, limit: u64) -> usize {
+    pub(crate) fn pipes_per_worker(self, limit: u64) -> usize {
         usize::try_from(self.pipes(limit) / 2 / self.workers.max(1)).unwrap_or(usize::MAX)
     }
 
     /// Number of sessions that this limit allows.
-    #[must_use]
-    pub fn sessions(self, limit: u64) -> u64 {
+    pub(crate) fn sessions(self, limit: u64) -> u64 {
         limit.saturating_sub(self.reserve).saturating_sub(self.pipes(limit)) / 2
     }
 
@@ -138,7 +134,7 @@ impl Files {
     /// # Errors
     ///
     /// If the hard limit is too low.
-    pub fn suffice(self, connections: usize) -> Result<(), TooFewFiles> {
+    pub(crate) fn suffice(self, connections: usize) -> Result<(), TooFewFiles> {
         if self.sessions(self.hard) >= connections as u64 {
             return Ok(());
         }
@@ -150,7 +146,7 @@ impl Files {
     /// # Errors
     ///
     /// If the system refuses and the limit in force is too low.
-    pub fn raise(self, connections: usize) -> Result<(), TooFewFiles> {
+    pub(crate) fn raise(self, connections: usize) -> Result<(), TooFewFiles> {
         let wanted = self.needed(connections).min(self.hard);
         if self.soft >= wanted {
             return Ok(());

@@ -39,7 +39,7 @@ const NO_LIMIT: u64 = 1 << 60;
 
 /// The memory limit of the process.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Memory {
+pub(crate) struct Memory {
     /// In bytes.
     pub limit: u64,
     /// The cgroup that enforces it; `None` if it is only what the machine had available.
@@ -67,8 +67,7 @@ fn usage_files(version: CgroupVersion) -> (&'static str, &'static str) {
 
 impl Memory {
     /// Finds the limit of this process. `None` if the kernel reports nothing.
-    #[must_use]
-    pub fn find(read: ReadFile<'_>) -> Option<Self> {
+    pub(crate) fn find(read: ReadFile<'_>) -> Option<Self> {
         let total = meminfo(read, "MemTotal:");
         let cgroups = cgroup::of("memory", read).into_iter().flatten();
         let least = cgroups
@@ -85,8 +84,7 @@ impl Memory {
 
     /// Returns the number of connections that the limit allows, at least one, if sessions have TLS
     /// on this number of sides.
-    #[must_use]
-    pub fn max_connections(&self, tls_sides: u64) -> usize {
+    pub(crate) fn max_connections(&self, tls_sides: u64) -> usize {
         // A quarter stays free for what the assumption omits.
         let for_sessions = (self.limit / 4 * 3).saturating_sub(PROCESS_BYTES);
         let each = SESSION_BYTES + tls_sides * TLS_BYTES;
@@ -96,8 +94,7 @@ impl Memory {
     /// Whether new clients should be refused: less than a tenth of the limit is free, or, if it
     /// `was` so before, less than an eighth. Always `false` if no cgroup enforces the limit: the
     /// memory use of other processes is not a reason to refuse clients.
-    #[must_use]
-    pub fn is_scarce(&self, read: ReadFile<'_>, was: bool) -> bool {
+    pub(crate) fn is_scarce(&self, read: ReadFile<'_>, was: bool) -> bool {
         let Some(used) = self.cgroup.as_ref().and_then(|cgroup| used(cgroup, read)) else {
             return false;
         };
@@ -107,14 +104,12 @@ impl Memory {
 
     /// Returns the enforced limit in bytes, and the use of it that is not reclaimable at once.
     /// `None` if no limit is enforced.
-    #[must_use]
-    pub fn enforced(&self, read: ReadFile<'_>) -> Option<(u64, Option<u64>)> {
+    pub(crate) fn enforced(&self, read: ReadFile<'_>) -> Option<(u64, Option<u64>)> {
         self.cgroup.as_ref().map(|cgroup| (self.limit, used(cgroup, read)))
     }
 
     /// Whether [`is_scarce`](Self::is_scarce) can ever return `true`.
-    #[must_use]
-    pub fn is_enforced(&self) -> bool {
+    pub(crate) fn is_enforced(&self) -> bool {
         self.cgroup.is_some()
     }
 }

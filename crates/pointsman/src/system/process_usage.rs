@@ -15,7 +15,7 @@ use crate::system::cgroup::field;
 
 /// The figures of the process at one moment. Unknown ones are `None`.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct ProcessUsage {
+pub(crate) struct ProcessUsage {
     /// CPU time of all threads.
     pub cpu: Duration,
     /// Resident memory in bytes.
@@ -34,8 +34,7 @@ pub struct ProcessUsage {
 
 /// Returns the CPU time of a thread, and the time for which it was runnable without a CPU. `None`
 /// if the kernel does not count.
-#[must_use]
-pub fn thread_times(id: u32, read: ReadFile<'_>) -> Option<(Duration, Duration)> {
+pub(crate) fn thread_times(id: u32, read: ReadFile<'_>) -> Option<(Duration, Duration)> {
     // Documentation/scheduler/sched-stats.rst: time on the CPU, time on a run queue, timeslices; in
     // nanoseconds.
     let text = read(Path::new(&format!("/proc/self/task/{id}/schedstat")))?;
@@ -46,8 +45,7 @@ pub fn thread_times(id: u32, read: ReadFile<'_>) -> Option<(Duration, Duration)>
 
 impl ProcessUsage {
     /// Reads the figures.
-    #[must_use]
-    pub fn read_now(read: ReadFile<'_>) -> Self {
+    pub(crate) fn read_now(read: ReadFile<'_>) -> Self {
         let status = read(Path::new("/proc/self/status")).unwrap_or_default();
         let kib = |name: &str| field(&status, name).map(|kib| kib.saturating_mul(1024));
         Self {

@@ -22,7 +22,7 @@ use crate::system::socket_file::{self, SocketFile};
 
 /// Why a Unix socket for clients cannot be opened.
 #[derive(Debug, thiserror::Error)]
-pub enum UnixSocketError {
+pub(crate) enum UnixSocketError {
     /// The file cannot be created.
     #[error("cannot listen on unix:{0}; does its folder exist, and may this user write to it?")]
     Create(PathBuf, #[source] io::Error),

@@ -58,13 +58,11 @@ pub(crate) struct TokenRefusals {
 
 impl TokenRefusals {
     /// Wrong tokens.
-    #[must_use]
     pub(crate) fn wrong(&self) -> u64 {
         self.wrong.load(Ordering::Relaxed)
     }
 
     /// Further wrong tokens of sources that had presented too many.
-    #[must_use]
     pub(crate) fn throttled(&self) -> u64 {
         self.throttled.load(Ordering::Relaxed)
     }

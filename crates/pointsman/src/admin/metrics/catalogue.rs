@@ -20,7 +20,6 @@ pub enum MetricKind {
 
 impl MetricKind {
     /// Returns the name used in the exposition format.
-    #[must_use]
     pub const fn label(self) -> &'static str {
         match self {
             Self::Counter => "counter",

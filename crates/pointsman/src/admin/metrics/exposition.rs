@@ -27,7 +27,7 @@ use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusRecorder};
 use super::catalogue::{CATALOGUE, HAPROXY, Metric, MetricKind};
 
 /// The name and value of a label.
-pub type LabelPair<'a> = (&'static str, &'a str);
+pub(crate) type LabelPair<'a> = (&'static str, &'a str);
 
 /// The position of each metric of the catalogue in the output.
 static POSITIONS: LazyLock<BTreeMap<&'static str, (usize, &'static Metric)>> =
@@ -43,7 +43,7 @@ static POSITIONS: LazyLock<BTreeMap<&'static str, (usize, &'static Metric)>> =
 const METADATA: Metadata<'static> = Metadata::new("pointsman", Level::INFO, None);
 
 /// A value of a gauge. Prometheus has one numeric type, in which counts are exact up to 2^53.
-pub trait GaugeValue {
+pub(crate) trait GaugeValue {
     /// Converts to that type.
     fn value(self) -> f64;
 }
@@ -61,7 +61,7 @@ values!(f64 i32 u64 usize);
 
 /// The metrics of one scrape.
 #[derive(Debug)]
-pub struct Exposition {
+pub(crate) struct Exposition {
     recorder: PrometheusRecorder,
     /// The text of the histograms, by name.
     histograms: BTreeMap<&'static str, String>,
@@ -70,8 +70,7 @@ pub struct Exposition {
 
 impl Exposition {
     /// Creates an empty exposition. If `sparse`, counters of services that are zero are omitted.
-    #[must_use]
-    pub fn new(sparse: bool) -> Self {
+    pub(crate) fn new(sparse: bool) -> Self {
         let recorder = PrometheusBuilder::new().build_recorder();
         for Metric { name, kind, help, .. } in CATALOGUE.iter().chain(HAPROXY) {
             match kind {
@@ -86,13 +85,12 @@ impl Exposition {
     }
 
     /// Whether counters of services that are zero are omitted.
-    #[must_use]
-    pub fn is_sparse(&self) -> bool {
+    pub(crate) fn is_sparse(&self) -> bool {
         self.sparse
     }
 
     /// Adds the value of a counter.
-    pub fn count(&mut self, name: &str, labels: &[LabelPair<'_>], value: u64) {
+    pub(crate) fn count(&mut self, name: &str, labels: &[LabelPair<'_>], value: u64) {
         let is_omitted =
             self.sparse && value == 0 && labels.iter().any(|(label, _)| *label == "service");
         if let Some(metric) = lookup(name, MetricKind::Counter, labels).filter(|_| !is_omitted) {
@@ -101,7 +99,7 @@ impl Exposition {
     }
 
     /// Adds the values of a counter with one more label, each with the value of that label.
-    pub fn counts<'v>(
+    pub(crate) fn counts<'v>(
         &mut self,
         name: &str,
         labels: &[LabelPair<'_>],
@@ -114,17 +112,17 @@ impl Exposition {
     }
 
     /// Adds the value of a counter of seconds.
-    pub fn seconds(&mut self, name: &str, labels: &[LabelPair<'_>], value: Duration) {
+    pub(crate) fn seconds(&mut self, name: &str, labels: &[LabelPair<'_>], value: Duration) {
         self.set(name, MetricKind::Counter, labels, value.as_secs_f64());
     }
 
     /// Adds the value of a gauge.
-    pub fn gauge(&mut self, name: &str, labels: &[LabelPair<'_>], value: impl GaugeValue) {
+    pub(crate) fn gauge(&mut self, name: &str, labels: &[LabelPair<'_>], value: impl GaugeValue) {
         self.set(name, MetricKind::Gauge, labels, value.value());
     }
 
     /// Adds the value of a gauge that is 1 or 0.
-    pub fn flag(&mut self, name: &str, labels: &[LabelPair<'_>], value: bool) {
+    pub(crate) fn flag(&mut self, name: &str, labels: &[LabelPair<'_>], value: bool) {
         self.set(name, MetricKind::Gauge, labels, f64::from(u8::from(value)));
     }
 
@@ -136,7 +134,7 @@ impl Exposition {
 
     /// Adds a histogram: upper bounds in seconds with cumulative counts, then the count and the sum
     /// of all values.
-    pub fn histogram(
+    pub(crate) fn histogram(
         &mut self,
         name: &str,
         labels: &[LabelPair<'_>],
@@ -166,8 +164,7 @@ impl Exposition {
     }
 
     /// Renders the text.
-    #[must_use]
-    pub fn render(self, format: Format) -> String {
+    pub(crate) fn render(self, format: Format) -> String {
         let mut text = self.recorder.handle().render();
         for histogram in self.histograms.values() {
             text.push_str(histogram);

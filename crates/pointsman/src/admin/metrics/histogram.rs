@@ -16,7 +16,7 @@ use super::exposition::{Exposition, LabelPair};
 const BOUNDS: [u32; 13] = [6, 7, 8, 9, 10, 11, 12, 14, 16, 18, 20, 22, 24];
 
 /// Writes one series of a histogram.
-pub fn write(
+pub(crate) fn write(
     page: &mut Exposition,
     name: &str,
     labels: &[LabelPair<'_>],

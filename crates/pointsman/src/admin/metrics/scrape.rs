@@ -29,20 +29,19 @@ pub const SPARSE_ABOVE: usize = 16;
 
 /// State kept between scrapes.
 #[derive(Debug)]
-pub struct Scraper {
+pub(crate) struct Scraper {
     failovers: BTreeMap<String, FailoverHistograms>,
     cpu: Option<Cgroup>,
 }
 
 impl Scraper {
     /// Creates the state before the first scrape.
-    #[must_use]
-    pub fn find() -> Self {
+    pub(crate) fn find() -> Self {
         Self { failovers: BTreeMap::new(), cpu: Cgroup::of_cpu(&read) }
     }
 
     /// Returns the text of one scrape.
-    pub fn scrape(&mut self, report: &ProcessReport, format: Format) -> String {
+    pub(crate) fn scrape(&mut self, report: &ProcessReport, format: Format) -> String {
         let now = Instant::now();
         let services: Vec<ScrapedService> =
             report.services.list().into_iter().map(ScrapedService::new).collect();

@@ -9,7 +9,7 @@ use crate::admin::certificates::ServedCertificate;
 
 /// A certificate in use.
 #[derive(Debug, Serialize, JsonSchema)]
-pub struct CertificateStatus {
+pub(crate) struct CertificateStatus {
     /// The name of its service; empty for the admin server.
     pub service: String,
     /// The peers that it is shown to: `clients` of a service, those of the server `admin`, or the
@@ -33,8 +33,7 @@ pub struct CertificateStatus {
 
 impl CertificateStatus {
     /// What the status document says of a certificate.
-    #[must_use]
-    pub fn of(certificate: &ServedCertificate) -> Self {
+    pub(crate) fn of(certificate: &ServedCertificate) -> Self {
         let facts = &certificate.facts;
         // Validity is a matter of the calendar, so the system's clock decides.
         let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_secs();

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 /// The credentials of one service.
 #[derive(Debug, Serialize, JsonSchema)]
-pub struct CredentialsStatus {
+pub(crate) struct CredentialsStatus {
     /// For the Redis nodes (service.auth).
     pub redis: ServerCredentialsStatus,
     /// For the sentinels (service.sentinel_auth).
@@ -17,7 +17,7 @@ pub struct CredentialsStatus {
 /// The credentials for one kind of servers. After a change, connections are replaced one after
 /// another, and the former credentials are kept until every server has accepted the new ones.
 #[derive(Debug, Serialize, JsonSchema)]
-pub struct ServerCredentialsStatus {
+pub(crate) struct ServerCredentialsStatus {
     /// Number of servers on which credentials from before the last change are in use.
     pub outdated: usize,
     /// The servers that refuse the configured credentials.
@@ -26,7 +26,7 @@ pub struct ServerCredentialsStatus {
 
 /// A server that refuses the configured credentials.
 #[derive(Debug, Serialize, JsonSchema)]
-pub struct RefusedStatus {
+pub(crate) struct RefusedStatus {
     /// Its address.
     pub addr: String,
     /// Why, with a remedy.

@@ -9,11 +9,11 @@ use serde::Serialize;
 use super::{CredentialsStatus, SharedStatus, VerdictStatus};
 
 /// Version of the document's schema.
-pub const SCHEMA: u32 = 1;
+pub(crate) const SCHEMA: u32 = 1;
 
 /// The status document.
 #[derive(Debug, Serialize, JsonSchema)]
-pub struct Status {
+pub(crate) struct Status {
     /// Version of the schema: fields may be added at any time; it changes when a field is renamed,
     /// removed or changes its meaning.
     #[schemars(extend("const" = SCHEMA))]
@@ -44,7 +44,7 @@ pub struct Status {
 
 /// The effective configuration.
 #[derive(Debug, Serialize, JsonSchema)]
-pub struct ConfigStatus {
+pub(crate) struct ConfigStatus {
     /// Its hash.
     pub hash: String,
     /// Number of reloads by result: `applied`, `unchanged`, `refused`, `partial` (a secret file
@@ -66,7 +66,7 @@ pub struct ConfigStatus {
 
 /// A configuration file that is being read.
 #[derive(Debug, Serialize, JsonSchema)]
-pub struct FileRead {
+pub(crate) struct FileRead {
     /// Its path.
     pub file: String,
     /// Seconds since the read began.
@@ -75,7 +75,7 @@ pub struct FileRead {
 
 /// Sessions since the start of the process.
 #[derive(Debug, Serialize, JsonSchema)]
-pub struct DrainStatus {
+pub(crate) struct DrainStatus {
     /// Currently open.
     pub open: u64,
     /// Ended by client or server.
@@ -88,7 +88,7 @@ pub struct DrainStatus {
 
 /// One service.
 #[derive(Debug, Serialize, JsonSchema)]
-pub struct ServiceStatus {
+pub(crate) struct ServiceStatus {
     /// The name of the service.
     pub name: String,
     /// Sentinel's name of the master: `service.master`, by default the name of the service.
@@ -163,7 +163,7 @@ pub struct ServiceStatus {
 
 /// A pause of the traffic through this process.
 #[derive(Debug, Serialize, JsonSchema)]
-pub struct PauseStatus {
+pub(crate) struct PauseStatus {
     /// The command: `pause`, or `switchover`, whose pause ends with the switch.
     pub by: &'static str,
     /// Seconds since it began.
@@ -174,7 +174,7 @@ pub struct PauseStatus {
 
 /// A `replica-priority` that was changed for a switchover.
 #[derive(Debug, Serialize, JsonSchema)]
-pub struct ChangedPriorityStatus {
+pub(crate) struct ChangedPriorityStatus {
     /// The node.
     pub node: String,
     /// The value before.
@@ -187,7 +187,7 @@ pub struct ChangedPriorityStatus {
 
 /// The listener for readers.
 #[derive(Debug, Serialize, JsonSchema)]
-pub struct ReadersStatus {
+pub(crate) struct ReadersStatus {
     /// Its addresses.
     pub listen: Vec<String>,
     /// Number of replicas that serve readers; absent while unknown.
@@ -204,7 +204,7 @@ pub struct ReadersStatus {
 
 /// The eligibility of one replica for readers.
 #[derive(Debug, Serialize, JsonSchema)]
-pub struct ReplicaStatus {
+pub(crate) struct ReplicaStatus {
     /// Its announced address.
     pub addr: String,
     /// `eligible`, or the reason why it serves no readers.
@@ -219,7 +219,7 @@ pub struct ReplicaStatus {
 
 /// The master in force.
 #[derive(Debug, Serialize, JsonSchema)]
-pub struct TargetStatus {
+pub(crate) struct TargetStatus {
     /// The address announced by the sentinels.
     pub name: String,
     /// The address that is dialled.
@@ -237,7 +237,7 @@ pub struct TargetStatus {
 
 /// An override in force: a master that is followed without the sentinels, by an operator's order.
 #[derive(Debug, Serialize, JsonSchema)]
-pub struct OverrideStatus {
+pub(crate) struct OverrideStatus {
     /// The address of the order.
     pub master: String,
     /// Seconds since the order.
@@ -250,7 +250,7 @@ pub struct OverrideStatus {
 
 /// Size of the electorate.
 #[derive(Debug, Serialize, JsonSchema)]
-pub struct ElectorateStatus {
+pub(crate) struct ElectorateStatus {
     /// Number of sentinels with a vote.
     pub voters: usize,
     /// Number of votes that make a majority.
@@ -259,7 +259,7 @@ pub struct ElectorateStatus {
 
 /// One sentinel.
 #[derive(Debug, Serialize, JsonSchema)]
-pub struct SentinelStatus {
+pub(crate) struct SentinelStatus {
     /// Its address.
     pub addr: String,
     /// Its MYID.
@@ -294,7 +294,7 @@ pub struct SentinelStatus {
 
 /// One Redis node.
 #[derive(Debug, Serialize, JsonSchema)]
-pub struct NodeStatus {
+pub(crate) struct NodeStatus {
     /// Its announced address.
     pub addr: String,
     /// `master`, `replica`, `unknown`, or how the last probe failed: `unreachable`, `unresponsive`,
@@ -329,7 +329,7 @@ pub struct NodeStatus {
 
 /// An alarm: a lasting condition among the servers that an operator has to end.
 #[derive(Debug, Serialize, JsonSchema)]
-pub struct AlarmStatus {
+pub(crate) struct AlarmStatus {
     /// `name_unknown`, `unlisted`, `ghosts`, `outside_nodes`, `followed_by_replica` or
     /// `lacks_confirmed`.
     pub alarm: &'static str,
@@ -347,7 +347,7 @@ pub struct AlarmStatus {
 
 /// One master change.
 #[derive(Debug, Serialize, JsonSchema)]
-pub struct FailoverStatus {
+pub(crate) struct FailoverStatus {
     /// The former master; absent for the first one.
     pub from: Option<String>,
     /// The new master.
@@ -382,7 +382,7 @@ pub struct FailoverStatus {
 /// Counters of one listener of the data plane: totals since the start, except those named open,
 /// waiting or limit.
 #[derive(Debug, Serialize, JsonSchema)]
-pub struct TrafficStatus {
+pub(crate) struct TrafficStatus {
     /// Client connections currently open.
     pub sessions_open: u64,
     /// Client connections that wait for a master.

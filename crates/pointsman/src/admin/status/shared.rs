@@ -12,7 +12,7 @@ use super::above_zero;
 /// The shared connections of one listener: totals since the start, except `mode`, `sessions`,
 /// `sessions_dedicated`, `connections` and `connections_by_table`, which are of now.
 #[derive(Debug, Serialize, JsonSchema)]
-pub struct SharedStatus {
+pub(crate) struct SharedStatus {
     /// `shared`; `dedicated` after a reload that ended sharing, while sessions still share.
     pub mode: &'static str,
     /// Sessions that share connections.

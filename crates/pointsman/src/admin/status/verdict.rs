@@ -21,7 +21,7 @@ const CONNECTS_FAIL: &str = "new connections of clients to it fail; \
 /// How bad it is. The most severe one is the smallest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Severity {
+pub(crate) enum Severity {
     /// Clients are not served.
     Fault,
     /// Clients are served, or wait for a moment; something needs attention.
@@ -33,7 +33,7 @@ pub enum Severity {
 
 /// A verdict.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, JsonSchema)]
-pub struct VerdictStatus {
+pub(crate) struct VerdictStatus {
     /// `fault` (clients are not served), `warning` or `ok`.
     #[schemars(with = "String")]
     pub severity: Severity,
@@ -281,7 +281,7 @@ fn is_mute(node: &NodeStatus) -> bool {
 impl Status {
     /// Decides on the whole process: the most severe verdict, then all others but those of healthy
     /// services. A process that serves all its services says one thing.
-    pub fn judge(&mut self) {
+    pub(crate) fn judge(&mut self) {
         let mut all = Vec::new();
         all.extend(self.shutdown());
         all.push(self.services_together());
