@@ -24,8 +24,8 @@ struct FailoverPhase {
     duration: fn(&FailoverRecord) -> Option<Duration>,
 }
 
-/// The phases that end with the commit.
-const PHASES: [FailoverPhase; 4] = [
+/// The phases: four that end with the commit, and the one that follows it.
+const PHASES: [FailoverPhase; 5] = [
     FailoverPhase {
         name: "pointsman_failover_duration_seconds",
         bounds: CLIENT_BOUNDS,
@@ -46,17 +46,18 @@ const PHASES: [FailoverPhase; 4] = [
         bounds: PROCESS_BOUNDS,
         duration: FailoverRecord::verification,
     },
+    FailoverPhase {
+        name: "pointsman_failover_first_session_seconds",
+        bounds: CLIENT_BOUNDS,
+        duration: FailoverRecord::first_session,
+    },
 ];
-/// The phase that follows the commit.
-const FIRST_SESSION: FailoverPhase = FailoverPhase {
-    name: "pointsman_failover_first_session_seconds",
-    bounds: CLIENT_BOUNDS,
-    duration: FailoverRecord::first_session,
-};
 
 /// One histogram.
 #[derive(Debug, Clone, Default)]
 struct DurationHistogram {
+    /// The failovers up to this generation are in it.
+    generation: u64,
     /// Number of values in each bucket; empty before the first one.
     counts: Vec<u64>,
     count: u64,
@@ -101,12 +102,9 @@ impl DurationHistogram {
 /// The histograms of one service's failovers.
 #[derive(Debug, Default)]
 pub(super) struct FailoverHistograms {
-    /// Every failover up to this generation is in the histograms.
-    commit: u64,
-    /// The first sessions up to this generation are in the histograms.
-    first_session: u64,
     phases: [DurationHistogram; PHASES.len()],
-    first_sessions: DurationHistogram,
+    /// The lost bytes of every failover up to this generation are in the sum.
+    generation: u64,
     /// Sum of the estimated lost bytes.
     lost: u64,
 }
@@ -114,40 +112,37 @@ pub(super) struct FailoverHistograms {
 impl FailoverHistograms {
     /// Adds the failovers that are new.
     pub(super) fn add_new(&mut self, seen: &DiscoverySnapshot) {
-        let (commit, first_session) = (self.commit, self.first_session);
-        for failover in seen.failovers.iter().filter(|it| it.generation > commit) {
-            for (phase, buckets) in PHASES.iter().zip(&mut self.phases) {
-                (phase.duration)(failover)
-                    .into_iter()
-                    .for_each(|duration| buckets.observe(phase.bounds, duration));
+        for (phase, histogram) in PHASES.iter().zip(&mut self.phases) {
+            let before = histogram.generation;
+            // A duration may become known after the commit: that of the first session does.
+            let known = seen.failovers.iter().filter_map(|it| Some((it, (phase.duration)(it)?)));
+            for (failover, duration) in known {
+                if failover.generation > before {
+                    histogram.observe(phase.bounds, duration);
+                    histogram.generation = failover.generation;
+                }
             }
-            self.lost = self.lost.saturating_add(failover.lost_bytes.unwrap_or(0));
-            self.commit = failover.generation;
         }
-        // A failover gets its first session before the next one begins, or never.
-        for failover in seen.failovers.iter().filter(|it| it.generation > first_session) {
-            if let Some(duration) = (FIRST_SESSION.duration)(failover) {
-                self.first_sessions.observe(FIRST_SESSION.bounds, duration);
-                self.first_session = failover.generation;
-            }
+        let generation = self.generation;
+        for failover in seen.failovers.iter().filter(|it| it.generation > generation) {
+            self.lost = self.lost.saturating_add(failover.lost_bytes.unwrap_or(0));
+            self.generation = failover.generation;
         }
     }
 
     /// Adds the histograms of another service.
     pub(super) fn add(&mut self, other: &Self) {
         self.phases.iter_mut().zip(&other.phases).for_each(|(sum, buckets)| sum.add(buckets));
-        self.first_sessions.add(&other.first_sessions);
         self.lost = self.lost.saturating_add(other.lost);
-        self.commit = self.commit.max(other.commit);
+        self.generation = self.generation.max(other.generation);
     }
 
+    /// Writes the histograms that have values.
     pub(super) fn write(&self, page: &mut Exposition, labels: &[LabelPair<'_>]) {
-        for (phase, buckets) in
-            PHASES.iter().zip(&self.phases).chain([(&FIRST_SESSION, &self.first_sessions)])
-        {
+        for (phase, buckets) in PHASES.iter().zip(&self.phases) {
             buckets.write(page, phase, labels);
         }
-        if self.commit > 0 {
+        if self.generation > 0 {
             page.count("pointsman_failover_lost_bytes_total", labels, self.lost);
         }
     }
