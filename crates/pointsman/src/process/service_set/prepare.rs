@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
-use proxy::{AddressPlan, ListenAddr, ListenerId, Options, Running, Sockets};
+use proxy::{AddressPlan, ListenAddr, Options, Running, Sockets};
 
 use super::{BoundListener, RunningSet, ServedAddress, ServiceSet};
 use crate::config::Config;
@@ -35,14 +35,13 @@ pub(crate) struct PreparedReload {
 
 impl ServiceSet {
     /// The running addresses, and whether each is kept although it is not configured.
-    pub(super) fn running(&self) -> Vec<(SetAddress, &ServedAddress)> {
-        let of = |set: &'_ RunningSet| -> Vec<(SetAddress, ListenerId)> {
-            let name = |it: &ServedAddress| ((set.key(it.tls), it.configured.clone()), it.id);
-            set.addresses.iter().map(name).collect()
+    pub(super) fn running<'a>(&'a self) -> Vec<(SetAddress, &'a ServedAddress)> {
+        let sets = self.services.iter().flat_map(|service| &service.sets);
+        let of = |set: &'a RunningSet| {
+            let key = |it: &ServedAddress| (set.key(it.tls), it.configured.clone());
+            set.addresses.iter().map(move |it| (key(it), it))
         };
-        let sets = || self.services.iter().flat_map(|service| &service.sets);
-        let addresses = sets().flat_map(|set| &set.addresses);
-        sets().flat_map(of).map(|(key, _)| key).zip(addresses).collect()
+        sets.flat_map(of).collect()
     }
 
     /// The addresses that the configuration wants, each with its set.
