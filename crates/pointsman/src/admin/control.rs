@@ -328,7 +328,7 @@ impl CommandHandler {
         handle: &DiscoveryHandle,
         logged: impl FnOnce(&'static str, Json) -> Responder,
     ) -> Reply {
-        let given = parameter(request, "for").map(parse_duration);
+        let given = parameter(request, "for").map(|it| parse_duration(it).ok());
         let duration = given.unwrap_or(Some(DEFAULT_PAUSE));
         let Some(duration) = duration.filter(|it| !it.is_zero() && *it <= MAX_PAUSE) else {
             return Reply::text(400, "write the duration as 30s or 2m, up to 10m\n");

@@ -12,7 +12,7 @@ use sentinel::{
 };
 use serde_json::{Value as Json, json};
 
-use crate::config::parse_duration;
+use crate::config::{format_duration, parse_duration};
 
 /// Duration of an override without a `for` parameter.
 const DEFAULT_OVERRIDE: Duration = Duration::from_secs(600);
@@ -40,7 +40,7 @@ impl Order {
         let Some(addr) = NodeAddr::parse(host, port) else {
             return Err("write the node as host and port, for example 10.0.0.2:6379".to_owned());
         };
-        let lasts = parameter("for").map_or(Some(DEFAULT_OVERRIDE), parse_duration);
+        let lasts = parameter("for").map_or(Some(DEFAULT_OVERRIDE), |it| parse_duration(it).ok());
         let Some(lasts) = lasts.filter(|it| !it.is_zero() && *it <= MAX_OVERRIDE) else {
             return Err("write the duration as 10m or 2h, up to 24h".to_owned());
         };
@@ -86,7 +86,7 @@ fn report(
     before: &DiscoverySnapshot,
     seen: &DiscoverySnapshot,
 ) -> Vec<String> {
-    let (addr, lasts) = (&order.addr, span(order.lasts));
+    let (addr, lasts) = (&order.addr, format_duration(order.lasts));
     let generation = seen.master.as_ref().map_or(0, |master| master.generation);
     let last = before.master.as_ref().filter(|last| last.addr != *addr);
     let mut lines = vec![match (followed, last) {
@@ -245,17 +245,6 @@ pub(super) fn lines(after: Duration, outcome: &Outcome) -> Vec<Json> {
     outcome.iter().flatten().map(step).chain([last]).collect()
 }
 
-/// A duration in the largest unit that divides it.
-fn span(duration: Duration) -> String {
-    let seconds = duration.as_secs();
-    match seconds {
-        0 => format!("{}ms", duration.as_millis()),
-        _ if seconds.is_multiple_of(3600) => format!("{}h", seconds / 3600),
-        _ if seconds.is_multiple_of(60) => format!("{}m", seconds / 60),
-        _ => format!("{seconds}s"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -294,12 +283,5 @@ mod tests {
         );
         let refused = Err("no".to_owned());
         assert_eq!(text(Duration::ZERO, &refused), "{\"error\":\"no\",\"ok\":false}\n");
-    }
-
-    #[test]
-    fn writes_durations_in_their_unit() {
-        for (seconds, text) in [(600, "10m"), (7200, "2h"), (90, "90s")] {
-            assert_eq!(span(Duration::from_secs(seconds)), text);
-        }
     }
 }

@@ -28,7 +28,7 @@ const UNITS: [(&str, u64); 6] = [
 /// # Errors
 ///
 /// What is wrong, and how to write it.
-pub(super) fn parse(text: &str) -> Result<Duration, Problem> {
+pub(crate) fn parse(text: &str) -> Result<Duration, Problem> {
     let text = text.trim();
     if text == "0" || text == "off" {
         return Ok(Duration::ZERO);
@@ -69,7 +69,7 @@ fn total_micros(text: &str) -> Option<u64> {
 }
 
 /// Formats a duration so that [`parse`] gives the same one, to the microsecond.
-pub(super) fn format(duration: Duration) -> String {
+pub(crate) fn format(duration: Duration) -> String {
     let mut micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
     if micros == 0 {
         return "0s".to_owned();

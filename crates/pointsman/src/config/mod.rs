@@ -53,6 +53,7 @@ mod value_parsers;
 pub(crate) use choices::{LogFormat, Upstream};
 pub(crate) use connection_limits::ConnectionLimits;
 pub(crate) use credentials::{Credentials, Secret};
+pub(crate) use duration::{format as format_duration, parse as parse_duration};
 pub(crate) use endpoint::{SENTINEL_PORT, parse as parse_endpoint, parse_with_port};
 pub(crate) use environment::CONFIG as CONFIG_VARIABLE;
 pub(crate) use file_reader::{FileStamp, PendingReads, SECRET_PATIENCE, read_file, stamp};
@@ -70,11 +71,6 @@ pub(crate) use rig::load_text;
 pub(crate) use settings::{Origin, SettingMap, Settings};
 pub use value::ValueKind;
 pub(crate) use value::{Problem, Value};
-
-/// Parses a duration as in the configuration, such as "250ms".
-pub(crate) fn parse_duration(text: &str) -> Option<std::time::Duration> {
-    duration::parse(text).ok()
-}
 
 /// A configuration without faults.
 #[derive(Debug, Clone, PartialEq, Eq)]
