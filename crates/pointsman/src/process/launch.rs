@@ -307,10 +307,10 @@ fn add_routes(
     services: &ServiceRegistry,
     sessions: &proxy::SessionVisits,
 ) -> admin_http::Server {
-    let (sessions, log) = (SessionsApi::new(sessions.clone()), CommandLog::default());
+    let log = CommandLog::default();
     let control = Control::new(access.clone(), services.clone(), log.clone());
-    let admin = control.add_to(sessions.add_to(admin));
-    let admin = sessions.add_control_to(&control, admin);
+    let admin = control.add_to(admin);
+    let admin = SessionsApi::new(sessions.clone(), control).add_to(admin);
     let history = History::new(services.clone(), log);
     // The task ends with the runtime. Without it the page has no plots.
     tokio::spawn(Arc::clone(&history).record());

@@ -44,32 +44,25 @@ const RETRY: u32 = 1;
 /// The sessions, as the admin server offers them.
 pub(crate) struct SessionsApi {
     sessions: SessionVisits,
+    /// Decides who may list and end sessions.
+    control: Arc<Control>,
     /// One list at a time.
     turn: Arc<Semaphore>,
     networks: Mutex<Option<(Instant, Bytes)>>,
 }
 
 impl SessionsApi {
-    pub(crate) fn new(sessions: SessionVisits) -> Arc<Self> {
-        Arc::new(Self { sessions, turn: Arc::new(Semaphore::new(1)), networks: Mutex::default() })
+    pub(crate) fn new(sessions: SessionVisits, control: Arc<Control>) -> Arc<Self> {
+        let turn = Arc::new(Semaphore::new(1));
+        Arc::new(Self { sessions, control, turn, networks: Mutex::default() })
     }
 
-    /// Adds what every client of the admin port may read.
+    /// Adds the paths.
     pub(crate) fn add_to(self: &Arc<Self>, server: Server) -> Server {
-        server.route("/networks", Arc::new(NetworksHandler(Arc::clone(self))))
-    }
-
-    /// Adds what requires permission.
-    pub(crate) fn add_control_to(
-        self: &Arc<Self>,
-        control: &Arc<Control>,
-        server: Server,
-    ) -> Server {
-        let parts = || (Arc::clone(self), Arc::clone(control));
-        let (list, kill) = (parts(), parts());
         server
-            .route("/control/sessions", Arc::new(ListHandler { api: list.0, control: list.1 }))
-            .route("/control/kill", Arc::new(KillHandler { api: kill.0, control: kill.1 }))
+            .route("/networks", Arc::new(NetworksHandler(Arc::clone(self))))
+            .route("/control/sessions", Arc::new(ListHandler(Arc::clone(self))))
+            .route("/control/kill", Arc::new(KillHandler(Arc::clone(self))))
     }
 
     /// The permits that a list needs.
@@ -91,14 +84,11 @@ impl SessionsApi {
     }
 }
 
-struct ListHandler {
-    api: Arc<SessionsApi>,
-    control: Arc<Control>,
-}
+struct ListHandler(Arc<SessionsApi>);
 
 impl Handler for ListHandler {
     fn answer(&self, request: &Request<'_>) -> Reply {
-        if let Some(refusal) = self.control.refuse(request) {
+        if let Some(refusal) = self.0.control.refuse(request) {
             return refusal;
         }
         let query = match Query::parse(request.query()) {
@@ -106,16 +96,16 @@ impl Handler for ListHandler {
             Err(problem) => return Reply::text(400, problem + "\n"),
         };
         if let Some(name) = query.service()
-            && let Err(problem) = self.control.knows(name)
+            && let Err(problem) = self.0.control.knows(name)
         {
             return Reply::text(404, problem + "\n");
         }
-        let (turn, stream) = match self.api.permits(request) {
+        let (turn, stream) = match self.0.permits(request) {
             Ok(permits) => permits,
             Err(refusal) => return refusal,
         };
         let (pieces, body) = mpsc::channel(1);
-        let sessions = self.api.sessions.clone();
+        let sessions = self.0.sessions.clone();
         tokio::spawn(async move {
             let mut listing = Listing::new(query);
             let silent = collect::all(&sessions, |row| listing.add(row)).await;
@@ -158,10 +148,7 @@ impl Handler for NetworksHandler {
     }
 }
 
-struct KillHandler {
-    api: Arc<SessionsApi>,
-    control: Arc<Control>,
-}
+struct KillHandler(Arc<SessionsApi>);
 
 impl Handler for KillHandler {
     fn methods(&self) -> &'static [Method] {
@@ -169,7 +156,7 @@ impl Handler for KillHandler {
     }
 
     fn answer(&self, request: &Request<'_>) -> Reply {
-        if let Some(refusal) = self.control.refuse(request) {
+        if let Some(refusal) = self.0.control.refuse(request) {
             return refusal;
         }
         let Some(id) = parameter(request, "id").and_then(SessionId::parse) else {
@@ -181,7 +168,7 @@ impl Handler for KillHandler {
         let by = if request.is_from_socket_owner() { "control socket" } else { "token" };
         let Some(permit) = request.reserve_stream() else { return Reply::no_stream() };
         let (lines, body) = mpsc::channel(1);
-        let sessions = self.api.sessions.clone();
+        let sessions = self.0.sessions.clone();
         tokio::spawn(async move {
             // A worker that has not answered in time finds nobody who waits, and ends nothing.
             let killed = tokio::time::timeout(KILL_DEADLINE, sessions.kill(id)).await;
