@@ -50,8 +50,8 @@ impl Config {
     /// kind of listener of a service has the same limit separately.
     fn configured(&self) -> (usize, usize) {
         let times = |service: &super::ServiceConfig| {
-            let additional = [&service.replica_listen, &service.sentinel_listen];
-            1 + additional.into_iter().filter(|listen| !listen.is_empty()).count()
+            let [_, additional @ ..] = service.addresses();
+            1 + additional.iter().filter(|it| it.iter().any(|listen| !listen.is_empty())).count()
         };
         let own = || {
             self.services.iter().flat_map(|it| std::iter::repeat_n(it.max_connections, times(it)))

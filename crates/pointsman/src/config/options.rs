@@ -284,6 +284,16 @@ section! {
 }
 
 impl ServiceConfig {
+    /// The listen addresses that lead to the master, to replicas and to sentinels, each without and
+    /// with TLS.
+    pub(crate) fn addresses(&self) -> [[&Vec<ListenAddr>; 2]; 3] {
+        [
+            [&self.listen, &self.tls_listen],
+            [&self.replica_listen, &self.replica_tls_listen],
+            [&self.sentinel_listen, &self.sentinel_tls_listen],
+        ]
+    }
+
     /// What the sentinels call the master.
     pub(crate) fn master_name(&self) -> &str {
         self.master.as_deref().unwrap_or(&self.name)

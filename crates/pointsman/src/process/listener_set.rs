@@ -50,10 +50,11 @@ impl Destinations {
 
     /// The addresses that lead to them, and those for TLS.
     fn addresses(self, service: &ServiceConfig) -> [&Vec<ListenAddr>; 2] {
+        let [master, replicas, sentinels] = service.addresses();
         match self {
-            Self::Master => [&service.listen, &service.tls_listen],
-            Self::Replicas => [&service.replica_listen, &service.replica_tls_listen],
-            Self::Sentinels => [&service.sentinel_listen, &service.sentinel_tls_listen],
+            Self::Master => master,
+            Self::Replicas => replicas,
+            Self::Sentinels => sentinels,
         }
     }
 

@@ -168,9 +168,7 @@ fn changes_services(before: &Config, after: &Config) -> bool {
             .services
             .iter()
             .map(|it| {
-                let plain = [&it.listen, &it.replica_listen, &it.sentinel_listen];
-                let tls = [&it.tls_listen, &it.replica_tls_listen, &it.sentinel_tls_listen];
-                let listen = [plain, tls].map(|keys| keys.map(Clone::clone));
+                let listen = it.addresses().map(|keys| keys.map(Clone::clone));
                 (it.name.clone(), listen, it.sentinels.clone(), it.learn_sentinels)
             })
             .collect();

@@ -56,9 +56,7 @@ pub(crate) fn plan(
 /// services share the memory, so the one with the most counts.
 fn tls_sides(config: &Config) -> u64 {
     let of = |service: &ServiceConfig| {
-        let listen =
-            [&service.tls_listen, &service.replica_tls_listen, &service.sentinel_tls_listen];
-        let clients = listen.iter().any(|listen| !listen.is_empty());
+        let clients = service.addresses().iter().any(|[_, tls]| !tls.is_empty());
         u64::from(clients) + u64::from(service.redis_tls.enabled)
     };
     config.services.iter().map(of).max().unwrap_or_default()

@@ -162,8 +162,8 @@ impl Files {
 
 /// Computes the number of files that are not for sessions.
 fn reserve(config: &Config, workers: usize) -> usize {
-    let listeners = config.services.iter().flat_map(|it| [&it.listen, &it.replica_listen]);
-    let addresses = listeners.fold(0, |sum: usize, listen| sum.saturating_add(listen.len()));
+    let addresses = config.services.iter().flat_map(|it| it.addresses().into_iter().flatten());
+    let addresses = addresses.fold(0, |sum: usize, listen| sum.saturating_add(listen.len()));
     let mut sentinels: Vec<_> =
         config.services.iter().flat_map(|service| &service.sentinels).collect();
     sentinels.sort_unstable();
