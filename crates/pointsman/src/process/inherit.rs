@@ -23,7 +23,7 @@ use tracing::warn;
 
 use crate::config::Config;
 use crate::process::activation::{ActivationError, SocketOwner, is_of_admin, owner_of};
-use crate::process::listener_set;
+use crate::process::listener_set::{self, ListenerSet};
 
 /// The variable with the names of the sockets, separated by colons (sd_listen_fds(3)).
 const NAMES: &str = "LISTEN_FDNAMES";
@@ -111,13 +111,22 @@ pub(crate) fn listens_at(socket: &OwnedFd) -> io::Result<ListenAddr> {
         .ok_or_else(|| invalid("the socket has neither an address nor a path"))
 }
 
-/// The addresses to bind and the inherited sockets, by listener set.
+/// A listener set that is to be opened.
+#[derive(Debug)]
+pub(crate) struct AssignedSet {
+    /// The set, with the addresses that are left to bind.
+    pub set: ListenerSet,
+    /// The inherited sockets, grouped by address.
+    pub inherited: Vec<InheritedSockets>,
+}
+
+/// The addresses to bind and the inherited sockets.
 #[derive(Debug, Default)]
 pub(crate) struct SocketAssignment {
     /// Sockets for the admin server. If there are any, it binds none.
     pub admin: Vec<TcpListener>,
-    /// For each listener set: addresses to bind, and inherited sockets grouped by address.
-    pub sets: Vec<(Vec<ListenAddr>, Vec<InheritedSockets>)>,
+    /// All listener sets.
+    pub sets: Vec<AssignedSet>,
     /// Files of Unix sockets of an older process that are no longer configured.
     pub unconfigured: Vec<PathBuf>,
     /// Files of Unix sockets that belong to a service manager.
@@ -129,14 +138,9 @@ pub(crate) struct SocketAssignment {
 impl SocketAssignment {
     /// Creates an assignment without inherited sockets.
     pub(crate) fn none(config: &Config) -> Self {
-        let sets = listener_set::all(config).into_iter().map(|set| (set.listen, Vec::new()));
-        Self {
-            admin: Vec::new(),
-            sets: sets.collect(),
-            unconfigured: Vec::new(),
-            managed: Vec::new(),
-            is_activated: false,
-        }
+        let sets = listener_set::all(config).into_iter();
+        let sets = sets.map(|set| AssignedSet { set, inherited: Vec::new() }).collect();
+        Self { sets, ..Self::default() }
     }
 
     /// Assigns the sockets of a service manager.
@@ -154,10 +158,8 @@ impl SocketAssignment {
             let owner = owner_of(&name, &addr, config)?;
             assignment.add(owner, addr, listener);
         }
-        for (listen, inherited) in &mut assignment.sets {
-            if !inherited.is_empty() {
-                listen.clear();
-            }
+        for it in assignment.sets.iter_mut().filter(|it| !it.inherited.is_empty()) {
+            it.set.listen.clear();
         }
         Ok(assignment)
     }
@@ -169,8 +171,8 @@ impl SocketAssignment {
             // By address: the service may have been renamed.
             let is_managed = name == OF_MANAGER;
             assignment.managed.extend(addr.unix().filter(|_| is_managed).map(Path::to_owned));
-            let sets = listener_set::all(config);
-            let at = |addr: &ListenAddr| sets.iter().position(|it| it.listen.contains(addr));
+            let sets = &assignment.sets;
+            let at = |addr: &ListenAddr| sets.iter().position(|it| it.set.listen.contains(addr));
             if let Some(set) = at(&addr).or_else(|| at(&both_families(&addr)?)) {
                 assignment.add(SocketOwner::ListenerSet(set), addr, listener);
             } else if addr.tcp().is_some_and(|addr| is_of_admin(addr, config)) {
@@ -182,8 +184,8 @@ impl SocketAssignment {
                     .extend(addr.unix().filter(|_| !is_managed).map(Path::to_owned));
             }
         }
-        for (listen, inherited) in &mut assignment.sets {
-            listen.retain(|addr| !inherited.iter().any(|inherited| inherited.addr == *addr));
+        for AssignedSet { set, inherited } in &mut assignment.sets {
+            set.listen.retain(|addr| !inherited.iter().any(|inherited| inherited.addr == *addr));
         }
         assignment
     }
@@ -192,7 +194,7 @@ impl SocketAssignment {
         match owner {
             SocketOwner::Admin => self.admin.push(listener.into()),
             SocketOwner::ListenerSet(number) => {
-                let Some((_, inherited)) = self.sets.get_mut(number) else { return };
+                let Some(AssignedSet { inherited, .. }) = self.sets.get_mut(number) else { return };
                 match inherited.iter_mut().find(|inherited| inherited.addr == addr) {
                     Some(inherited) => inherited.sockets.push(listener),
                     None => inherited.push(InheritedSockets { addr, sockets: vec![listener] }),
@@ -244,9 +246,9 @@ mod tests {
         let assignment =
             SocketAssignment::activated(&config, vec![socket("a"), socket("a"), socket("admin")])
                 .unwrap();
-        assert_eq!((assignment.admin.len(), assignment.sets[0].1.len()), (1, 2));
-        assert!(assignment.sets[0].0.is_empty());
-        assert_eq!(assignment.sets[1].0, [addr("127.0.0.1:2")]);
+        assert_eq!((assignment.admin.len(), assignment.sets[0].inherited.len()), (1, 2));
+        assert!(assignment.sets[0].set.listen.is_empty());
+        assert_eq!(assignment.sets[1].set.listen, [addr("127.0.0.1:2")]);
         let error = SocketAssignment::activated(&config, vec![socket("c")]).unwrap_err();
         assert!(error.to_string().contains("FileDescriptorName="), "{error}");
     }
@@ -265,9 +267,9 @@ mod tests {
             vec![a, second, socket("b"), socket("gone"), admin],
         );
         assert_eq!(assignment.admin.len(), 1);
-        let (listen, inherited) = &assignment.sets[0];
+        let AssignedSet { set: ListenerSet { listen, .. }, inherited } = &assignment.sets[0];
         assert!(listen.is_empty() && inherited.len() == 1 && inherited[0].sockets.len() == 2);
-        let (listen, inherited) = &assignment.sets[1];
+        let AssignedSet { set: ListenerSet { listen, .. }, inherited } = &assignment.sets[1];
         assert!(listen == &[addr("127.0.0.1:2")] && inherited.is_empty());
     }
 
@@ -282,12 +284,12 @@ mod tests {
         let found: Vec<String> = assignment
             .sets
             .iter()
-            .flat_map(|(_, inherited)| inherited)
+            .flat_map(|it| &it.inherited)
             .map(|inherited| inherited.addr.to_string())
             .collect();
         assert_eq!(found, ["0.0.0.0:1", "unix:/run/b.sock"]);
-        assert_eq!(assignment.sets[0].0, [addr("[::]:1")], "still to be bound");
-        assert!(assignment.sets[1].0.is_empty());
+        assert_eq!(assignment.sets[0].set.listen, [addr("[::]:1")], "still to be bound");
+        assert!(assignment.sets[1].set.listen.is_empty());
         assert_eq!(assignment.unconfigured, [PathBuf::from("/run/c.sock")]);
     }
 }

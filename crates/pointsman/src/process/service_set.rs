@@ -12,6 +12,7 @@
 mod prepare;
 
 use std::collections::BTreeMap;
+use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -94,6 +95,23 @@ pub(crate) struct BoundListener {
     pub(crate) listener: NewListener,
     /// The duplicates for another process and for later reloads.
     pub(crate) duplicates: Sockets,
+}
+
+impl BoundListener {
+    /// Duplicates the sockets of a new listener.
+    ///
+    /// # Errors
+    ///
+    /// If the process has no more files.
+    pub(crate) fn new(
+        set: &ListenerSet,
+        configured: ListenAddr,
+        is_managed: bool,
+        listener: NewListener,
+    ) -> io::Result<Self> {
+        let duplicates = Sockets::duplicate_new(&listener)?;
+        Ok(Self { set: set.clone(), configured, is_managed, listener, duplicates })
+    }
 }
 
 impl ServiceSet {

@@ -13,7 +13,7 @@ use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use proxy::{AddressPlan, InheritedSockets, ListenAddr, NewListener, Sockets};
+use proxy::{AddressPlan, InheritedSockets, ListenAddr};
 use rustix::process::geteuid;
 use tracing::{info, warn};
 
@@ -21,7 +21,7 @@ use crate::config::{Config, ConnectionLimits, Settings};
 use crate::logging::Logging;
 use crate::process::config_reader::ConfigReader;
 use crate::process::error::RunError;
-use crate::process::inherit::{self, SocketAssignment};
+use crate::process::inherit::{self, AssignedSet, SocketAssignment};
 use crate::process::listener_set;
 use crate::process::service_set::BoundListener;
 use crate::process::settings;
@@ -129,7 +129,7 @@ async fn prepare(
     let config = inputs.config;
     let replaces = taken.is_some();
     let control = config.admin.control_socket.clone().filter(|_| config.admin.control);
-    let (mut to_create, to_adopt, unconfigured) = unix_sockets(config, &mut assignment, replaces);
+    let (mut to_create, to_adopt, unconfigured) = unix_sockets(&mut assignment, replaces);
     let files = move || -> Result<_, RunError> {
         let socket = takeover_path.map(|path| TakeoverSocket::open(&path, replaces)).transpose();
         let takeover_socket = match socket {
@@ -164,7 +164,7 @@ async fn prepare(
     };
     let (takeover_socket, control, unix, created, taken_files) = files?;
     for (set, inherited) in created {
-        if let Some((_, all)) = assignment.sets.get_mut(set) {
+        if let Some(AssignedSet { inherited: all, .. }) = assignment.sets.get_mut(set) {
             all.retain(|it| it.addr != inherited.addr);
             all.push(inherited);
         }
@@ -199,32 +199,24 @@ fn bind_listeners(
     admin: &[SocketAddr],
 ) -> Result<Vec<BoundListener>, RunError> {
     let options = listener_set::options_of(config, limits, tls);
-    let sets = &assignment.sets;
-    let inherited = sets.iter().flat_map(|(_, inherited)| inherited).map(|it| &it.addr);
-    let all = sets.iter().flat_map(|(listen, _)| listen).chain(inherited);
+    let SocketAssignment { mut sets, is_activated, .. } = assignment;
+    let inherited = sets.iter().flat_map(|it| &it.inherited).map(|it| &it.addr);
+    let all = sets.iter().flat_map(|it| &it.set.listen).chain(inherited);
     let all: Vec<_> = all.filter_map(ListenAddr::tcp).chain(admin.iter().copied()).collect();
     let mut plan = AddressPlan::new(settings::workers(config), &all, Vec::new());
     let mut taken = Vec::new();
-    let (listen, inherited): (Vec<_>, Vec<_>) = assignment.sets.into_iter().unzip();
-    for (inherited, (_, options)) in inherited.into_iter().zip(&options) {
-        let sockets = inherited.into_iter().map(|sockets| plan.take(sockets, options));
+    for (it, (_, options)) in sets.iter_mut().zip(&options) {
+        let sockets = it.inherited.drain(..).map(|sockets| plan.take(sockets, options));
         taken.push(sockets.collect::<Result<Vec<_>, _>>()?);
     }
     let mut bound = Vec::new();
-    for (((set, listen), taken), (_, options)) in
-        listener_set::all(config).iter().zip(listen).zip(taken).zip(&options)
-    {
-        let mut add = |configured, is_managed, listener: NewListener| {
-            let (set, duplicates) = (set.clone(), Sockets::duplicate_new(&listener)?);
-            bound.push(BoundListener { set, configured, is_managed, listener, duplicates });
-            Ok::<_, RunError>(())
-        };
-        for addr in listen {
-            let Some(tcp) = addr.tcp() else { continue };
-            add(addr, false, plan.bind(tcp, options)?)?;
+    for ((AssignedSet { set, .. }, taken), (_, options)) in sets.iter().zip(taken).zip(&options) {
+        for tcp in set.listen.iter().filter_map(ListenAddr::tcp) {
+            bound.push(BoundListener::new(set, tcp.into(), false, plan.bind(tcp, options)?)?);
         }
         for listener in taken {
-            add(listener.addr.clone(), assignment.is_activated, listener)?;
+            let addr = listener.addr.clone();
+            bound.push(BoundListener::new(set, addr, is_activated, listener)?);
         }
     }
     Ok(bound)
@@ -247,23 +239,19 @@ type SetSocket = (usize, SocketSpec);
 /// Returns the Unix sockets to make, and the given ones whose files are adopted from an older
 /// process, each with the number of its listener set; and the remaining files of that process.
 fn unix_sockets(
-    config: &Config,
     assignment: &mut SocketAssignment,
     replaces: bool,
 ) -> (Vec<SetSocket>, Vec<SetSocket>, Vec<PathBuf>) {
-    let sets = listener_set::all(config);
-    let of = |set: usize, addr: &ListenAddr| {
-        let mode = sets.get(set)?.mode;
-        Some(SocketSpec { path: addr.unix()?.to_owned(), mode })
-    };
     let (mut to_create, mut to_adopt) = (Vec::new(), Vec::new());
-    for (set, (listen, inherited)) in assignment.sets.iter_mut().enumerate() {
-        to_create.extend(listen.iter().filter_map(|addr| Some((set, of(set, addr)?))));
-        listen.retain(|addr| addr.tcp().is_some());
+    for (number, AssignedSet { set, inherited }) in assignment.sets.iter_mut().enumerate() {
+        let mode = set.mode;
+        let of =
+            |addr: &ListenAddr| Some((number, SocketSpec { path: addr.unix()?.to_owned(), mode }));
+        to_create.extend(set.listen.iter().filter_map(of));
+        set.listen.retain(|addr| addr.tcp().is_some());
         if replaces {
             // The files of a service manager's sockets belong to the manager.
-            let own =
-                inherited.iter().filter_map(|inherited| Some((set, of(set, &inherited.addr)?)));
+            let own = inherited.iter().filter_map(|it| of(&it.addr));
             to_adopt.extend(own.filter(|(_, it)| !assignment.managed.contains(&it.path)));
         }
     }

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
-use proxy::{AddressPlan, ListenAddr, Options, Running, Sockets};
+use proxy::{AddressPlan, ListenAddr, Options, Running};
 
 use super::{BoundListener, RunningSet, ServedAddress, ServiceSet};
 use crate::config::Config;
@@ -202,9 +202,8 @@ impl ServiceSet {
                     })?
                 }
             };
-            let duplicates = Sockets::duplicate_new(&listener).map_err(unusable)?;
-            let (set, configured) = (set.clone(), addr.clone());
-            opened.push(BoundListener { set, configured, is_managed: false, listener, duplicates });
+            let bound = BoundListener::new(set, addr.clone(), false, listener);
+            opened.push(bound.map_err(unusable)?);
         }
         Ok(opened)
     }
