@@ -21,7 +21,7 @@ struct Column {
 const CONNECTION: &str = "CONNECTION";
 
 /// In the order of the table.
-const COLUMNS: [Column; 16] = [
+static COLUMNS: [Column; 16] = [
     Column { title: "ID", right: false, drop: 0, value: |it| text(it, "id") },
     Column { title: "CLIENT", right: false, drop: 0, value: |it| text(it, "client") },
     Column { title: "SERVICE", right: false, drop: 4, value: service },
@@ -93,42 +93,30 @@ fn whole(it: &Json, key: &str) -> String {
 /// The table, with the columns that fit into `width`.
 pub(super) fn render(document: &Json, width: Option<usize>) -> String {
     let rows = document.get("list").and_then(Json::as_array).map_or(&[][..], Vec::as_slice);
-    let cells: Vec<Vec<String>> = rows
-        .iter()
-        .map(|row| {
-            let cell = |column: &Column| Some((column.value)(row)).filter(|it| !it.is_empty());
-            COLUMNS.iter().map(|it| cell(it).unwrap_or_else(|| "-".to_owned())).collect()
-        })
-        .collect();
-    let width_of = |at: usize| {
-        let longest = cells.iter().filter_map(|row| row.get(at)).map(|it| it.chars().count()).max();
-        let title = COLUMNS.get(at).map_or(0, |column| column.title.len());
-        longest.unwrap_or(0).max(title)
-    };
-    let widths: Vec<usize> = (0..COLUMNS.len()).map(width_of).collect();
     let shares = rows.iter().any(|row| !connection(row).is_empty());
-    let is_kept = |at: &usize| shares || COLUMNS.get(*at).is_some_and(|it| it.title != CONNECTION);
-    let mut kept: Vec<usize> = (0..COLUMNS.len()).filter(is_kept).collect();
+    let shown = COLUMNS.iter().filter(|it| shares || it.title != CONNECTION);
+    // Each column with its title and cells, and their width.
+    let column = |it: &'static Column| {
+        let cell = |row| Some((it.value)(row)).filter(|text| !text.is_empty());
+        let cells = rows.iter().map(|row| cell(row).unwrap_or_else(|| "-".to_owned()));
+        let cells: Vec<String> = std::iter::once(it.title.to_owned()).chain(cells).collect();
+        let width = cells.iter().map(|text| text.chars().count()).max().unwrap_or(0);
+        (it, cells, width)
+    };
+    let mut columns: Vec<_> = shown.map(column).collect();
     while let Some(width) = width
-        && kept.iter().filter_map(|at| widths.get(*at)).map(|it| it + 2).sum::<usize>() > width + 2
+        && columns.iter().map(|(.., it)| it + 2).sum::<usize>() > width + 2
     {
-        let order = |at: &usize| COLUMNS.get(*at).map_or(0, |column| column.drop);
-        let Some(last) = kept.iter().copied().max_by_key(order).filter(|at| order(at) > 0) else {
-            break;
-        };
-        kept.retain(|at| *at != last);
+        let order = |at: &usize| columns.get(*at).map_or(0, |(column, ..)| column.drop);
+        let last = (0..columns.len()).max_by_key(order).filter(|at| order(at) > 0);
+        let Some(last) = last else { break };
+        columns.remove(last);
     }
     let mut out = String::new();
-    let titles: Vec<String> = COLUMNS.iter().map(|column| column.title.to_owned()).collect();
-    for row in std::iter::once(&titles).chain(&cells) {
+    for row in 0..=rows.len() {
         let mut line = String::new();
-        for at in &kept {
-            let (Some(cell), Some(width), Some(column)) =
-                (row.get(*at), widths.get(*at), COLUMNS.get(*at))
-            else {
-                continue;
-            };
-            // Writing to a string does not fail.
+        for (column, cells, width) in &columns {
+            let cell = cells.get(row).map_or("", String::as_str);
             let _ = match column.right {
                 true => write!(line, "{cell:>width$}  "),
                 false => write!(line, "{cell:<width$}  "),
