@@ -86,7 +86,7 @@ pub(super) fn send(
     let query: Vec<String> = service
         .iter()
         .chain(parameters)
-        .map(|(key, value)| format!("{key}={}", plain(value)))
+        .map(|(key, value)| format!("{key}={}", encoded(value)))
         .collect();
     let path = format!("/control/{action}?{}", query.join("&"));
     let mut last = None;
@@ -129,6 +129,13 @@ pub(super) fn send(
     }
 }
 
+/// A value in a query. No valid value has any other character; they become one that is refused by
+/// name.
+pub(super) fn encoded(value: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || ".-_:/,[]".contains(c);
+    value.chars().map(|c| if is_plain(c) { c } else { '?' }).collect()
+}
+
 fn text<'a>(document: &'a Json, key: &str) -> Option<&'a str> {
     document.get(key).and_then(Json::as_str)
 }
@@ -137,13 +144,6 @@ fn text<'a>(document: &'a Json, key: &str) -> Option<&'a str> {
 fn print(line: &str) {
     let mut out = io::stdout().lock();
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
-}
-
-/// Service names, durations and addresses consist of these characters; others are dropped.
-fn plain(value: &str) -> String {
-    let is_plain =
-        |c: &char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | ':' | '[' | ']');
-    value.chars().filter(is_plain).collect()
 }
 
 /// Returns the endpoint, and the token that it wants.

@@ -97,16 +97,9 @@ impl SessionsArgs {
         ];
         let pairs = given.into_iter().filter_map(|(key, value)| Some((key, value?)));
         let query: Vec<String> =
-            pairs.map(|(key, value)| format!("{key}={}", encoded(&value))).collect();
+            pairs.map(|(key, value)| format!("{key}={}", control::encoded(&value))).collect();
         format!("/control/sessions?{}", query.join("&"))
     }
-}
-
-/// No valid value has any other character; they become one that is refused by name.
-fn encoded(value: &str) -> String {
-    let plain =
-        |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | ':' | '/' | ',');
-    value.chars().map(|c| if plain(c) { c } else { '?' }).collect()
 }
 
 /// Prints the sessions.
