@@ -119,7 +119,7 @@ pub(super) fn find(
         return first(text, find_all(text, args)?);
     }
     let loaded = load(config, env)?;
-    let values = &loaded.settings().process;
+    let values = &loaded.settings.process;
     let configured = match values.value("admin.listen") {
         Some(Value::Listen(addrs)) => addrs.first().and_then(proxy::ListenAddr::tcp).map(dialable),
         _ => None,

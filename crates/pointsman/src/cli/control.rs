@@ -167,7 +167,7 @@ fn endpoint(args: &EndpointArgs, env: &Variables) -> Result<ControlEndpoint, Con
     }
     if args.server.admin.is_none() && args.token_file.is_none() {
         let loaded = admin_server::load(args.config.as_ref(), env)?;
-        if let Some(Value::Text(path)) = loaded.settings().process.value("admin.control_socket") {
+        if let Some(Value::Text(path)) = loaded.settings.process.value("admin.control_socket") {
             return Ok(ControlEndpoint::Socket(path.into()));
         }
     }

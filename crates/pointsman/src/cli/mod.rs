@@ -104,7 +104,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         Command::Config(source) => {
             let loaded = config::load(&source, env);
             loaded.config()?;
-            warn(loaded.warnings())?;
+            warn(&loaded.warnings)?;
             loaded.print()
         }
         Command::Status(args) if args.watch => return Ok(status::watch(&args, &env)?),
@@ -155,7 +155,7 @@ fn serve(args: &RunArgs) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     };
     let config = loaded.config()?;
-    Ok(run::run(startup, &config, loaded.settings(), args.takeover)?)
+    Ok(run::run(startup, &config, &loaded.settings, args.takeover)?)
 }
 
 /// Orders a running pointsman to follow a node.
@@ -174,7 +174,7 @@ fn follow(args: &FollowArgs, env: &Variables) -> Result<String, Failure> {
 /// Returns the result in one line; warnings are printed to standard error.
 fn check(source: &Flags, env: Vec<(OsString, OsString)>) -> Result<String, Failure> {
     let loaded = config::load(source, env);
-    warn(loaded.warnings())?;
+    warn(&loaded.warnings)?;
     let config = loaded.config()?;
     let names: Vec<String> = config.services.iter().map(describe).collect();
     let (count, plural) = (names.len(), if names.len() == 1 { "service" } else { "services" });

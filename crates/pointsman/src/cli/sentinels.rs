@@ -43,7 +43,7 @@ pub(super) fn sentinels(
     let config = loaded.config_without_listener_tls()?;
     let is_selected =
         |name: &str| flags.service.as_deref().is_none_or(|is_selected| is_selected == name);
-    let services = config.services.iter().zip(&loaded.settings().services);
+    let services = config.services.iter().zip(&loaded.settings.services);
     let services = services.filter(|(service, _)| is_selected(&service.name));
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(16).build();

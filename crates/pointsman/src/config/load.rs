@@ -27,14 +27,17 @@ const MAX_CONFIG_BYTES: u64 = 1024 * 1024;
 /// A configuration that was loaded, with or without faults.
 #[derive(Debug, Default)]
 pub(crate) struct Loaded {
-    pub(super) settings: Settings,
+    /// The effective values with their origins. Invalid values are left out.
+    pub(crate) settings: Settings,
     /// All faults, with those of secret files.
     pub(super) faults: Option<Faults>,
     /// Whether there are others than those of secret files.
     pub(super) is_broken: bool,
     pub(super) unread: Vec<UnreadSecret>,
-    secret_files: SecretFiles,
-    pub(super) warnings: Vec<Finding>,
+    /// The secret files.
+    pub(crate) secret_files: SecretFiles,
+    /// Values that are valid and probably not intended.
+    pub(crate) warnings: Vec<Finding>,
 }
 
 /// The secret files that a configuration names, each with its metadata from before it was read.
@@ -97,21 +100,6 @@ impl Loaded {
         let is_broken = |key: &&str| values.broken.contains(*key);
         let is_unknown = values.settings.is_empty() || KEYS.iter().any(is_broken);
         self.faults.as_ref().filter(|_| is_unknown)
-    }
-
-    /// The secret files.
-    pub(crate) fn secret_files(&self) -> &SecretFiles {
-        &self.secret_files
-    }
-
-    /// Warnings: values that are valid and probably not intended.
-    pub(crate) fn warnings(&self) -> &[Finding] {
-        &self.warnings
-    }
-
-    /// The effective values with their origins. Invalid values are left out.
-    pub(crate) fn settings(&self) -> &Settings {
-        &self.settings
     }
 
     /// The effective configuration as commented TOML, with secrets hidden.

@@ -55,9 +55,9 @@ fn keeps_running_files_until_new_ones_fit() {
     };
     let (old, new) = (made("redis"), made("redis"));
     let first = replace((&old.0, &old.1));
-    let running = first.settings().clone();
+    let running = first.settings.clone();
     first.config().unwrap();
-    assert_eq!(first.secret_files().len(), 2);
+    assert_eq!(first.secret_files.len(), 2);
     // The certificate is replaced before its key.
     let half = replace((&new.0, &old.1));
     assert!(half.config().is_err());

@@ -130,7 +130,7 @@ mod tests {
         std::fs::write(&file, text).unwrap();
         let loaded = load(&Flags { config: Some(file), ..Flags::default() }, []);
         loaded.config().unwrap();
-        loaded.settings().clone()
+        loaded.settings
     }
 
     fn change(old: &str, new: &str) -> ReloadPlan {
@@ -250,7 +250,7 @@ mod tests {
         };
         write(3);
         std::fs::write(&secret, "hunter2\n").unwrap();
-        let running = read().settings().clone();
+        let running = read().settings;
         for unusable in ["", "two\nlines\n", &"x".repeat(70_000)] {
             std::fs::write(&secret, unusable).unwrap();
             write(4);
@@ -268,7 +268,7 @@ mod tests {
         let loaded = read();
         assert_eq!(password(&loaded.change(&running, &[]).unwrap().settings), "hunter3");
         assert!(loaded.unread_secrets().is_empty());
-        assert_eq!(loaded.secret_files().keys().collect::<Vec<_>>(), [&secret]);
+        assert_eq!(loaded.secret_files.keys().collect::<Vec<_>>(), [&secret]);
     }
 
     #[test]
@@ -285,7 +285,7 @@ mod tests {
         let c = a.replace("name=\"a\"", "name=\"c\"").replace("127.0.0.1:1", "127.0.0.1:3");
         std::fs::write(secret("a"), "of a").unwrap();
         std::fs::write(secret("b"), "of b").unwrap();
-        let running = read(&[a.clone(), b.clone()]).settings().clone();
+        let running = read(&[a.clone(), b.clone()]).settings;
         // The first service goes, a new one comes, and the other one's file is empty.
         std::fs::write(secret("b"), "").unwrap();
         let change = read(&[c.clone(), b.clone()]).change(&running, &[]).unwrap();

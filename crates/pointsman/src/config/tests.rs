@@ -301,8 +301,7 @@ fn prefers_flags_to_environment_to_file_to_default() {
     assert_eq!(service.hold_timeout, Duration::from_secs(2));
     assert_eq!(config.shutdown.accept_min, Duration::from_secs(3));
     assert_eq!((service.sentinels.len(), config.log.level), (2, tracing::Level::DEBUG));
-    let origin =
-        |path: &str| loaded.settings().services[0].setting(path).unwrap().origin.to_string();
+    let origin = |path: &str| loaded.settings.services[0].setting(path).unwrap().origin.to_string();
     assert_eq!(origin("service.connect_timeout"), "flag --set");
     assert_eq!(origin("service.sentinels"), "environment POINTSMAN_SENTINEL");
     assert_eq!(origin("service.hold_timeout"), "f:4");
@@ -398,11 +397,7 @@ fn replaces_a_password_by_that_of_a_higher_layer() {
     let service = loaded.config().unwrap().services.remove(0);
     assert_eq!(service.auth.password.unwrap().reveal(), "hunter2");
     assert_eq!(service.sentinel_auth.password.unwrap().reveal(), "other-secret");
-    assert!(
-        loaded.warnings().is_empty(),
-        "a referenced variable is known: {:?}",
-        loaded.warnings()
-    );
+    assert!(loaded.warnings.is_empty(), "a referenced variable is known: {:?}", loaded.warnings);
     let env = [("POINTSMAN_PW", "x"), ("POINTSMAN_AUTH_PASSWORD", "from-env")];
     let service = with(text, &env, &Flags::default()).config().unwrap().services.remove(0);
     assert_eq!(service.auth.password.unwrap().reveal(), "from-env");

@@ -104,7 +104,7 @@ mod tests {
     fn load(keys: &str) -> (Result<super::super::Config, String>, String) {
         let text = format!("[[service]]\nsentinels = [\"s\"]\n[service.redis_tls]\n{keys}\n");
         let loaded = load_text("f", &text);
-        let warnings = loaded.warnings().iter().map(ToString::to_string).collect::<String>();
+        let warnings = loaded.warnings.iter().map(ToString::to_string).collect::<String>();
         (loaded.config().map_err(|it| format!("{it}")), warnings)
     }
 

@@ -46,12 +46,14 @@ struct CurrentRead {
 /// Executes reads on threads of their own.
 #[derive(Debug)]
 pub(crate) struct ConfigReader {
-    source: ConfigSource,
-    files: PendingReads,
+    pub(crate) source: ConfigSource,
+    /// The files that are being read.
+    pub(crate) files: PendingReads,
     current: Option<CurrentRead>,
     /// The file's metadata before the last read.
-    stamp: FileStamp,
-    secret_files: SecretFiles,
+    pub(crate) stamp: FileStamp,
+    /// The secret files of the last read.
+    pub(crate) secret_files: SecretFiles,
     /// The configuration was read once.
     is_started: bool,
 }
@@ -66,26 +68,6 @@ impl ConfigReader {
             secret_files: SecretFiles::new(),
             is_started: false,
         }
-    }
-
-    /// Returns the files that are being read.
-    pub(crate) fn files(&self) -> PendingReads {
-        self.files.clone()
-    }
-
-    /// Returns the source of the configuration.
-    pub(crate) fn source(&self) -> &ConfigSource {
-        &self.source
-    }
-
-    /// Returns the file's metadata before the last read.
-    pub(crate) fn stamp(&self) -> FileStamp {
-        self.stamp
-    }
-
-    /// Returns the secret files of the last read.
-    pub(crate) fn secret_files(&self) -> &SecretFiles {
-        &self.secret_files
     }
 
     /// Requests a read; [`next`](Self::next) returns its result. Returns `false` if the read
@@ -134,7 +116,7 @@ impl ConfigReader {
         };
         self.stamp = stamp;
         self.is_started = true;
-        self.secret_files.clone_from(loaded.secret_files());
+        self.secret_files.clone_from(&loaded.secret_files);
         ConfigRead::Done(why, loaded)
     }
 

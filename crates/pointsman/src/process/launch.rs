@@ -89,7 +89,7 @@ impl RunningProcess {
 
         let effective = effective_config(&inputs, &tls);
         let mut plane = DataPlane::start(&inputs, &listeners, &admin, tls)?;
-        let registry = plane.services.registry().clone();
+        let registry = plane.services.registry.clone();
         if let Some(taken) = &taken
             && !wait_for_masters(&registry, taken, &mut inputs.signals).await?
         {
@@ -104,7 +104,7 @@ impl RunningProcess {
         let memory = tokio::spawn(memory);
 
         let (access, hosts) = (ControlAccess::of(config), HostNames::new(admin_hosts(config)));
-        let offered_sockets = OfferedSockets::new(plane.services.sockets(), admin.handles()?);
+        let offered_sockets = OfferedSockets::new(&plane.services.sockets, admin.handles()?);
         let admin = admin.hosts(hosts.clone()).guard(Arc::new(access.clone()));
         let admin = add_routes(admin, &access, &registry, &plane.workers.sessions);
         let report = Arc::new(report(start, &inputs, &plane, &effective, &admin, &access));
@@ -258,8 +258,8 @@ fn report(
     ProcessReport {
         start,
         effective: effective.clone(),
-        files: inputs.reader.files(),
-        services: plane.services.registry().clone(),
+        files: inputs.reader.files.clone(),
+        services: plane.services.registry.clone(),
         drain: plane.drain.clone(),
         stats: plane.workers.stats.clone(),
         scarcity: plane.workers.shortage.clone(),
@@ -280,11 +280,11 @@ fn watch_config(
 ) -> (mpsc::Receiver<&'static str>, tokio::task::JoinHandle<()>, SecretWatch) {
     let (sender, changed) = mpsc::channel(1);
     let reader = &inputs.reader;
-    reader.files().report_late_reads(sender.clone());
-    let (source, stamp) = (reader.source().clone(), reader.stamp());
+    reader.files.report_late_reads(sender.clone());
+    let (source, stamp) = (reader.source.clone(), reader.stamp);
     let watch = tokio::spawn(config_source::watch(source, stamp, sender.clone()));
     let mut secrets = SecretWatch::new(sender);
-    secrets.watch(reader.secret_files());
+    secrets.watch(&reader.secret_files);
     (changed, watch, secrets)
 }
 

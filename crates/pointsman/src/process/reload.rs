@@ -127,7 +127,7 @@ impl Reloader {
         let before = self.running.in_force();
         let mut pending = change.pending.clone();
         pending.extend(services.unserved(config));
-        pending.extend(services.tls().pending(config));
+        pending.extend(services.tls.pending(config));
         let prepared = if drain.phase() == Phase::Serving {
             Some(services.prepare(config, limits, data_plane).await?)
         } else if changes_services(&before, config) {
@@ -135,11 +135,11 @@ impl Reloader {
         } else {
             None
         };
-        let tls = services.tls().prepare(config)?;
+        let tls = services.tls.prepare(config)?;
         // Leaves the options as they were if one of them is refused.
         services.retune(config, limits, &before)?;
         // From here on nothing fails.
-        services.tls().commit(tls);
+        services.tls.commit(tls);
         for service in &config.services {
             service.redis_tls.renew();
             service.sentinel_tls.renew();
@@ -153,7 +153,7 @@ impl Reloader {
         self.hosts.set(admin_hosts(config));
         drain.configure(settings::drain(config));
         self.log.set(&config.log);
-        let certificates = ServedCertificate::list(services.tls().certificates(), config);
+        let certificates = ServedCertificate::list(services.tls.certificates(), config);
         ServedCertificate::warn_of_expired(&certificates);
         let settings = EffectiveSettings::of(config, plan.connections.total, files, certificates);
         self.effective.set(EffectiveSettings { unread_secrets: unread, pending, ..settings });

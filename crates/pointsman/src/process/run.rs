@@ -209,7 +209,7 @@ impl RunningProcess {
 
     /// Starts a reload. Its result is reported later.
     fn reload(&mut self, why: &'static str) {
-        if self.reader.source().is_stdin() {
+        if self.reader.source.is_stdin() {
             let fault = "the configuration was read from standard input and cannot be read again";
             self.reloader.refuse(why, vec![fault.to_owned()]);
         } else if self.reader.request(why) && self.plane.drain.phase() == Phase::Serving {
@@ -221,7 +221,7 @@ impl RunningProcess {
     async fn reloaded(&mut self, read: ConfigRead) {
         match read {
             ConfigRead::Done(why, loaded) => {
-                self.secret_watch.watch(loaded.secret_files());
+                self.secret_watch.watch(&loaded.secret_files);
                 let (services, workers) = (&mut self.plane.services, &mut self.plane.workers);
                 self.reloader.take(why, &loaded, &self.plane.drain, services, workers).await;
             }

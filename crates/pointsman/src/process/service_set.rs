@@ -75,9 +75,10 @@ struct RunningService {
 pub(crate) struct ServiceSet {
     services: Vec<RunningService>,
     control: DiscoveryControl,
-    sockets: Arc<Mutex<Sockets>>,
-    registry: ServiceRegistry,
-    tls: TlsServers,
+    /// The sockets of all listeners.
+    pub(crate) sockets: Arc<Mutex<Sockets>>,
+    pub(crate) registry: ServiceRegistry,
+    pub(crate) tls: TlsServers,
     /// The addresses of the admin server.
     admin: Vec<SocketAddr>,
     workers: NonZeroUsize,
@@ -154,21 +155,6 @@ impl ServiceSet {
         for service in self.registry.list() {
             log_serving(&service);
         }
-    }
-
-    /// Duplicates of all listening sockets.
-    pub(crate) fn sockets(&self) -> &Arc<Mutex<Sockets>> {
-        &self.sockets
-    }
-
-    /// The services as reports see them.
-    pub(crate) fn registry(&self) -> &ServiceRegistry {
-        &self.registry
-    }
-
-    /// The rules for clients with TLS.
-    pub(crate) fn tls(&self) -> &TlsServers {
-        &self.tls
     }
 
     /// The names of the services that are being removed.
