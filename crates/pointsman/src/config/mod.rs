@@ -66,7 +66,7 @@ pub(crate) use options::{
     TAKEOVER_SOCKET, TimersConfig,
 };
 pub(crate) use reload_plan::ReloadPlan;
-#[cfg(test)]
+#[cfg(any(test, fuzzing))]
 pub(crate) use rig::load_text;
 pub(crate) use settings::{Origin, SettingMap, Settings};
 pub use value::ValueKind;
