@@ -425,6 +425,15 @@ fn control_needs_token_or_socket() {
         let shown = stderr(&output);
         assert!(shown.contains(socket.to_str().unwrap()) && shown.contains("--socket"), "{shown}");
     }
+    // The token of this configuration is not sent to another address.
+    let token = file("a-token-for-a-test");
+    let lines = format!("listen = [\"127.0.0.1:1\"]\ncontrol_token_file = {:?}\n", path(&token));
+    let with_token = file(&format!("{service}{lines}"));
+    let elsewhere = ["resume", "--config", path(&with_token), "--admin", "127.0.0.2:1"];
+    let output = pointsman(&elsewhere, &[]);
+    assert!(stderr(&output).contains("no control token"), "{}", stderr(&output));
+    let output = pointsman(&elsewhere[..3], &[]);
+    assert!(stderr(&output).contains("no answer from 127.0.0.1:1"), "{}", stderr(&output));
     let both = ["resume", "--socket", "s", "--admin", "127.0.0.1:1"];
     assert_eq!(pointsman(&both, &[]).status.code(), Some(64));
 }

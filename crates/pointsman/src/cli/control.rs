@@ -175,10 +175,13 @@ fn endpoint(args: &EndpointArgs, env: &Variables) -> Result<ControlEndpoint, Con
     Ok(ControlEndpoint::Network(server))
 }
 
+/// Returns the token. That of the local configuration is not sent to another address.
 fn token(args: &EndpointArgs, env: &Variables) -> Result<Secret, ControlError> {
-    if let Some(token) = token::given(args.token_file.as_deref(), TOKEN_VARIABLE, env)? {
-        return Ok(token);
-    }
-    let admin = token::configured(args.config.as_ref(), env);
-    admin.and_then(|admin| admin.control_token.0).ok_or(ControlError::NoToken)
+    let given = token::given(args.token_file.as_deref(), TOKEN_VARIABLE, env)?;
+    let configured = || {
+        let is_local = admin_server::given(&args.server, env).is_none();
+        let admin = is_local.then(|| token::configured(args.config.as_ref(), env));
+        admin.flatten()?.control_token.0
+    };
+    given.or_else(configured).ok_or(ControlError::NoToken)
 }
