@@ -54,6 +54,8 @@ pub struct DiscoverySnapshot {
     pub spare_replicas: Option<i32>,
     /// The size of the electorate and of a majority.
     pub quorum: (usize, usize),
+    /// The number of configured sentinels. A name without an address counts as one.
+    pub configured: usize,
     /// Fewer sentinels are configured than a failover needs: learned ones have to be trusted.
     pub depends_on_learned: bool,
     /// Every sentinel with an existing or wanted connection.
@@ -223,6 +225,7 @@ impl DiscoverySnapshot {
             minority: false,
             spare_replicas: None,
             quorum,
+            configured: 0,
             depends_on_learned: false,
             sentinels: Vec::new(),
             nodes: Vec::new(),

@@ -37,7 +37,7 @@ pub(super) fn select_participants(
     if !seen.depends_on_learned {
         let is_configured = |it: &&SentinelSnapshot| it.origin == Admission::Configured;
         sentinels.retain(is_configured);
-        members = seen.sentinels.iter().filter(is_configured).count();
+        members = seen.sentinels.iter().filter(is_configured).count().max(seen.configured);
         majority = members / 2 + 1;
     }
     if sentinels.len() < majority.max(1) {
@@ -241,6 +241,10 @@ mod tests {
         cut_off.sentinels.iter_mut().skip(1).for_each(|it| it.up = false);
         let refused = select_participants(&cut_off).unwrap_err().to_string();
         assert!(refused.contains("only 1 of 3 sentinels") && refused.contains("2 are required"));
+        // The names of the two others have no address any more.
+        cut_off.sentinels.truncate(1);
+        cut_off.configured = 3;
+        assert_eq!(select_participants(&cut_off).unwrap_err().to_string(), refused);
     }
 
     /// A client that may publish can announce any number of sentinels, with any identity.

@@ -171,6 +171,7 @@ impl ServiceRuntime {
             minority: self.machine.is_minority(),
             spare_replicas: self.machine.spare_replicas(),
             quorum: self.machine.quorum(),
+            configured: self.expected,
             depends_on_learned: self.machine.depends_on_learned(),
             sentinels: sentinels.collect(),
             nodes: nodes.collect(),
