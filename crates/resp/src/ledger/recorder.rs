@@ -130,7 +130,7 @@ impl Recorder {
 
     /// What is recorded, parts in doubt included.
     pub(crate) fn state(&self) -> &ReplayState {
-        /// Of a client that has changed nothing.
+        /// The state of a client that has changed nothing.
         static NEW: LazyLock<ReplayState> = LazyLock::new(ReplayState::default);
         self.record.as_ref().map_or(&*NEW, |record| &record.state)
     }

@@ -30,8 +30,8 @@ const MAX_LOOKUPS: usize = 16;
 /// The interval between two lookups of a name that is in use.
 pub(crate) const LOOKUP_EVERY: Duration = Duration::from_secs(5);
 
-/// The same while the name has no address, and first after a server at one was lost: its address
-/// may already belong to another one.
+/// That interval while the name has no address, and first after a server at one was lost: its
+/// address may already belong to another one.
 pub(crate) const LOOKUP_SOON: Duration = Duration::from_millis(500);
 
 /// How many answers in a row show that a name has left an address.

@@ -479,7 +479,8 @@ impl NodeProber {
             && let Some(kept) = self.connection.take()
         {
             let (at, outcome) = self.ask_once().await;
-            if matches!(classify_retry(&outcome), RetryOutcome::Answered) {
+            // One that refuses the credentials may be a stranger.
+            if outcome.is_ok() {
                 return (at, outcome);
             }
             self.connection = Some(kept);

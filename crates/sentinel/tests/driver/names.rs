@@ -279,9 +279,16 @@ async fn leaves_address_that_the_name_has_no_longer() {
     // The name server still gives the address that the name had before.
     names.set_master(Some(vec![one.addr]));
     driver.wait_for("that process", |seen| seen.state == "stable").await;
-    // A server answers at the new address.
+    // A server at the new address refuses the proxy, and may be a stranger.
+    two.script().access.password = Some(("default".to_owned(), "another".to_owned()));
     two.script().run_id = "2".repeat(40);
     names.set_master(Some(vec![two.addr]));
+    until("it is tried", || two.accepted() > 0).await;
+    let answers = |seen: &DiscoverySnapshot| {
+        seen.nodes.iter().all(|it| it.probe.as_ref().is_some_and(|it| it.outcome.is_ok()))
+    };
+    stays(ms(400), "the master answers", || answers(&driver.seen())).await;
+    two.script().access.password = None;
     driver.wait_for_target(two.addr).await;
     // One of two name servers remembers the old address, where nothing is any more.
     one.behave(Behavior::CloseAtOnce);
