@@ -547,7 +547,9 @@ fn reports_settings_that_differ_or_do_not_fit() {
     let all = |it: &mut Observed, change: fn(&mut ObservedMaster)| {
         (0..3).for_each(|number| change(view(it, number)));
     };
-    only("settings-differ", Severity::Warning, |it| view(it, 1).quorum = Some(3));
+    let found = only("settings-differ", Severity::Warning, |it| view(it, 1).quorum = Some(3));
+    let both = "2 at 10.0.0.1:26379, 10.0.0.3:26379; 3 at 10.0.0.2:26379";
+    assert!(found.what.ends_with(both), "{found}");
     only("down-after", Severity::Warning, |it| {
         all(it, |view| view.down_after = Some(Duration::from_millis(500)));
     });

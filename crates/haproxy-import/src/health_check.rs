@@ -123,7 +123,7 @@ pub(super) fn read<'a>(
             let role = role(&pattern, negated);
             check.role = check.role.or(role);
             check.has_no_master |=
-                role.is_none() && WITHOUT_MASTER.iter().any(|it| pattern.contains(it));
+                role.is_none() && !negated && WITHOUT_MASTER.iter().any(|it| pattern.contains(it));
         } else if let Some(exchange) = exchanges.last_mut()
             && directive.begins("tcp-check")
         {

@@ -15,20 +15,23 @@ pub(super) fn ms(span: Duration) -> u64 {
 
 pub(super) fn diagnose(found: &mut Findings, case: &Case<'_>) {
     let name = &case.name;
-    let mut all: BTreeMap<&str, BTreeMap<u64, &NodeAddr>> = BTreeMap::new();
+    let mut all: BTreeMap<_, BTreeMap<u64, Vec<&NodeAddr>>> = BTreeMap::new();
     for (sentinel, _, view) in case.views() {
         for (key, value) in [
             ("quorum", view.quorum),
             ("down-after-milliseconds", view.down_after.map(ms)),
             ("failover-timeout", view.failover_timeout.map(ms)),
         ] {
-            all.entry(key).or_default().extend(value.map(|it| (it, &sentinel.addr)));
+            if let Some(value) = value {
+                all.entry(key).or_default().entry(value).or_default().push(&sentinel.addr);
+            }
         }
     }
     for (key, values) in all {
         if values.len() > 1 {
-            let list = join(values.iter().map(|(value, who)| format!("{value} at {who}")));
-            let what = format!("{key} differs between sentinels: {list}");
+            let list = values.iter().map(|(value, who)| format!("{value} at {}", join(who)));
+            let what =
+                format!("{key} differs between sentinels: {}", list.collect::<Vec<_>>().join("; "));
             let remedy = format!(
                 "set it on each of them with SENTINEL SET {name} {key}: sentinels do not share \
                  this setting"

@@ -433,6 +433,8 @@ fn recognizes_redis_cluster() {
             assert!(note.contains("leads to Redis Cluster"), "{number}: {note}");
         }
     }
-    let without = "tcp-check send info\\ cluster\\r\\n\n tcp-check expect string cluster_enabled:0";
-    assert_eq!(services(&import(&listen(&format!(" {without}\n")))).len(), 1);
+    for without in ["string cluster_enabled:0", "! string cluster_enabled:1"] {
+        let check = format!(" tcp-check send info\\ cluster\\r\\n\n tcp-check expect {without}\n");
+        assert_eq!(services(&import(&listen(&check))).len(), 1, "{without}");
+    }
 }

@@ -118,7 +118,7 @@ fn check_service(service: &SettingMap, findings: &mut Vec<Finding>) {
     }
     tls_checks::check_service(service, &mut note);
     let key = if has(service, READERS[0]) { READERS[0] } else { READERS[1] };
-    if has_readers(service) && service.text("service.verify") != Some("role") {
+    if has_any(service, &READERS) && service.text("service.verify") != Some("role") {
         note(
             key,
             "only ROLE distinguishes a replica from a master",
@@ -162,9 +162,12 @@ fn missing_folders(values: &SettingMap, keys: &[&str], note: &mut Note<'_>) {
 /// The keys with addresses for readers.
 const READERS: [&str; 2] = ["service.replica_listen", "service.replica_tls_listen"];
 
-/// Whether the service has listen addresses for readers.
-fn has_readers(service: &SettingMap) -> bool {
-    READERS.iter().any(|key| has(service, key))
+/// The keys with addresses for clients that ask for the sentinels.
+const SENTINELS: [&str; 2] = ["service.sentinel_listen", "service.sentinel_tls_listen"];
+
+/// Whether the service has addresses to listen at in one of `keys`.
+fn has_any(service: &SettingMap, keys: &[&str]) -> bool {
+    keys.iter().any(|key| has(service, key))
 }
 
 /// Whether a list of addresses is not empty.
@@ -311,8 +314,8 @@ fn check_connections(settings: &Settings, findings: &mut Vec<Finding>) {
     let mut asked = 0_usize;
     let mut derived = 0_usize;
     for service in &settings.services {
-        // Readers have the same limit and are counted separately.
-        let times = 1 + usize::from(has_readers(service));
+        // Each further kind of listener has the same limit and is counted separately.
+        let times = 1 + [READERS, SENTINELS].iter().filter(|it| has_any(service, *it)).count();
         match service.value("service.max_connections") {
             Some(Value::Count(0)) => derived += times,
             Some(Value::Count(count)) => asked = asked.saturating_add(count.saturating_mul(times)),

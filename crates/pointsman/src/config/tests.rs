@@ -85,7 +85,7 @@ fn reports_the_position_of_every_fault() {
 }
 
 /// Files with a fault between values: the text, the position, and a part of the message.
-const BETWEEN_VALUES: [(&str, &str, &str); 18] = [
+const BETWEEN_VALUES: [(&str, &str, &str); 19] = [
     ("[[service]]\nsentinels = []\n", "f:2:1: service.sentinels", "empty"),
     ("[[service]]\nsentinels=[\"a\"]\nlisten=[]\n", "f:3:1: service.listen", "empty"),
     (
@@ -143,6 +143,11 @@ const BETWEEN_VALUES: [(&str, &str, &str); 18] = [
         "[[service]]\nsentinels=[\"a\"]\nmax_connections=9\n[process]\nmax_connections=8\n",
         "f:5:1: process.max",
         "raise",
+    ),
+    (
+        "[[service]]\nsentinels=[\"a\"]\nmax_connections=9\nsentinel_listen=[\"[::]:1\"]\n[process]\nmax_connections=17\n",
+        "f:6:1: process.max",
+        "(18 configured",
     ),
     ("[service]\nsentinels=[\"a\"]\n", "f:1:2: service", "[[service]]"),
     ("service = 3\n", "f:1:11: service", "[[service]]"),
