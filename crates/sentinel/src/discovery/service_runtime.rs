@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 use target::{ClockReading, Destination, EmptyPool, PoolWriter, ReplyPolicy, Target, TargetWriter};
 use tls::Version;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use crate::clock;
 use crate::discovery::absence_limit::AbsenceLimit;
@@ -26,6 +26,7 @@ use crate::discovery::no_master::NoMaster;
 use crate::discovery::sentinel_pool::SentinelPool;
 use crate::discovery::snapshot::{DiscoveryCounts, DiscoverySnapshot, MasterSnapshot};
 
+use crate::link::auth::Denied;
 use crate::link::links::Links;
 use crate::link::messages::{LinkId, ProbeProblem};
 use crate::link::poll::{PollOutcome, poll_error};
@@ -253,10 +254,15 @@ impl ServiceRuntime {
         if let Some(problem) = self.probers.record(&node, &probe, problem, tls) {
             let node = node.clone();
             self.log(move |service, suppressed| {
-                if let ProbeProblem::Refuses(_) = problem {
-                    warn!(%service, %node, suppressed, "redis node refuses requests: {problem}");
-                } else {
-                    warn!(%service, %node, suppressed, "cannot verify redis node: {problem}");
+                match problem {
+                    ProbeProblem::Refuses(_) => {
+                        warn!(%service, %node, suppressed, "redis node refuses requests: {problem}");
+                    }
+                    // At each start, until the master is verified.
+                    ProbeProblem::Denied(Denied::PasswordWithheld) => {
+                        debug!(%service, %node, suppressed, "redis node not verified: {problem}");
+                    }
+                    _ => warn!(%service, %node, suppressed, "cannot verify redis node: {problem}"),
                 }
             });
         }

@@ -329,7 +329,11 @@ impl Eligibility {
         let fresh = |record: &ReplicaRecord| {
             record.last_report.as_ref().is_some_and(|last_report| last_report.asked_at >= since)
         };
-        let heard = |record: &ReplicaRecord| fresh(record) || record.failed.is_some();
+        // A failure from before says nothing, either: without a master a replica is not given the
+        // password.
+        let heard = |record: &ReplicaRecord| {
+            record.last_probe.as_ref().is_some_and(|probe| probe.asked_at >= since)
+        };
         let all = !self.replicas.is_empty() && self.replicas.values().all(heard);
         if all || now.saturating_duration_since(since) >= FIRST_EVALUATION {
             self.blind_since = None;

@@ -484,3 +484,18 @@ fn publishes_nothing_after_stall_until_probed_again() {
     assert!(cluster.eligibility.is_current());
     assert_eq!(cluster.members(), [2]);
 }
+
+/// Before the first master is verified, a replica is not given the password.
+#[test]
+fn failures_from_before_the_first_master_say_nothing() {
+    let mut cluster = TestCluster::new();
+    for number in [2, 3] {
+        let probe = Probe { asked_at: cluster.now, outcome: Err(ProbeFailure::Denied) };
+        cluster.heard.insert(node(number), probe);
+    }
+    cluster.now += ms(5);
+    assert_eq!(cluster.evaluate().members, None);
+    cluster.now += ms(5);
+    cluster.ask();
+    assert_eq!(cluster.members(), [2, 3]);
+}
