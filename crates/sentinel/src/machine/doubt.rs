@@ -376,6 +376,13 @@ impl Machine {
             // another history.
             Err(_) => ProcessRelation::Unrelated,
         };
+        let third = !doubt.is_another
+            && relation == ProcessRelation::Unrelated
+            && self.is_seen_as_third(doubt, committed, answer);
+        if third {
+            self.doubt(now, now, true).is_another = true;
+            return self.warn_of_another(true);
+        }
         let same = committed.published && relation == ProcessRelation::Same;
         let Some(patience) = self.patience(now, relation, same) else { return };
         let is_down = doubt.is_first && self.is_seen_down(Some(doubt.until));

@@ -23,7 +23,7 @@ use std::time::Duration;
 use super::doubt::Doubt;
 use super::nodes::NodeRecord;
 use super::{Committed, Machine};
-use crate::{Lineage, MyId, NodeAddr, Role, View};
+use crate::{Lineage, MyId, NodeAddr, Probe, Role, View};
 
 /// The time after which a replica knows that its master was replaced: it acknowledges each second,
 /// and the prober may have noticed the server a second after it came.
@@ -59,6 +59,23 @@ impl Machine {
         let views = self.electorate.informed_since(committed.since);
         let others = views.filter(|(_, it)| is_another(it, committed, &lineage.run_id, false));
         self.orders.in_force.is_none() && self.may_decide(&others.map(|(id, _)| id).collect())
+    }
+
+    /// Whether a sentinel sees a process at the committed address that is neither the committed one
+    /// nor the one that answers here: the name leads to another server here.
+    pub(super) fn is_seen_as_third(
+        &self,
+        doubt: &Doubt,
+        committed: &Committed,
+        answer: &Probe,
+    ) -> bool {
+        let lineage = answer.outcome.as_ref().ok().and_then(|report| report.lineage.as_ref());
+        let former = committed.lineage.as_ref().map(|it| &*it.run_id);
+        let third = |view: &View| former != Some(&*view.run_id);
+        let mut views = self.electorate.trusted_views(Some(doubt.until()));
+        lineage.is_some_and(|it| {
+            views.any(|view| third(view) && is_another(view, committed, &it.run_id, false))
+        })
     }
 
     /// Whether others see the committed process at the committed address.

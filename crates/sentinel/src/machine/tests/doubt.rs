@@ -346,6 +346,24 @@ fn holds_for_successor_that_is_another_server() {
     assert!(!rig.machine.is_holding(), "{:?}", rig.outcomes());
 }
 
+/// All pods have new addresses, and a stranger was given the old one of the master, where its name
+/// still leads from here. The sentinels reach their master, which is neither.
+#[test]
+fn holds_for_stranger_at_the_former_address() {
+    for seeing in [&[1, 2, 3][..], &[3]] {
+        let mut rig = Rig::booted();
+        sees(&mut rig, seeing, "moved process", Duration::ZERO);
+        rig.nodes.insert('A', empty_master('A'));
+        rig.run(60_000);
+        assert_eq!(rig.outcomes_untimed(), ["hold"], "{seeing:?}");
+        assert_eq!(rig.warnings(Warning::SeenAsAnother), 1);
+        // It was the successor, restarted twice.
+        sees(&mut rig, &[1, 2], "fresh process", Duration::ZERO);
+        rig.run(1100);
+        assert_eq!(rig.outcomes_untimed(), ["hold", "commit A@5 reconfirmed"]);
+    }
+}
+
 #[test]
 fn holds_when_most_sentinels_see_another_process() {
     let seen_by = |sentinels: &[u8], info_age| {
