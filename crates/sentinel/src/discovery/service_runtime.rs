@@ -231,7 +231,8 @@ impl ServiceRuntime {
         let now = clock::now();
         replica_publisher.update(now, &self.name, &self.machine);
         for member in replica_publisher.take_hint(now) {
-            self.probers.ask(&member, false, self.machine.trust(&member));
+            let (trust, seen) = (self.machine.trust(&member), self.machine.seen_at(&member));
+            self.probers.ask(&member, false, trust, seen);
         }
     }
 
@@ -374,7 +375,8 @@ impl ServiceRuntime {
             MachineAction::Ask => links.ask(self.number),
             MachineAction::Probe(node) => {
                 let sure = self.machine.is_corroborated(&node);
-                self.probers.ask(&node, sure, self.machine.trust(&node));
+                let (trust, seen) = (self.machine.trust(&node), self.machine.seen_at(&node));
+                self.probers.ask(&node, sure, trust, seen);
             }
             MachineAction::Hold => {
                 self.target_writer.hold();

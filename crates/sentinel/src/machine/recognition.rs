@@ -17,6 +17,7 @@
 //! the server is required, too. What any sentinel says against the process comes first, and a
 //! replica that reports itself a master may be its successor.
 
+use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -29,7 +30,35 @@ use crate::{Lineage, MyId, NodeAddr, Probe, Role, View};
 /// and the prober may have noticed the server a second after it came.
 const LINK_SETTLED: Duration = Duration::from_secs(3);
 
+/// Which process the sentinels see at a node, compared with the one that answered there last.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum SeenProcess {
+    /// They do not say, or do not agree.
+    #[default]
+    Unknown,
+    /// Most see it.
+    Same,
+    /// Most see another one. It may be this one a moment ago, since they ask every ten seconds.
+    Another,
+}
+
 impl Machine {
+    /// Which process most of the sentinels that name this node see there.
+    pub(crate) fn seen_at(&self, node: &NodeAddr) -> SeenProcess {
+        let report = self.nodes.get(node).and_then(NodeRecord::report);
+        let Some(lineage) = report.and_then(|it| it.lineage.as_ref()) else {
+            return SeenProcess::Unknown;
+        };
+        let views = self.electorate.trusted_views(None);
+        let seen = views.filter(|view| view.addr == *node && !view.run_id.is_empty());
+        let (same, other): (Vec<_>, Vec<_>) = seen.partition(|it| it.run_id == lineage.run_id);
+        match same.len().cmp(&other.len()) {
+            Ordering::Greater => SeenProcess::Same,
+            Ordering::Less => SeenProcess::Another,
+            Ordering::Equal => SeenProcess::Unknown,
+        }
+    }
+
     /// Whether the sentinel has read another process at the address it names than we have.
     #[must_use]
     pub(crate) fn is_read_as_another(&self, view: &View) -> bool {

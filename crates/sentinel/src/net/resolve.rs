@@ -152,7 +152,7 @@ pub struct Lookup {
     gone_at: Option<Instant>,
     /// How many lookups in a row have not found an address that is in use.
     missed: u8,
-    /// When to look the name up again while an address of it is in use, and the pause after that.
+    /// When the name was looked up last while an address of it is in use, and the pause after that.
     recheck: (Instant, Duration),
     /// The address that worked last.
     worked: Option<SocketAddr>,
@@ -226,22 +226,23 @@ impl Lookup {
     }
 
     /// Whether the name has addresses now, and this one is not among them, by [`MISSES`] answers in
-    /// a row: of several name servers one may remember the last address. Never waits: a lookup is
-    /// begun now and then, first soon after [`Self::address`], and counts with a later call. True
-    /// at most once per lookup.
-    pub(crate) async fn has_left(&mut self, addr: SocketAddr) -> bool {
-        let (due, pause) = self.recheck;
-        if self.pending.is_none() && Instant::now() < due {
+    /// a row: of several name servers one may remember the last address. One is enough if another
+    /// server `is_there`. Never waits: a lookup is begun now and then, first soon after
+    /// [`Self::address`], and counts with a later call. True at most once per lookup.
+    pub(crate) async fn has_left(&mut self, addr: SocketAddr, is_there: bool) -> bool {
+        let (last, pause) = self.recheck;
+        let pause = if is_there { LOOKUP_SOON } else { pause };
+        if self.pending.is_none() && last.elapsed() < pause {
             return false;
         }
         let found = self.addresses(Duration::ZERO).await;
         if self.pending.is_some() {
             return false;
         }
-        self.recheck = (Instant::now() + pause, (pause * 2).min(LOOKUP_EVERY));
+        self.recheck = (Instant::now(), (pause * 2).min(LOOKUP_EVERY));
         let is_missing = found.is_ok_and(|found| !found.contains(&addr));
         self.missed = if is_missing { self.missed.saturating_add(1) } else { 0 };
-        self.missed >= MISSES
+        self.missed >= if is_there { 1 } else { MISSES }
     }
 
     /// The address to dial now: the one that worked last, as long as the name still has it, or has
@@ -260,7 +261,7 @@ impl Lookup {
             false => self.addresses(patience).await,
             true => Err(ResolveError::NotFound),
         };
-        (self.recheck, self.missed) = ((now + LOOKUP_SOON, LOOKUP_SOON), 0);
+        (self.recheck, self.missed) = ((now, LOOKUP_SOON), 0);
         let found = match found {
             Err(_) if !self.last_good.is_empty() => self.last_good.clone(),
             found => found?,

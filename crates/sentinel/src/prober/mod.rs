@@ -16,7 +16,7 @@
 //!
 //! A node's name is looked up while its connection lasts: pods get new addresses, and give theirs
 //! to others. If the name has other addresses now and a server answers there, it replaces the one
-//! that answers on the connection. If the name has none, as of a pod that is not ready, the last
+//! that answers on the connection, unless that is the process that the sentinels see. If the name has none, as of a pod that is not ready, the last
 //! address is dialled, and only the process that was there before is the node.
 
 pub(crate) mod probe_connection;
@@ -41,6 +41,7 @@ use crate::link::login::{Login, ServerLogin};
 use crate::link::messages::{DriverMessage, ProbeEvent, ProbeProblem};
 use crate::link::renewal::{Renewal, RenewalStep};
 use crate::link::rotation::{CredentialsId, Presented};
+use crate::machine::SeenProcess;
 use crate::net::allowlist::Allowlist;
 use crate::net::resolve::Lookup;
 use crate::prober::probe_connection::{ProbeConnection, ProbeError, ProbeResult};
@@ -73,13 +74,17 @@ pub(crate) struct ProbeTrigger {
     ask: Notify,
     urgent: Notify,
     trust: ArcSwap<Trust>,
+    seen: ArcSwap<SeenProcess>,
 }
 
 impl ProbeTrigger {
     /// `urgent`: a decision waits for the answer, so a pause after failed dials is cut short.
-    pub(crate) fn request(&self, urgent: bool, trust: Trust) {
+    pub(crate) fn request(&self, urgent: bool, trust: Trust, seen: SeenProcess) {
         if **self.trust.load() != trust {
             self.trust.store(Arc::new(trust));
+        }
+        if **self.seen.load() != seen {
+            self.seen.store(Arc::new(seen));
         }
         if urgent {
             self.urgent.notify_one();
@@ -474,16 +479,19 @@ impl NodeProber {
             return self.retry_on_new_connection(kept).await;
         }
         let dialled = self.connection.as_ref().map(|connection| connection.dialled);
+        let seen = **self.trigger.seen.load();
         if let Some(dialled) = dialled
-            && self.lookup.has_left(dialled).await
+            && self.lookup.has_left(dialled, seen == SeenProcess::Another).await
             && let Some(kept) = self.connection.take()
         {
+            let process = self.process.clone();
             let (at, outcome) = self.ask_once().await;
-            // One that refuses the credentials may be a stranger.
-            if outcome.is_ok() {
+            // One that refuses the credentials may be a stranger, and one that the sentinels do not
+            // see is.
+            if outcome.is_ok() && (seen != SeenProcess::Same || self.process == process) {
                 return (at, outcome);
             }
-            self.connection = Some(kept);
+            (self.connection, self.process) = (Some(kept), process);
         }
         self.ask_once().await
     }

@@ -17,6 +17,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::clock;
 use crate::link::login::Login;
 use crate::link::messages::ProbeProblem;
+use crate::machine::SeenProcess;
 use crate::prober::server_commands::CommandsQuestion;
 use crate::prober::{self, ProbeSettings, ProbeTrigger, ProberFactory};
 use crate::rate_limiter::RateLimiter;
@@ -112,7 +113,7 @@ impl ProberSet {
         let moved: Vec<NodeAddr> = self.probers.keys().filter(moved).cloned().collect();
         for node in moved {
             self.probers.remove(&node);
-            self.ask(&node, true, Trust::Stranger);
+            self.ask(&node, true, Trust::Stranger, SeenProcess::Unknown);
         }
     }
 
@@ -127,7 +128,7 @@ impl ProberSet {
 
     /// Requests a probe of this node. `urgent`: more than one sentinel names it, so no limit
     /// applies.
-    pub(crate) fn ask(&mut self, node: &NodeAddr, urgent: bool, trust: Trust) {
+    pub(crate) fn ask(&mut self, node: &NodeAddr, urgent: bool, trust: Trust, seen: SeenProcess) {
         if !self.probers.contains_key(node) {
             if !urgent && self.dial_limiter.allow(clock::now()).is_none() {
                 return;
@@ -147,7 +148,7 @@ impl ProberSet {
             self.probers.insert(node.clone(), prober);
         }
         if let Some(prober) = self.probers.get(node) {
-            prober.trigger.request(urgent, trust);
+            prober.trigger.request(urgent, trust, seen);
         }
     }
 

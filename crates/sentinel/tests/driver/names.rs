@@ -290,8 +290,28 @@ async fn leaves_address_that_the_name_has_no_longer() {
     stays(ms(400), "the master answers", || answers(&driver.seen())).await;
     two.script().access.password = None;
     driver.wait_for_target(two.addr).await;
+    // A wrong answer of the name server leads to the stranger, and the sentinels see the process
+    // behind the connection.
+    let see = |process: String| {
+        cluster.sentinels.iter().for_each(|it| it.script().record().run_id.clone_from(&process));
+    };
+    see("2".repeat(40));
+    let polled = cluster.sentinels.iter().map(|it| it.heard().len()).sum::<usize>();
+    until("they are asked", || {
+        cluster.sentinels.iter().map(|it| it.heard().len()).sum::<usize>() > polled + 20
+    })
+    .await;
+    let (tried, generation) = (one.accepted(), driver.generation());
+    names.set_master(Some(vec![one.addr]));
+    until("it is tried", || one.accepted() > tried).await;
+    stays(ms(400), "the master stays", || driver.generation() == generation).await;
     // One of two name servers remembers the old address, where nothing is any more.
+    names.set_master(Some(vec![two.addr]));
+    see(String::new());
     one.behave(Behavior::CloseAtOnce);
+    one.cut();
+    let asked = names.asked.load(Ordering::SeqCst);
+    until("it has the address again", || names.asked.load(Ordering::SeqCst) > asked).await;
     names.set_master(Some(vec![one.addr]));
     let (refused, asked) = (one.accepted(), names.asked.load(Ordering::SeqCst));
     until("it is tried", || one.accepted() > refused).await;
