@@ -16,8 +16,9 @@
 //!
 //! A node's name is looked up while its connection lasts: pods get new addresses, and give theirs
 //! to others. If the name has other addresses now and a server answers there, it replaces the one
-//! that answers on the connection, unless that is the process that the sentinels see. If the name has none, as of a pod that is not ready, the last
-//! address is dialled, and only the process that was there before is the node.
+//! that answers on the connection, unless that is the process that the sentinels see. If the name
+//! has none, as of a pod that is not ready, the last address is dialled, and only the process that
+//! was there before is the node.
 
 pub(crate) mod probe_connection;
 pub(crate) mod prober_set;

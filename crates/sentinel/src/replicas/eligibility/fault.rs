@@ -66,6 +66,10 @@ pub(super) fn fault(
     let Role::Replica { master: of, connected } = &report.role else {
         return Some(ReplicaState::FollowsOtherMaster);
     };
+    // `INFO` is not permitted, and the master's history is known.
+    if !spared && report.lineage.is_none() && !master.replid.is_empty() {
+        return Some(ReplicaState::Denied);
+    }
     let is_follower = || follows(of, report, master) && shares_history(report, master);
     if is_wrong(record, addr, master, settling) || (!spared && !is_follower()) {
         return Some(ReplicaState::FollowsOtherMaster);

@@ -246,13 +246,12 @@ fn serves_only_replicas_that_master_lists() {
 fn serves_only_replicas_with_history_of_master() {
     let mut cluster = TestCluster::settled();
     let stranger = report(2, follower(1, true), 100, "another");
-    for lineage in [stranger.lineage.clone(), None] {
+    for (lineage, state) in
+        [(stranger.lineage.clone(), ReplicaState::FollowsOtherMaster), (None, ReplicaState::Denied)]
+    {
         cluster.answers.insert(2, Ok(NodeReport { lineage, ..stranger.clone() }));
         cluster.run(500);
-        assert_eq!(
-            (cluster.members(), cluster.state(2)),
-            (vec![3], ReplicaState::FollowsOtherMaster)
-        );
+        assert_eq!((cluster.members(), cluster.state(2)), (vec![3], state));
     }
     cluster.replid = "";
     cluster.run(10_000);
