@@ -37,12 +37,13 @@ pub mod connections {
     pub use crate::link::handshake::hello;
     pub use crate::link::links::describe;
     pub use crate::link::messages::LinkError;
+    pub use crate::link::notice::CHANNELS;
     pub use crate::link::poll::{
         PollOutcome, REPLIES_PER_POLL, SENTINEL_AUTH, entry_address, has_flag, is_healthy,
         poll_commands, read_poll, read_tilt, refusals,
     };
     pub use crate::link::reply::Reply;
-    pub use crate::net::loop_guard::leads_back;
+    pub use crate::net::loop_guard::{is_local, leads_back};
     pub use crate::net::resolve::{Lookup, ResolveError, is_usable};
     pub use crate::net::stream::{answers_in_plain_text, answers_with_tls};
     pub use crate::net::transport::Transport;

@@ -197,8 +197,9 @@ fn answered(found: &mut Findings, case: &Case<'_>, node: &ObservedNode, report: 
         }
         (Role::Master, false) => {
             let what = "it reports that it is a master, and the sentinels name another";
-            let remedy = "for about ten seconds after a failover this is normal; if it stays, it \
-                          accepts writes that will be lost: make it a replica with REPLICAOF";
+            let remedy = "for about ten seconds after a failover this is normal; if it stays, and \
+                          the named one is a master, this one accepts writes that will be lost: \
+                          make it a replica with REPLICAOF";
             found.add(Fault, "second-master", &node.addr, what, remedy);
         }
         (Role::Replica { master, .. }, false)

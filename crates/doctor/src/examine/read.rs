@@ -6,8 +6,8 @@ use std::time::Duration;
 use tls::OutsideText;
 
 use sentinel::connections::{
-    PollOutcome, REPLIES_PER_POLL, Reply, SENTINEL_AUTH, entry_address, has_flag, is_healthy,
-    poll_commands, read_poll, read_tilt, refusals,
+    CHANNELS, PollOutcome, REPLIES_PER_POLL, Reply, SENTINEL_AUTH, entry_address, has_flag,
+    is_healthy, poll_commands, read_poll, read_tilt, refusals,
 };
 use sentinel::{Denied, MyId, NodeAddr, Verify, View};
 
@@ -35,7 +35,7 @@ pub(super) fn questions(master: &str) -> Vec<Vec<&str>> {
     let before =
         ["CLIENT SETNAME pointsman-doctor", "SENTINEL MYID", "INFO sentinel", "INFO server"];
     let before = before.into_iter().map(|line| line.split(' ').collect());
-    let after = [vec!["SENTINEL", "CKQUORUM", master], vec!["SUBSCRIBE", "+switch-master"]];
+    let after = [vec!["SENTINEL", "CKQUORUM", master], [&["SUBSCRIBE"], CHANNELS].concat()];
     before.chain(poll_commands(master).map(Vec::from)).chain(after).collect()
 }
 

@@ -26,6 +26,9 @@ use crate::{MyId, NodeAddr};
 /// Limit of sentinel links per process.
 const MAX_LINKS: usize = 512;
 
+/// The problem of a link without events.
+const UNSUBSCRIBED: &str = "its ACL does not allow SUBSCRIBE: switches are found by polling only";
+
 /// The number that stands for no credentials in plain text, whatever the services have.
 pub(crate) const ANONYMOUS: usize = usize::MAX;
 
@@ -107,6 +110,9 @@ impl Link {
                     tls = tls.map_or("off", Version::label),
                     "sentinel connected"
                 );
+                if !events {
+                    warn!(%sentinel, "{UNSUBSCRIBED}");
+                }
             });
         }
         let before = self.last_id.replace(id.clone()).filter(|before| *before != id);
@@ -172,9 +178,7 @@ impl Link {
 
     /// The problem of this link as far as this service is concerned, for operators.
     pub(crate) fn problem_for(&self, service: usize) -> Option<String> {
-        let unsubscribed = (self.up.is_some() && !self.events).then(|| {
-            "its ACL does not allow SUBSCRIBE: switches are found by polling only".to_owned()
-        });
+        let unsubscribed = (self.up.is_some() && !self.events).then(|| UNSUBSCRIBED.to_owned());
         let withheld = |problem: String| {
             let cure = "name it in sentinels, set nodes, or use sentinel_tls";
             format!("{problem} (a listed sentinel gets no password from here: {cure})")

@@ -56,7 +56,7 @@ pub enum Notice {
 
 /// The channels to subscribe to, besides the optional ones of `link::subscription`. Listed one by
 /// one so that an ACL can allow exactly these; a new one belongs to the optional ones.
-pub(crate) const CHANNELS: &[&str] = &[
+pub const CHANNELS: &[&str] = &[
     "+switch-master",
     "+config-update-from",
     "+selected-slave",

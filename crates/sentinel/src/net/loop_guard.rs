@@ -79,7 +79,8 @@ fn scope(addr: SocketAddr) -> u32 {
 
 /// Whether the address belongs to this host, by the kernel's current routes. An address that cannot
 /// be looked up is not ours: dialling it fails in the same way.
-fn is_local(addr: SocketAddr) -> bool {
+#[must_use]
+pub fn is_local(addr: SocketAddr) -> bool {
     let asked = match addr {
         // Any source can be bound if the system permits it, but the route is looked up only for a
         // source of our own. The source that the kernel would choose proves nothing: for an
