@@ -122,7 +122,8 @@ const UNMATCHED: &[(&str, &str)] = &[
         "stats auth",
     ),
     (
-        "Pointsman restricts clients by service.allow alone: use a NetworkPolicy or a firewall",
+        "Pointsman restricts clients by service.allow and commands by service.refuse; for all \
+         else use a NetworkPolicy, a firewall or ACLs of Redis",
         "tcp-request, tcp-response, acl, filter",
     ),
     (

@@ -12,7 +12,7 @@ use tls::FaultKind;
 use crate::address::ListenerId;
 use crate::counter::Counter;
 use crate::dial_permits::DialPermits;
-use crate::limits::{Limits, Slots};
+use crate::limits::{Limit, Limits, Slots};
 use crate::log_rate::LogRate;
 use crate::rejection::Rejection;
 use crate::runtime::tasks::visits;
@@ -34,6 +34,7 @@ pub(crate) struct ServiceContext {
 #[derive(Debug, Default)]
 pub(crate) struct ServiceLogs {
     pub(crate) rejections: LogRate<{ Rejection::ALL.len() }>,
+    pub(crate) limits: LogRate<{ Limit::ALL.len() }>,
     pub(crate) refused_commands: LogRate<{ RefusedCommand::COUNT }>,
     pub(crate) evicted_handshakes: LogRate<1>,
     pub(crate) target_tls: LogRate<{ FaultKind::COUNT }>,

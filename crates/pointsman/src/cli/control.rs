@@ -29,7 +29,7 @@ pub(super) enum ControlError {
     Output(#[from] StatusError),
     #[error(
         "no control token: set POINTSMAN_CONTROL_TOKEN, use --token-file, or use a socket with \
-         --socket"
+         --socket; the process accepts commands if [admin] has `control = true`"
     )]
     NoToken,
     #[error(

@@ -41,7 +41,7 @@ Examples:
   End one:
     pointsman kill 5d0c41aa-0-17-3
 
-States: closing, held, connecting, moving, draining, opaque, blocked, in_flight, subscribed, pinned, idle; and the reasons for which a \
+States: handshaking, closing, held, connecting, moving, draining, opaque, blocked, in_flight, subscribed, pinned, idle; and the reasons for which a \
 session is pinned, such as transaction or unknown_command. `pinned` includes every session with such a reason.";
 
 /// The arguments of `sessions`.

@@ -51,6 +51,8 @@ pub(super) enum StatusError {
     Code(AdminServer, u16),
     #[error("{0} is a file, and no service; for a configuration file, use --config {0}")]
     File(OutsideText),
+    #[error("{0} has no service {1}")]
+    NoService(AdminServer, OutsideText),
     #[error("{0} is not ready: {1}")]
     NotReady(AdminServer, String),
     #[error("the status from {0} is not JSON; is this the admin address of a pointsman?")]
@@ -81,6 +83,13 @@ pub(super) fn status(args: &StatusArgs, env: &Variables) -> Result<String, Statu
     let server = admin_server::find(&args.server, args.config.as_ref(), env)?;
     let (document, body) = request(&server, token(args, env)?.as_ref())?;
     let only = args.service.as_deref();
+    let is_named = |name: &str| {
+        let services = document.get("services").and_then(Json::as_array);
+        services.is_none_or(|all| all.iter().any(|it| it["name"].as_str() == Some(name)))
+    };
+    if let Some(unknown) = only.filter(|name| !is_named(name)) {
+        return Err(StatusError::NoService(server, OutsideText::from(unknown)));
+    }
     Ok(if args.json { body } else { present(&server, &document, None, only) })
 }
 

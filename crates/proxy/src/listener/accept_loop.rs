@@ -174,7 +174,7 @@ pub(super) fn admit(socket: OwnedFd, peer: Peer, context: &WorkerContext) -> Opt
     match context.shared.limits.admit(peer.ip()) {
         Ok(admission) => Some((socket, peer, admission)),
         Err(limit) => {
-            refuse(&socket, limit, context);
+            refuse(&socket, peer, limit, context);
             None
         }
     }
@@ -199,8 +199,13 @@ pub(crate) fn start_session(client: Client, context: &Arc<WorkerContext>) -> Res
 }
 
 /// Rejects a client beyond a limit.
-pub(super) fn refuse(socket: &OwnedFd, limit: Limit, context: &WorkerContext) {
+fn refuse(socket: &OwnedFd, client: Peer, limit: Limit, context: &WorkerContext) {
     context.counters.refused.increment(limit as usize);
+    let (service, logs) = (&*context.shared.service.name, &context.shared.logs);
+    if let Some(unlogged) = logs.limits.due(limit as usize, Instant::now()) {
+        let reason = limit.label();
+        tracing::warn!(service, %client, reason, unlogged, "client refused by a limit");
+    }
     dismiss(socket, REFUSAL_REPLY, context.listener.tls);
 }
 
@@ -315,7 +320,7 @@ fn continue_with(
         return Ok(());
     }
     if let Err(limit) = admission.count_source(client.ip()) {
-        refuse(&socket, limit, context);
+        refuse(&socket, client, limit, context);
         return Ok(());
     }
     deliver((socket, client, admission), context, inboxes)

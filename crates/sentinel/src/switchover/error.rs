@@ -10,11 +10,15 @@ use crate::NodeAddr;
 pub enum SwitchoverError {
     /// There is no settled master to switch from.
     #[error(
-        "there is no settled master, or traffic is held already: a failover may be in progress"
+        "there is no settled master, or traffic is held already: a failover may be in progress, or \
+         an operator has paused the service (`pointsman resume` ends that)"
     )]
     Unsettled,
     /// There is no replica to switch to.
-    #[error("no replica follows the master with its link up: there is no candidate for promotion")]
+    #[error(
+        "no replica with a replica-priority above 0 follows the master with its link up: there is no \
+         candidate for promotion"
+    )]
     NoReplica,
     /// The master's offset kept changing although its clients are paused.
     #[error("the master still receives writes although its clients are paused")]

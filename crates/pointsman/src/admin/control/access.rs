@@ -115,7 +115,9 @@ impl ControlAccess {
         // No Basic authentication: a browser sends it along with requests of other sites.
         let given = request.header("authorization").and_then(bearer);
         let required = || {
-            Reply::text(401, "a control command requires the token: Authorization: Bearer TOKEN\n")
+            let text = "a control command requires the right token: POINTSMAN_CONTROL_TOKEN, \
+                        --token-file, or Authorization: Bearer TOKEN\n";
+            Reply::text(401, text)
         };
         self.check(request, given.map(str::as_bytes), &[token], required)
     }
@@ -169,8 +171,9 @@ impl Guard for ControlAccess {
         let tokens: Vec<&Secret> =
             [Some(read_token), access.token.as_ref()].into_iter().flatten().collect();
         self.check(request, given.as_deref(), &tokens, || {
-            Reply::text(401, "reading requires the token: Authorization: Bearer TOKEN\n")
-                .ask_for_password()
+            let text = "reading requires the right token: POINTSMAN_READ_TOKEN, or Authorization: \
+                        Bearer TOKEN\n";
+            Reply::text(401, text).ask_for_password()
         })
     }
 }
