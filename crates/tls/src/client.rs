@@ -73,6 +73,8 @@ pub struct ClientSettings {
 
 struct Current {
     config: Arc<ClientConfig>,
+    /// The same without resumption.
+    full: Arc<ClientConfig>,
     /// Settings without verification and resumption, to look at a certificate.
     unverified: Arc<ClientConfig>,
     certificate: Option<CertificateFacts>,
@@ -141,6 +143,20 @@ impl ClientTls {
         Ok((Arc::clone(&current.config), name))
     }
 
+    /// Like [`connect`](Self::connect), for a connection that shows the certificate: a session that
+    /// is resumed does not, so that one that has expired since would stay unnoticed.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](Self::connect).
+    pub fn connect_in_full(
+        &self,
+        dialled: &str,
+    ) -> Result<(Arc<ClientConfig>, ServerName<'static>), Problem> {
+        let (_, name) = self.connect(dialled)?;
+        Ok((Arc::clone(&self.current.load().full), name))
+    }
+
     /// Like [`connect`](Self::connect), for a connection that accepts every certificate, to find
     /// out what is wrong with one. Nothing may be sent on it.
     ///
@@ -172,7 +188,8 @@ impl ClientTls {
             .with_custom_certificate_verifier(verifier)
             .with_no_client_auth();
         let (config, certificate, server_name) = (Arc::new(config), None, None);
-        let current = Current { unverified: Arc::clone(&config), config, certificate, server_name };
+        let (full, unverified) = (Arc::clone(&config), Arc::clone(&config));
+        let current = Current { config, full, unverified, certificate, server_name };
         Self { current: Arc::new(ArcSwap::from_pointee(current)) }
     }
 
@@ -251,11 +268,11 @@ fn build(settings: &ClientSettings) -> Result<Current, Vec<Problem>> {
     };
     // No session of an unverified connection may be resumed by a verified one.
     config.resumption = Resumption::disabled();
-    let mut lenient = config.clone();
+    let (full, mut lenient) = (Arc::new(config.clone()), config.clone());
     lenient.dangerous().set_certificate_verifier(unverified);
     config.resumption = Resumption::in_memory_sessions(RESUMABLE_SERVERS);
     let (config, unverified) = (Arc::new(config), Arc::new(lenient));
-    Ok(Current { config, unverified, certificate, server_name })
+    Ok(Current { config, full, unverified, certificate, server_name })
 }
 
 impl ClientSettings {

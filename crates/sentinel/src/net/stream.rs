@@ -44,7 +44,8 @@ impl Stream {
         dialled: &str,
         verified: bool,
     ) -> io::Result<Self> {
-        let connect = if verified { ClientTls::connect } else { ClientTls::connect_unverified };
+        let connect =
+            if verified { ClientTls::connect_in_full } else { ClientTls::connect_unverified };
         let unusable =
             |it: &dyn ToString| io::Error::new(io::ErrorKind::InvalidInput, it.to_string());
         let (config, name) = connect(tls, dialled).map_err(|problem| unusable(&problem))?;
@@ -138,6 +139,7 @@ pub async fn answers_with_tls(socket: TcpStream, tls: &ClientTls) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use tls::rustls::HandshakeKind;
     use tls::{
         CertificateFiles, ClientCertificates, ClientSettings, PemFile, Roots, ServerSettings,
         ServerTls,
@@ -155,7 +157,7 @@ mod tests {
         let server = ServerTls::new(&ServerSettings {
             certificates: vec![CertificateFiles { chain: chain.clone(), key }],
             client_certificates,
-            client_ca: Some(chain.clone()),
+            client_ca: (client_certificates != ClientCertificates::None).then(|| chain.clone()),
             ..ServerSettings::default()
         });
         let settings = ClientSettings { roots: Roots::Own(chain), ..ClientSettings::default() };
@@ -188,6 +190,26 @@ mod tests {
         assert_eq!(&answer[..], b"PING");
         serving.await.unwrap();
         assert_eq!(stream.read(&mut answer).await.unwrap(), 0);
+    }
+
+    /// A resumed session would not show that the certificate has expired.
+    #[tokio::test]
+    async fn verifies_the_certificate_of_each_connection() {
+        let (server, client) = tls_of(ClientCertificates::None);
+        for _ in 0..2 {
+            let (dialled, accepted) = pair().await;
+            let accepting = TlsAcceptor::from(server.config()).accept(accepted);
+            let serving = tokio::spawn(async move {
+                let mut accepted = accepting.await.unwrap();
+                accepted.write_all(b"+PONG\r\n").await.unwrap();
+                accepted.flush().await.unwrap();
+                accepted.get_ref().1.handshake_kind()
+            });
+            let mut stream =
+                Stream::over_tls(dialled, &client, "redis.example", true).await.unwrap();
+            stream.read(&mut BytesMut::new()).await.unwrap();
+            assert_eq!(serving.await.unwrap(), Some(HandshakeKind::Full));
+        }
     }
 
     /// With TLS 1.3 the server says so after the handshake is complete for the client.
