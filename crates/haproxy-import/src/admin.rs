@@ -20,6 +20,10 @@ const NO_UNIX: &str =
     "the admin server listens on TCP; admin.control_socket accepts orders on a Unix socket";
 const NO_TLS: &str = "TLS of the admin server is not converted, and this address is left out: set \
                       admin.listen and [admin.tls]";
+const NO_RULES: &str = "who may reach the admin server is not converted, and this address is left \
+                        out: set admin.listen, and admin.read_token_file or a firewall";
+/// The words of rules that turn clients away.
+const TURNS_AWAY: [&str; 5] = ["deny", "auth", "reject", "silent-drop", "tarpit"];
 
 impl<'a> Planner<'a> {
     /// The addresses of a section, with a note on each line that `key` takes.
@@ -54,16 +58,22 @@ impl<'a> Planner<'a> {
     pub(super) fn add_admin(&mut self, plan: &mut Plan<'_>) {
         let admin = &self.proxies.admin;
         for (section, backends) in admin {
+            let all = || self.config.defaults_first(*section);
+            let rules: Vec<_> = all().filter(|it| turns_away(it)).collect();
             for listen in self.listen_of(*section, "admin.listen") {
                 let lost = match listen.addr {
                     BindAddress::Unix(_) => Some(NO_UNIX),
-                    BindAddress::Tcp(_) => listen.has_tls.then_some(NO_TLS),
+                    BindAddress::Tcp(_) if listen.has_tls => Some(NO_TLS),
+                    BindAddress::Tcp(_) => rules.first().map(|_| NO_RULES),
                 };
                 if let Some(note) = lost {
                     self.notes.replace(&listen.position, LineOutcome::Unmatched, note);
                 } else if !plan.admin.iter().any(|known| known.addr == listen.addr) {
                     plan.admin.push(listen);
                 }
+            }
+            for rule in rules {
+                self.notes.add(rule, LineOutcome::Unmatched, NO_RULES);
             }
             for at in std::iter::once(section).chain(backends.iter().filter(|at| *at != section)) {
                 self.note_head(*at, LineOutcome::Mapped, "[admin]: probes, metrics, status");
@@ -132,6 +142,12 @@ impl<'a> Planner<'a> {
             self.notes.add(directive, outcome, note);
         }
     }
+}
+
+/// Whether a rule of HTTP or of connections turns clients away.
+fn turns_away(rule: &Directive) -> bool {
+    (rule.begins("http-request") || rule.begins("tcp-request"))
+        && (1..=2).any(|at| TURNS_AWAY.contains(&rule.word(at).as_str()))
 }
 
 /// `*:6379` and `[::]:6379` in one section contain the same address; it is listened on once.

@@ -197,6 +197,8 @@ fn restrict<'a>(
                 lines.push(rule);
                 found.push(([accepted.clone(), networks].concat(), lines.clone()));
             }
+            // It turns everybody away.
+            _ if is_understood && admits_none => return Err(rule),
             _ if names_source || (by_source && is_always) => return Err(rule),
             _ => {}
         }

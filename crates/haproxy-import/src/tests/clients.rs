@@ -112,8 +112,7 @@ fn plain(rules: &[&str]) -> Import {
 #[test]
 fn reports_rules_on_anything_but_the_source() {
     for rules in [
-        &["tcp-request connection reject"][..],
-        &["tcp-request connection reject if { src_conn_rate ge 100 }"],
+        &["tcp-request connection reject if { src_conn_rate ge 100 }"][..],
         &["tcp-request connection reject if { dst_port 6379 } !{ dst 10.0.0.1 }"],
         &["tcp-request connection track-sc0 src"],
     ] {
@@ -129,7 +128,8 @@ fn reports_rules_on_anything_but_the_source() {
 fn refuses_rules_by_source_that_it_cannot_convert() {
     let reject = "tcp-request connection reject";
     for rules in [
-        &["tcp-request connection reject if { src 10.0.0.0/8 }"][..],
+        &[reject][..],
+        &["tcp-request connection reject if { src 10.0.0.0/8 }"],
         &["tcp-request connection silent-drop if { src 10.0.0.0/8 }"],
         &["tcp-request session reject if LOCALHOST"],
         &["tcp-request session reject unless { src 10.0.0.0/8 } !{ src 10.1.0.0/16 }"],

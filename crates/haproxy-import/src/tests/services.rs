@@ -330,6 +330,22 @@ fn takes_statistics_from_a_backend() {
     let imported = import(&format!("{stats}{}", listen("")));
     assert_eq!(table(&imported)["admin"]["listen"].to_string(), "[\"0.0.0.0:8404\"]");
     assert_eq!(line(&imported, 5).outcome, LineOutcome::Mapped);
+    // Not to everybody what haproxy shows to some.
+    for rule in [
+        "http-request deny unless { src 10.0.0.0/8 }",
+        "http-request auth",
+        "tcp-request connection reject if !{ src 10.0.0.0/8 }",
+    ] {
+        let limited = stats.replacen(" bind", &format!(" {rule}\n bind"), 1);
+        let imported = import(&format!("{limited}{}", listen("")));
+        assert!(
+            table(&imported).get("admin").is_none_or(|it| it.get("listen").is_none()),
+            "{rule}"
+        );
+        for number in [3, 4] {
+            assert_eq!(line(&imported, number).outcome, LineOutcome::Unmatched, "{rule}");
+        }
+    }
 }
 
 /// haproxy refuses the same pairs: a frontend and a backend may share a name, nothing else may.
