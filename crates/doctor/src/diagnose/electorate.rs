@@ -233,8 +233,9 @@ pub(super) fn agreement(found: &mut Findings, case: &Case<'_>) {
         let answers = case.node(&view.addr).is_some_and(|it| it.answer.is_ok());
         let here = if answers { ", which answers here" } else { "" };
         let what = format!("it considers the master {} down{here}", view.addr);
-        let remedy = "check whether it can reach the master; the other findings may explain why \
-                      no replica is promoted";
+        let remedy = "check whether it can reach the master, and whether its auth-pass is still \
+                      right (SENTINEL SET); the other findings may explain why no replica is \
+                      promoted";
         found.add(Fault, "master-down", &sentinel.addr, what, remedy);
     }
 }

@@ -352,7 +352,8 @@ fn replicas(found: &mut Findings, case: &Case<'_>) {
             _ => {
                 let runs = if answer.is_some() { ", and it answers here" } else { "" };
                 let what = format!("{who}: it is down or without a link to the master{runs}");
-                let remedy = "check the network between them, and INFO replication there";
+                let remedy = "check the network between them, the sentinels' auth-pass, and INFO \
+                              replication there";
                 found.add(Warning, "replica-down", addr, what, remedy);
             }
         }

@@ -42,7 +42,8 @@ impl Alarm {
     pub fn message(self) -> &'static str {
         match self {
             Self::NameUnknown => {
-                "too few sentinels know the master's name for a majority: no failover is possible"
+                "too few sentinels know the master's name for a majority: check service.master; a \
+                 failover is not seen"
             }
             Self::Unlisted => {
                 "no other sentinel lists a configured sentinel: it takes no part in failovers"
