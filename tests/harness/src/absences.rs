@@ -81,17 +81,23 @@ impl Absences {
         self.all(from, to).iter().filter(|away| **away >= least).count()
     }
 
-    /// Every absence, clipped to the interval between the two instants.
-    fn all(&self, from: Instant, to: Instant) -> Vec<Duration> {
+    /// Every absence that overlaps the interval between the two instants, with its begin and end.
+    #[must_use]
+    pub fn within(&self, from: Instant, to: Instant) -> Vec<(Instant, Instant)> {
         // A core that was away until now has not recorded it yet.
         pause(TURN * 2);
-        let within = |(left, back): &(Instant, Instant)| {
-            (*back).min(to).saturating_duration_since((*left).max(from))
-        };
-        let of = |core: &Kept| -> Vec<Duration> {
-            core.lock().unwrap_or_else(PoisonError::into_inner).iter().map(within).collect()
+        let overlaps = |(left, back): &(Instant, Instant)| *left < to && *back > from;
+        let of = |core: &Kept| -> Vec<(Instant, Instant)> {
+            let kept = core.lock().unwrap_or_else(PoisonError::into_inner);
+            kept.iter().copied().filter(overlaps).collect()
         };
         self.cores.iter().flat_map(of).collect()
+    }
+
+    /// The length of every absence, clipped to the interval between the two instants.
+    fn all(&self, from: Instant, to: Instant) -> Vec<Duration> {
+        let within = self.within(from, to).into_iter();
+        within.map(|(left, back)| back.min(to).saturating_duration_since(left.max(from))).collect()
     }
 }
 

@@ -7,8 +7,8 @@ use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::thread;
 use std::time::Duration;
 
+use super::give_way;
 use crate::cores::pin;
-use crate::priority::give_way;
 
 /// How long it waits for the first bytes.
 const GLANCE: Duration = Duration::from_millis(1);

@@ -94,7 +94,7 @@ impl Strangers {
     fn break_session(&mut self, addr: SocketAddr) {
         let Ok(client) = Client::connect_tls(addr, &self.tls, PATIENCE) else { return };
         let junk = if self.random.bool() {
-            words::client_hello(false, &mut self.random)
+            words::client_hello(false)
         } else {
             words::pieces(Kind::Clients, &mut self.random).concat()
         };
@@ -120,12 +120,11 @@ impl Strangers {
 /// Whether the server of a port with TLS answers a hello of the strangers with its own, for each
 /// version: otherwise they would show nothing.
 pub(super) fn is_answered(port: Port) -> bool {
-    let mut random = fastrand::Rng::with_seed(1);
     [true, false].into_iter().all(|newest| {
         let Some(mut stream) = open(port) else { return false };
         let _set = stream.set_read_timeout(Some(Duration::from_secs(5)));
         let mut answer = [0; 6];
-        let sent = stream.write_all(&words::client_hello(newest, &mut random));
+        let sent = stream.write_all(&words::client_hello(newest));
         sent.and_then(|()| stream.read_exact(&mut answer)).is_ok() && matches!(answer, [22, .., 2])
     })
 }
