@@ -2,24 +2,13 @@
 //! each.
 //!
 //! A folder has a patch for each fault, and `list.txt` with its name and what the tool wants to
-//! know about it. The copy stays, so that builds in it are incremental.
+//! know about it. The copy has everything that git does not ignore. It stays, so that builds in it
+//! are incremental.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use setup::{files, root, run};
-
-/// The parts of the tree that a build reads.
-const COPIED: &[&str] = &[
-    "Cargo.toml",
-    "Cargo.lock",
-    "rust-toolchain.toml",
-    "clippy.toml",
-    "benches",
-    "crates",
-    "tests",
-];
 
 /// A copy of the tree with a fault.
 pub(crate) struct Mutated {
@@ -59,7 +48,7 @@ pub(crate) fn check(
         if only.is_some_and(|part| !name.contains(part)) {
             continue;
         }
-        let found = copy(&root(), &mutated.tree)
+        let found = copy(&mutated.tree)
             .and_then(|()| apply(&folder.join(format!("{name}.patch")), &mutated.tree))
             .and_then(|()| find(words, &mutated));
         match found {
@@ -90,37 +79,19 @@ fn apply(patch: &Path, tree: &Path) -> Result<(), String> {
     run(command.arg(tree).arg("--input").arg(patch)).map(drop)
 }
 
-/// Makes `to` equal to the tree at `from` and writes only files that differ, so that builds there
-/// stay incremental.
-fn copy(from: &Path, to: &Path) -> Result<(), String> {
+/// Makes `to` equal to the tree of this repository, without the fault of the last run. git writes
+/// only files that differ.
+fn copy(to: &Path) -> Result<(), String> {
     files::make(to)?;
-    for part in COPIED {
-        mirror(&from.join(part), &to.join(part)).map_err(|error| format!("{part}: {error}"))?;
-    }
-    Ok(())
-}
-
-fn mirror(from: &Path, to: &Path) -> std::io::Result<()> {
-    if from.is_dir() {
-        fs::create_dir_all(to)?;
-        for entry in fs::read_dir(to)? {
-            let entry = entry?.path();
-            let Some(name) = entry.file_name() else { continue };
-            if !from.join(name).exists() {
-                if entry.is_dir() { fs::remove_dir_all(&entry)? } else { fs::remove_file(&entry)? }
-            }
-        }
-        for entry in fs::read_dir(from)? {
-            let name = entry?.file_name();
-            // What cargo builds has this file; a crate may be named target.
-            if !from.join(&name).join("CACHEDIR.TAG").exists() {
-                mirror(&from.join(&name), &to.join(&name))?;
-            }
-        }
-        return Ok(());
-    }
-    let content = fs::read(from)?;
-    if fs::read(to).is_ok_and(|known| known == content) { Ok(()) } else { fs::write(to, content) }
+    let git = |words: &[&str], index: &str| {
+        let mut git = Command::new("git");
+        git.current_dir(root()).args(words).env("GIT_INDEX_FILE", to.with_file_name(index));
+        git
+    };
+    run(&mut git(&["add", "--all"], "index-of-tree"))?;
+    let tree = run(&mut git(&["write-tree"], "index-of-tree"))?;
+    let mut write = git(&["read-tree", "--reset", "-u", tree.trim()], "index-of-copy");
+    run(write.env("GIT_WORK_TREE", to)).map(drop)
 }
 
 #[cfg(test)]
@@ -151,31 +122,5 @@ mod tests {
                 assert_eq!(apply(&patch, tree.path()), Ok(()), "{name}");
             }
         }
-    }
-
-    #[test]
-    fn copies_changed_and_removes_deleted_files() {
-        let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let write = |folder: &Path, name: &str, text: &str| {
-            let path = folder.join(name);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text).unwrap();
-        };
-        write(from.path(), "src/kept.rs", "same");
-        write(from.path(), "src/changed.rs", "new");
-        write(from.path(), "target/src/lib.rs", "a crate");
-        write(from.path(), "crates/one/target/CACHEDIR.TAG", "built");
-        write(from.path(), "crates/one/target/debug", "never");
-        write(to.path(), "src/kept.rs", "same");
-        write(to.path(), "src/changed.rs", "old");
-        write(to.path(), "src/gone/away.rs", "old");
-        let untouched = fs::metadata(to.path().join("src/kept.rs")).unwrap().modified().unwrap();
-        mirror(from.path(), to.path()).unwrap();
-        let read = |name: &str| fs::read_to_string(to.path().join(name)).ok();
-        assert_eq!(read("src/changed.rs").as_deref(), Some("new"));
-        assert_eq!(read("target/src/lib.rs").as_deref(), Some("a crate"));
-        assert!(read("src/gone/away.rs").is_none() && read("crates/one/target/debug").is_none());
-        let kept = fs::metadata(to.path().join("src/kept.rs")).unwrap().modified().unwrap();
-        assert_eq!(kept, untouched);
     }
 }
