@@ -19,30 +19,27 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use setup::{build, install};
 
-use screen::{BAD, EVENT, GOOD, NOTE};
+use screen::{BAD, EVENT, GOOD};
 use stage::Stage;
 use timeline::Timeline;
 
 /// The interval at which events of the sentinels are printed.
 const LOOK: Duration = Duration::from_millis(20);
-/// The interval at which, after the failover, acknowledged writes are checked and then deleted, so
-/// that memory does not grow.
-const SETTLE: Duration = Duration::from_secs(30);
 /// The time from the start to the kill of the master.
 const KILL: Duration = Duration::from_secs(8);
 
 /// Options of the demo.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct DemoOptions {
-    /// End after this many seconds, at least 10. Without it, Ctrl-C ends the demo.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(10..))]
-    seconds: Option<u64>,
+    /// End after this many seconds, at least 10, unless Ctrl-C ends the demo before.
+    #[arg(long, value_name = "N", default_value_t = 300, value_parser = clap::value_parser!(u64).range(10..))]
+    seconds: u64,
 }
 
 impl DemoOptions {
     /// When the master is killed: early enough to see the whole failover.
     fn kill_after(self) -> Duration {
-        self.seconds.map_or(KILL, |seconds| Duration::from_secs(seconds / 3)).min(KILL)
+        Duration::from_secs(self.seconds / 3).min(KILL)
     }
 }
 
@@ -74,11 +71,11 @@ fn show(stage: &Stage, options: DemoOptions, stop: &AtomicBool) -> io::Result<Ti
     let start = Instant::now();
     let mut timeline = Timeline::new(start, stage.names());
     let kill_at = start + options.kill_after();
-    let end = options.seconds.map(|seconds| start + Duration::from_secs(seconds));
+    let end = start + Duration::from_secs(options.seconds);
     stage.introduce(options.kill_after())?;
     let mut told = timeline::Told::default();
-    let (mut second, mut settled) = (1, start);
-    while !stop.load(Ordering::Acquire) && end.is_none_or(|end| Instant::now() < end) {
+    let mut second = 1;
+    while !stop.load(Ordering::Acquire) && Instant::now() < end {
         tell_news(stage, &mut timeline, &mut told)?;
         if timeline.killed.is_none() && Instant::now() >= kill_at {
             tell_kill(stage, &mut timeline)?;
@@ -86,12 +83,6 @@ fn show(stage: &Stage, options: DemoOptions, stop: &AtomicBool) -> io::Result<Ti
         if start.elapsed() >= Duration::from_secs(second) {
             screen::line(&timeline.second(Duration::from_secs(second), &stage.now()))?;
             second = start.elapsed().as_secs() + 1;
-        }
-        if settled.elapsed() > SETTLE && timeline.back.is_some() {
-            settled = Instant::now();
-            if let Some((master, verdict)) = stage.settle() {
-                screen::painted(NOTE, &timeline.checked(&master, &verdict))?;
-            }
         }
         harness::pause(LOOK);
     }
@@ -138,7 +129,6 @@ mod tests {
     #[test]
     fn kills_master_early_enough() {
         let after = |seconds| DemoOptions { seconds }.kill_after();
-        assert_eq!((after(None), after(Some(40))), (KILL, KILL));
-        assert_eq!(after(Some(12)), Duration::from_secs(4));
+        assert_eq!((after(40), after(12)), (KILL, Duration::from_secs(4)));
     }
 }

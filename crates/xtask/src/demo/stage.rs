@@ -92,11 +92,10 @@ impl Stage {
         }
     }
 
-    /// Checks the writes acknowledged so far and deletes them; returns the master's name and the
-    /// result. `None` without a master; the writes are then checked the next time.
-    pub(super) fn settle(&self) -> Option<(String, Verdict)> {
+    /// Looks up every acknowledged write; the master's name and the result, if a master answers.
+    pub(super) fn verify(&self) -> Option<(String, Verdict)> {
         let master = self.master()?.addr();
-        Some((self.names().of(master), self.load.settle(master).ok()?))
+        Some((self.names().of(master), self.load.verify(master).ok()?))
     }
 
     /// Stops the clients.

@@ -16,15 +16,9 @@ use super::timeline::{Timeline, after, short};
 pub(super) fn close(stage: &mut Stage, timeline: &Timeline) -> io::Result<bool> {
     stage.stop_clients();
     let running = stage.pointsman().process().is_running();
-    let settled = stage.settle();
-    let (master, rest) = settled.unwrap_or_else(|| ("no master".to_owned(), Verdict::default()));
+    let looked = stage.verify();
+    let (master, looked) = looked.unwrap_or_else(|| ("no master".to_owned(), Verdict::default()));
     let counts = stage.load().counts();
-    let looked = Verdict {
-        acknowledged: timeline.checked + rest.acknowledged,
-        missing: timeline.missing + rest.missing,
-        examples: rest.examples,
-        ..Verdict::default()
-    };
     screen::painted(HEADING, "\nSummary\n")?;
     screen::line(&numbers(&counts, &looked, &master, timeline))?;
     let verdict = verdict(timeline, &counts, &looked, running);

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use bench::stats::grouped;
-use harness::{Event, Gap, Verdict};
+use harness::{Event, Gap};
 
 use super::explain::{Names, explain};
 
@@ -63,9 +63,6 @@ pub(super) struct Timeline {
     /// Events of the current failover that were printed; up to three sentinels send each.
     told: BTreeSet<String>,
     last: (Duration, u64, u64),
-    /// The number of writes that were checked.
-    pub(super) checked: u64,
-    pub(super) missing: u64,
 }
 
 impl Timeline {
@@ -78,8 +75,6 @@ impl Timeline {
             names,
             told: BTreeSet::new(),
             last: (Duration::ZERO, 0, 0),
-            checked: 0,
-            missing: 0,
         }
     }
 
@@ -152,22 +147,6 @@ impl Timeline {
             bar(rate, now.rate)
         );
         line.trim_end().to_owned()
-    }
-
-    /// The line for a check.
-    pub(super) fn checked(&mut self, master: &str, verdict: &Verdict) -> String {
-        self.checked += verdict.acknowledged;
-        self.missing += verdict.missing;
-        let all = if verdict.missing == 0 {
-            "all present".to_owned()
-        } else {
-            format!("{} missing", grouped(verdict.missing))
-        };
-        let text = format!(
-            "checked {} acknowledged writes on {master}: {all}",
-            grouped(verdict.acknowledged)
-        );
-        self.line(Instant::now(), &text)
     }
 }
 
