@@ -100,7 +100,10 @@ pub(crate) fn run(options: &ClientsOptions) -> Result<ExitCode, String> {
         table += "\ngo-redis was left out: its program could not be had where this was written.\n";
     }
     let (file, preface) = if options.tls {
-        ("benches/CLIENTS_TLS.md", preface_with_tls(options.clients))
+        (
+            "benches/CLIENTS_TLS.md",
+            format!(include_str!("clients/preface_with_tls.md"), clients = options.clients),
+        )
     } else {
         ("benches/CLIENTS.md", preface(options.clients))
     };
@@ -123,30 +126,8 @@ const HEAD: [&str; 9] = [
 ];
 
 fn preface(clients: u32) -> String {
-    format!(
-        "# What clients notice of a failover\n\nWritten by `cargo xtask bench clients`: {clients} clients of each library, which \
-         authenticate, choose a database and a name, and ask twice every 100 ms.\nThe libraries retry nothing. An error is a command \
-         that failed, or a connection that was lost. A wrong reply is a counter that did not increase by one, or another client's name. \
-         An error is of a request in flight if that was begun within half a second of the kill. The longest pause is of \
-         the time after the first {} s, in which everybody is started; the last column is the time from the order or the kill to its \
-         beginning.\nredis-rs is \
-         asynchronous and multiplexed with its response timeout raised from half a second to 30 s; redis-cli, which is hiredis, reads its commands \
-         from a pipe; every other client of redis-py, redis-rs and go-redis speaks RESP3, and go-redis then asks for notifications of \
-         maintenance, as it does by default.\n\nredis-benchmark, which is hiredis too, has failovers to itself: {} clients that ask \
-         as fast as they are answered and never had a moment without a request in flight. Each ends at its first error, so there is \
-         at most one of each. It looks at no reply, its answers are estimated from the rates that it writes, and its pauses have a \
-         grain of 250 ms.\n\n",
-        SETTLE.as_secs(),
-        clients.min(BUSY)
-    )
-}
-
-fn preface_with_tls(clients: u32) -> String {
-    format!(
-        "# What clients with TLS notice of a failover\n\nWritten by `cargo xtask bench clients --tls`: {clients} clients of each \
-         library, over TLS 1.3 with certificates on both sides, and otherwise as in `benches/CLIENTS.md`.\nEach library verifies the \
-         certificate of Pointsman, which refuses clients without one.\n\n"
-    )
+    let (settle, busy) = (SETTLE.as_secs(), clients.min(BUSY));
+    format!(include_str!("clients/preface.md"), clients = clients, settle = settle, busy = busy)
 }
 
 /// Formats a row of the table and prints it.

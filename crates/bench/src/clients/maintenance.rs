@@ -58,18 +58,7 @@ pub(super) fn run(program: &Path, dry: bool) -> Result<ExitCode, String> {
     Ok(ExitCode::SUCCESS)
 }
 
-const PREFACE: &str = "# What clients with maintenance notifications notice
-
-Written by `cargo xtask bench clients --maintenance`: four users of each library, which speak RESP3, retry nothing, and ask every
-50 ms with a timeout of one second. They connect through a relay, which stands for the address of a Service. An error is a
-command that failed; a reconnect is a connection that was opened after the first 5 s. The failover is a planned one, the pause
-takes 3 s, a drain is SIGTERM with a successor for new connections, and a takeover is `pointsman run --takeover`. In both,
-sessions are asked to leave within 5 s. go-redis reads `FAILING_OVER` only with the reply that it waits for, too late for its
-deadline.
-
-| event | notifications | library | answers | errors | wrong replies | longest pause, ms | reconnects | notifications received |
-|---|---|---|---|---|---|---|---|---|
-";
+const PREFACE: &str = include_str!("preface_with_maintenance.md");
 
 fn row(event: Event, on: bool, seen: &Value) -> String {
     let text = |key: &str| seen.get(key).map_or_else(String::new, ToString::to_string);

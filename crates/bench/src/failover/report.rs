@@ -56,6 +56,7 @@ pub(super) fn document(records: &[Record], targets: &[Target], about: &About<'_>
         text.push_str("\n## Without a result\n\n");
         text.push_str(&list(failed.iter().cloned()));
     }
+    text.push('\n');
     text.push_str(READING);
     text
 }
@@ -73,24 +74,7 @@ fn waiting(records: &[Record]) -> String {
     })
 }
 
-const READING: &str = "
-## How to read it
-
-- **Acknowledged writes lost**: answered with OK, and not there at the end. In a planned failover they are what the old master took after the new one had been promoted. After SIGKILL, at most what the master had acknowledged and not yet sent to the replica, because Redis replicates asynchronously; and what was written to the restarted master, which comes back as its configuration says, empty and as a master, until Sentinel reconfigures it.
-- **Errors**: of writers and readers. They wait 20 ms after one, so an outage in which connections are refused gives fifty a second and client, and one in which connections hang gives one in five seconds. Libraries retry by themselves first.
-- **Wrong or stale replies**: to the reader, which lacked a write acknowledged before it asked.
-- **Longest gap**: the longest time without an acknowledged write that was kept. Writes that are lost do not end a gap.
-- **Majority to first write**: from the announcement of the new master by the second sentinel to the next acknowledged write that was kept. Sentinel announces a promotion up to a second after it. A check of `role:master` finds the new master earlier, and has no vote to wait for: that is why haproxy has shorter gaps after a SIGKILL, and lost writes wherever two masters exist.
-- **Writes on the old master**: executed by it after that announcement. In a planned failover, Sentinel itself demotes the old master up to ten seconds later. After SIGSTOP they are the requests that lay in its sockets when it was stopped, and perhaps one or two that it had executed and not yet reported.
-- **The majority's time** counts from the order of the fault; cutting a network took up to a second of it on this machine.
-- **haproxy**: *redis-ha chart* counts the votes of sentinels and never ends established connections. Its check does not wait for an answer to QUIT, since the sentinel of Redis 7.0 knows none. *shutdown-sessions* checks `role:master` with `fall 1 rise 1` and has `on-marked-down shutdown-sessions`. *agents* is that with `init-state down` and an agent check beside each server, which asks the sentinel there.
-- **Service**: the packet filter translates new connections to the endpoint, as kube-proxy does; a controller moves it so long after a majority of the sentinels has named another master. Established connections are not touched. The one of thirty seconds takes part where the fault is a planned failover, SIGKILL or the loss of a node.
-- **Clients**: those that ask a sentinel do so before each connection. The libraries have their own settings, but a socket timeout of five seconds. redis-py and go-redis retry by themselves, ioredis queues what it cannot send; redis-rs does neither, and its clients connect anew after an error.
-- **Loss of the master's node** is the scene of valkey-io/valkey-helm#234 (client outage 9.0 s, clients that ask Sentinel before each write) and #235 (about 7 s, haproxy), with the `down-after-milliseconds` of the latter. Both were measured on Kubernetes, by others.
-- **Partition, clients with the old master**: it goes on acknowledging what nobody will have. Only confirmed writes help there.
-- **Rolling update of the proxy**: Pointsman by `--takeover`, haproxy by `-sf` with its listening sockets passed on.
-- Not measured: predixy, camellia and the small sentinel proxies in Go, which the package registries do not have.
-";
+const READING: &str = include_str!("reading.md");
 
 #[cfg(test)]
 mod tests {

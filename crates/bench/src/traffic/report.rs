@@ -52,6 +52,7 @@ pub(super) fn document(records: &[Record], verdicts: &[Verdict], about: &About<'
         text.push_str("\n## Left out\n\n");
         text.push_str(&markdown::list(missing.iter().cloned()));
     }
+    text.push('\n');
     text.push_str(READING);
     text
 }
@@ -91,28 +92,7 @@ fn table(records: &[Record], row: Row) -> Option<String> {
     Some(markdown::table(&heading, &rows.collect::<Vec<_>>()))
 }
 
-const READING: &str = "
-## How to read it
-
-- **CPU** is the steadiest figure: nanoseconds of all threads of the proxy (its process's CPU clock), including Pointsman's queries to
-  sentinels and Redis.
-- **The proxy is the bottleneck** with the built-in backend, which runs in one loop on one core with the load and is cheaper than the
-  proxies. Where \"core used\" is below one, the load was the bottleneck, and that proxy could have done more.
-- **With a Redis**, load, Redis and Sentinel share one core, so the throughput is theirs; the proxy should cost little of it.
-- **Latency**: requests are sent at fixed times regardless of replies, and count from the time at which they were due.
-- **Memory**: private dirty pages of a new process with 2,100 idle connections minus those with 100, each used once. The kernel's
-  memory for the sockets is the same for all and not included.
-- **Congestion control** is CUBIC or Reno in the namespace, whatever the machine's default is: the pacing of BBR alone doubles the cost of
-  bulk on loopback.
-- **twemproxy** shares one connection to the server among all clients and answers PING itself: its new and idle connections have no
-  server side.
-- **The baseline** is `crates/bench/examples/baseline.rs`: one thread, one epoll, a `recv` and a `send` for whatever arrived, through
-  256 KiB; no deadlines, limits, fences or protocol. What it does not reach on this machine, no proxy with one server connection per
-  client reaches here.
-- **haproxy 3, tuned** is shown because most of the difference in bulk is its default buffer of 16 KiB.
-- A measurement is **disturbed** if other processes used over a tenth of a core, or the host took time from the machine. It is
-  repeated once, and the quieter of the two is kept.
-";
+const READING: &str = include_str!("reading.md");
 
 #[cfg(test)]
 mod tests {

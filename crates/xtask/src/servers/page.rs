@@ -7,35 +7,8 @@ use std::fmt::Write as _;
 use super::origins::{Catalogue, Missing, Note, Server, Upgrade};
 use super::suite::Outcome;
 
-const HEAD: &str = "\
-# Compatibility
-
-The versions of Redis and Valkey with which Pointsman was tested. `cargo xtask test --servers` writes this page from its runs:
-it fetches each server, runs the end-to-end tests that depend on the server with it and with its own Sentinel, and
-replaces that server's row. A date is that of the oldest result in a row. The parts are:
-PARTS.
-
-A fetched server has its own libraries and installs nothing on the system; `cargo xtask test --servers --list` shows all of them. The modules of
-Redis Stack and of Redis 8 are not loaded.
-
-## Servers
-
-| Server | Version | Origin | Date | Passed | Failed | Notes |
-|---|---|---|---|---|---|---|
-";
-const UPGRADES: &str = "
-## Upgrades
-
-Clusters in the middle of an upgrade, under a load whose acknowledged writes are counted afterwards. One test upgrades the replicas and one
-sentinel first, then orders a switchover to a newer replica, upgrades the former master and the other sentinels, and kills the master. The other one
-has newer sentinels in front of older servers.
-
-A replica cannot load the data of a master with a newer RDB format. After the switchover the former master therefore may have no
-link until it is upgraded as well; a failover back to it is impossible until then.
-
-| Upgrade | From | To | Date | Passed | Failed |
-|---|---|---|---|---|---|
-";
+const HEAD: &str = include_str!("page_of_servers.md");
+const UPGRADES: &str = include_str!("page_of_upgrades.md");
 
 /// The rows of earlier runs, by the name in their first cell.
 pub(super) fn earlier(page: &str) -> BTreeMap<String, String> {
@@ -101,6 +74,7 @@ pub(super) fn page(all: &Catalogue, parts: &[&str], rows: &BTreeMap<String, Stri
     for Missing { server, tried } in &all.missing {
         let _ = writeln!(page, "- **{server}**: {tried}");
     }
+    page.push('\n');
     page.push_str(UPGRADES);
     for upgrade in &all.upgrades {
         let never = || format!("{} not run | | |", upgrade_cells(upgrade, all));
