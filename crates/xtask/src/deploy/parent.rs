@@ -9,7 +9,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use setup::{files, root};
 
-use super::redis_ha_chart::{Chart, NAMESPACE, RELEASE, name, version};
+use super::redis_ha_chart::{Chart, name, render, version};
 use super::switch::{before_with, fails};
 use super::together::{faults_beside, merged, values};
 use super::tools::Tools;
@@ -42,15 +42,7 @@ pub(super) fn check(tools: &Tools) -> Result<String, String> {
     let folder = files::temporary()?;
     write(folder.path(), &chart.folder)?;
     let redis_ha = values(tools)?;
-    let render = |is_on| {
-        let file = folder.path().join("all.yaml");
-        let text = of_parent(&redis_ha, is_on).to_string();
-        files::write(&file, text)?;
-        let (parent, file) = (folder.path().to_string_lossy(), file.to_string_lossy());
-        let names = ["template", RELEASE, &parent, "--namespace", NAMESPACE, "--skip-tests"];
-        let more = ["--values", &file, "--api-versions", "monitoring.coreos.com/v1"];
-        tools.documents(&tools.helm(names.into_iter().chain(more))?)
-    };
+    let render = |is_on| render(tools, folder.path(), &of_parent(&redis_ha, is_on));
     let (without, with) = (render(false)?, render(true)?);
     let names: BTreeSet<String> = with.iter().map(name).collect();
     if names.len() < with.len() {

@@ -59,14 +59,17 @@ impl Chart {
 
     /// Its objects with these values.
     pub(super) fn render(&self, tools: &Tools, values: &Value) -> Result<Vec<Value>, String> {
-        let file = files::temporary_with(&values.to_string())?;
-        let (folder, file) = (self.folder.to_string_lossy(), file.path().to_string_lossy());
-        let api = "monitoring.coreos.com/v1";
-        let names = ["template", RELEASE, &folder, "--namespace", NAMESPACE];
-        let args =
-            names.into_iter().chain(["--values", &file, "--api-versions", api, "--skip-tests"]);
-        tools.documents(&tools.helm(args)?)
+        render(tools, &self.folder, values)
     }
+}
+
+/// The objects of a release of a chart in a folder, without those of `helm test`.
+pub(super) fn render(tools: &Tools, folder: &Path, values: &Value) -> Result<Vec<Value>, String> {
+    let file = files::temporary_with(&values.to_string())?;
+    let (folder, file) = (folder.to_string_lossy(), file.path().to_string_lossy());
+    let names = ["template", RELEASE, &folder, "--namespace", NAMESPACE, "--skip-tests"];
+    let more = ["--values", &file, "--api-versions", "monitoring.coreos.com/v1"];
+    tools.documents(&tools.helm(names.into_iter().chain(more))?)
 }
 
 fn write(folder: &Path, facts: &Value) -> Result<(), String> {

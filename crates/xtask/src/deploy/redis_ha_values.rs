@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::chart::template_with;
 use super::redis_ha_chart::facts;
-use super::together::merged;
+use super::together::{beside, merged};
 use super::tools::Tools;
 
 /// A value below `haproxy`, and what becomes of it. A path stands for what is below it, too.
@@ -107,11 +107,7 @@ fn rendered<'a>(
     if !is_on && haproxy["service"]["nodePort"].is_number() {
         put(&mut haproxy, "service.type", json!("NodePort"));
     }
-    let compat =
-        json!({"redisHa": {"enabled": true, "release": "shop", "values": {"haproxy": haproxy}}});
-    let values =
-        json!({"image": {"repository": "registry.example.com/pointsman"}, "compat": compat});
-    template_with(tools, &values, &[])
+    template_with(tools, &beside(&json!({"haproxy": haproxy})), &[])
 }
 
 /// Sets what is at a path, and makes the way there.

@@ -65,11 +65,15 @@ pub(super) fn merged(into: &mut Value, change: &Value) {
     }
 }
 
-/// Our chart for a redis-ha release with these values.
-pub(super) fn ours(tools: &Tools, values: &Value, more: &[&str]) -> Result<Vec<Value>, String> {
+/// The values of our chart for a redis-ha release with these values.
+pub(super) fn beside(values: &Value) -> Value {
     let compat = json!({"redisHa": {"enabled": true, "release": "shop", "values": values}});
-    let all = json!({"image": {"repository": "registry.example.com/pointsman"}, "compat": compat});
-    tools.documents(&template_with(tools, &all, more)?)
+    json!({"image": {"repository": "registry.example.com/pointsman"}, "compat": compat})
+}
+
+/// The objects of our chart for a redis-ha release with these values.
+pub(super) fn ours(tools: &Tools, values: &Value, more: &[&str]) -> Result<Vec<Value>, String> {
+    tools.documents(&template_with(tools, &beside(values), more)?)
 }
 
 pub(super) fn check(tools: &Tools) -> Result<String, String> {
