@@ -1,9 +1,13 @@
 //! Files and folders whose errors name them.
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use tempfile::{NamedTempFile, TempDir};
+
+/// Marks a complete folder, with the identity of its content.
+const FILLED: &str = ".complete";
 
 /// The text of a file.
 ///
@@ -46,6 +50,39 @@ pub fn remove(folder: impl AsRef<Path>) -> Result<(), String> {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(failed(folder, &error)),
         _ => Ok(()),
     }
+}
+
+/// Sets the permissions of a file or folder.
+///
+/// # Errors
+/// A message for people, with the path.
+pub fn permit(path: impl AsRef<Path>, mode: u32) -> Result<(), String> {
+    fs::set_permissions(&path, Permissions::from_mode(mode)).map_err(|error| failed(path, &error))
+}
+
+/// Fills a folder, unless it was filled before with what `identity` names.
+///
+/// # Errors
+/// That of `fill`, or a message for people, with the path.
+pub fn fill_once(
+    folder: &Path,
+    identity: &str,
+    fill: impl FnOnce() -> Result<(), String>,
+) -> Result<(), String> {
+    if is_filled(folder, identity) {
+        return Ok(());
+    }
+    // An interrupted attempt may have left half a file.
+    remove(folder)?;
+    make(folder)?;
+    fill()?;
+    write(folder.join(FILLED), identity)
+}
+
+/// Whether a folder was filled with what `identity` names.
+#[must_use]
+pub fn is_filled(folder: &Path, identity: &str) -> bool {
+    fs::read_to_string(folder.join(FILLED)).is_ok_and(|it| it == identity)
 }
 
 /// The paths in a folder, in order.

@@ -41,9 +41,7 @@ pub fn fetch_library(
     let prefix = format!("{}_", package.split('=').next().unwrap_or_default());
     let archive = all.iter().find(|path| starts_with(path, &prefix));
     let archive = archive.ok_or_else(|| format!("no archive {prefix}"))?;
-    if let Some(sum) = sum {
-        packages::check_sum(archive, sum)?;
-    }
+    sum.map_or(Ok(()), |sum| packages::check_sum(archive, sum))?;
     packages::unpack(std::slice::from_ref(archive), &folder.join("library"))?;
     packages::discard_downloads(folder)?;
     // Debian unpacks it without the major version, which Go expects at the end of the path.

@@ -11,8 +11,6 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use harness::find_in_path;
-
 use crate::files;
 
 /// The keys of all Debian suites.
@@ -55,7 +53,9 @@ fn updated(folder: &Path, kind: &str, suites: &[&str]) -> Result<PathBuf, String
     for part in ["lists/partial", "cache/archives/partial", "parts"] {
         files::make(state.join(part))?;
     }
-    let (signed, mirror) = (signed_by(), mirror()?);
+    let has_keys = Path::new(KEYS).exists();
+    let signed = if has_keys { format!("[signed-by={KEYS}] ") } else { String::new() };
+    let mirror = mirror()?;
     let line = |suite: &&str| format!("{kind} {signed}{mirror} {suite} main\n");
     files::write(state.join("sources.list"), suites.iter().map(line).collect::<String>())?;
     files::write(state.join("status"), "")?;
@@ -97,8 +97,8 @@ pub fn unpack_source(archive: &Path, root: &Path) -> Result<(), String> {
 /// # Errors
 /// If the packages hold no loader.
 pub fn loader(root: &Path) -> Result<Vec<OsString>, String> {
-    let libraries: Vec<PathBuf> =
-        ["lib", "usr/lib"].iter().flat_map(|lib| triplets(&root.join(lib))).collect();
+    let triplet = |lib| entry(&root.join(lib), "-linux-gnu");
+    let libraries: Vec<PathBuf> = ["lib", "usr/lib"].into_iter().filter_map(triplet).collect();
     let places = ["lib64", "usr/lib64", "lib", "usr/lib"].map(|lib| root.join(lib));
     // An absolute link leads out of the folder, to the system's loader if there is one.
     let own = root.canonicalize().map_err(|error| error.to_string())?;
@@ -126,8 +126,8 @@ pub fn install_wheel(root: &Path, package: &str) -> Result<(), String> {
 /// A message for people, with the command that failed.
 pub fn install_npm(root: &Path, package: &str) -> Result<(), String> {
     files::make(root)?;
-    let install = ["install", "--silent", "--no-fund", "--no-audit", "--prefix"];
-    run(Command::new("npm").args(install).arg(root).arg(package))
+    let quiet = ["install", "--silent", "--no-fund", "--no-audit", "--ignore-scripts", "--prefix"];
+    run(Command::new("npm").args(quiet).arg(root).arg(package))
 }
 
 /// A pip command.
@@ -215,13 +215,8 @@ fn apt(state: &Path) -> Command {
 
 /// The Debian mirror of this machine's apt.
 fn mirror() -> Result<String, String> {
-    let format = "$(REPO_URI) $(ORIGIN)";
-    let mut ask = Command::new("apt-get");
-    ask.args(["indextargets", "--format", format, "Created-By: Packages"]).stderr(Stdio::null());
-    let output = ask
-        .output()
-        .map_err(|_| "apt-get is missing: this peer comes from Debian's packages".to_owned())?;
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let targets = ["indextargets", "--format", "$(REPO_URI) $(ORIGIN)", "Created-By: Packages"];
+    let said = crate::run(Command::new("apt-get").args(targets))?;
     choose(&said).ok_or_else(|| "this machine's apt knows no archive of Debian".to_owned())
 }
 
@@ -230,14 +225,6 @@ fn choose(said: &str) -> Option<String> {
     let addresses = said.lines().filter_map(|line| line.split(' ').next());
     let mut debian = addresses.filter(|address| address.trim_end_matches('/').ends_with("/debian"));
     debian.next().map(str::to_owned)
-}
-
-fn signed_by() -> String {
-    if Path::new(KEYS).exists() { format!("[signed-by={KEYS}] ") } else { String::new() }
-}
-
-fn triplets(lib: &Path) -> Option<PathBuf> {
-    entry(lib, "-linux-gnu")
 }
 
 /// The first entry of a folder whose name contains `part`.
@@ -254,18 +241,11 @@ fn entry(folder: &Path, part: &str) -> Option<PathBuf> {
 pub fn run(command: &mut Command) -> Result<(), String> {
     let words = [command.get_program()].into_iter().chain(command.get_args());
     let line = words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
-    let failed = |why: &str| format!("it could not be had: {why}\n    {line}");
-    let program = command.get_program().to_string_lossy().into_owned();
-    if find_in_path(&program).is_none() {
-        return Err(failed(&format!("{program} is missing")));
-    }
     command.env("DEBIAN_FRONTEND", "noninteractive").stdin(Stdio::null());
-    let output = command.output().map_err(|error| failed(&error.to_string()))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    Err(failed(said.lines().last().unwrap_or("it failed without a word")))
+    crate::run(command).map(drop).map_err(|why| {
+        let last = why.lines().last().unwrap_or("it failed without a word");
+        format!("it could not be had: {last}\n    {line}")
+    })
 }
 
 #[cfg(test)]

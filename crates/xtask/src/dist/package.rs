@@ -4,11 +4,11 @@
 //! The service is installed and neither enabled nor started: it first needs the addresses of the
 //! sentinels.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use setup::{files, root, run};
+use tempfile::TempDir;
 
 use super::Dist;
 
@@ -19,20 +19,6 @@ connection when the master moves. Clients dial one address and need to
 know nothing of Sentinel. It takes the place of haproxy in front of Redis.";
 const MAINTAINER: &str = "Pointsman maintainers <pointsman@users.noreply.github.com>";
 
-/// The scripts for rpm, equal to those for dpkg in deploy/package: $1 is the number of versions
-/// left afterwards.
-const SCRIPTS: &str = "\
-%post
-systemd-sysusers pointsman.conf || :
-chgrp pointsman /etc/pointsman || :
-[ ! -d /run/systemd/system ] || systemctl daemon-reload || :
-%preun
-[ $1 -ne 0 ] || [ ! -d /run/systemd/system ] || systemctl --no-reload disable --now pointsman.socket pointsman-tls.socket pointsman.service || :
-%postun
-[ ! -d /run/systemd/system ] || systemctl daemon-reload || :
-[ $1 -eq 0 ] || [ ! -d /run/systemd/system ] || systemctl try-restart pointsman.service || :
-";
-
 /// Files that are the same in both packages, with their paths.
 const ASSETS: &[(&str, &str)] = &[
     ("pointsman.toml", "etc/pointsman/pointsman.toml"),
@@ -41,72 +27,53 @@ const ASSETS: &[(&str, &str)] = &[
     ("pointsman.fish", "usr/share/fish/vendor_completions.d/pointsman.fish"),
 ];
 
-fn words(error: &std::io::Error, path: &Path) -> String {
-    format!("{}: {error}", path.display())
-}
-
 /// Copies a file below `stage`, with the mode of a program or of a file.
 fn put(from: &Path, stage: &Path, to: &str) -> Result<(), String> {
-    use std::os::unix::fs::PermissionsExt as _;
     let to = stage.join(to);
     let folder = to.parent().unwrap_or(stage);
     files::make(folder)?;
     files::copy(from, &to)?;
-    let mode =
-        if to.parent().is_some_and(|folder| folder.ends_with("bin")) { 0o755 } else { 0o644 };
-    fs::set_permissions(&to, fs::Permissions::from_mode(mode)).map_err(|error| words(&error, &to))
+    files::permit(&to, if folder.ends_with("bin") { 0o755 } else { 0o644 })
 }
 
 /// A folder beside the packages that is removed however its use ends: what is left there would be
 /// taken for a part of the release, for example by the checksums.
-struct Folder(PathBuf);
-
-impl std::ops::Deref for Folder {
-    type Target = Path;
-
-    fn deref(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
+fn folder(dist: &Dist) -> Result<TempDir, String> {
+    TempDir::new_in(&dist.out).map_err(|error| format!("{}: {error}", dist.out.display()))
 }
 
 /// Lays out the common files: the program, its documentation, the user, and the systemd units.
-fn lay_out(dist: &Dist, name: &str) -> Result<Folder, String> {
-    let stage = Folder(dist.out.join(name));
-    put(&dist.linked, &stage, "usr/bin/pointsman")?;
+fn lay_out(dist: &Dist) -> Result<TempDir, String> {
+    let folder = folder(dist)?;
+    let stage = folder.path();
+    put(&dist.linked, stage, "usr/bin/pointsman")?;
     for (from, to) in ASSETS {
-        put(&dist.assets.join(from), &stage, to)?;
+        put(&dist.assets.join(from), stage, to)?;
     }
-    put(&root().join("deploy/package/sysusers.conf"), &stage, "usr/lib/sysusers.d/pointsman.conf")?;
+    put(&root().join("deploy/package/sysusers.conf"), stage, "usr/lib/sysusers.d/pointsman.conf")?;
     let is_unit = |path: &PathBuf| {
         path.extension().is_some_and(|ending| ending == "service" || ending == "socket")
     };
     for unit in files::list(root().join("deploy/systemd"))?.into_iter().filter(is_unit) {
         let file = unit.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        put(&unit, &stage, &format!("usr/lib/systemd/system/{file}"))?;
+        put(&unit, stage, &format!("usr/lib/systemd/system/{file}"))?;
     }
-    Ok(stage)
+    Ok(folder)
 }
 
 /// Builds the Debian package.
 pub(super) fn deb(dist: &Dist) -> Result<PathBuf, String> {
-    let stage = lay_out(dist, "deb")?;
-    put(&dist.assets.join("_pointsman"), &stage, "usr/share/zsh/vendor-completions/_pointsman")?;
-    put(&dist.assets.join("changelog.gz"), &stage, "usr/share/doc/pointsman/changelog.gz")?;
+    let folder = lay_out(dist)?;
+    let stage = folder.path();
+    put(&dist.assets.join("_pointsman"), stage, "usr/share/zsh/vendor-completions/_pointsman")?;
+    put(&dist.assets.join("changelog.gz"), stage, "usr/share/doc/pointsman/changelog.gz")?;
     let write = |name: &str, text: &str| {
         let path = stage.join(name);
-        files::make(path.parent().unwrap_or(&stage))?;
+        files::make(path.parent().unwrap_or(stage))?;
         files::write(&path, text)
     };
-    let copyright = "Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\nUpstream-Name: pointsman\n\n\
-                     Files: *\nCopyright: 2026 The Pointsman authors\nLicense: Apache-2.0\n On Debian systems the full text is in \
-                     /usr/share/common-licenses/Apache-2.0.\n";
-    write("usr/share/doc/pointsman/copyright", copyright)?;
+    let copyright = root().join("deploy/package/copyright");
+    put(&copyright, stage, "usr/share/doc/pointsman/copyright")?;
     let indented = DESCRIPTION.replace('\n', "\n ");
     let control = format!(
         "Package: pointsman\nVersion: {}\nArchitecture: {}\nMaintainer: {MAINTAINER}\nInstalled-Size: {}\n\
@@ -114,7 +81,7 @@ pub(super) fn deb(dist: &Dist) -> Result<PathBuf, String> {
          Description: {SUMMARY}\n {indented}\n",
         env!("CARGO_PKG_VERSION"),
         dist.arch,
-        run(Command::new("du").args(["-sk", "--apparent-size"]).arg(&*stage))?
+        run(Command::new("du").args(["-sk", "--apparent-size"]).arg(stage))?
             .split_whitespace()
             .next()
             .unwrap_or("0"),
@@ -126,14 +93,14 @@ pub(super) fn deb(dist: &Dist) -> Result<PathBuf, String> {
         let to = stage.join("DEBIAN").join(name);
         files::copy(root().join("deploy/package").join(name), &to)?;
     }
-    run(Command::new("chmod").args(["-R", "u=rwX,go=rX"]).arg(&*stage))?;
+    run(Command::new("chmod").args(["-R", "u=rwX,go=rX"]).arg(stage))?;
     let sums = "find . -path ./DEBIAN -prune -o -type f -printf '%P\\0' | sort -z | xargs -0 md5sum > DEBIAN/md5sums";
-    run(Command::new("sh").args(["-c", sums]).current_dir(&*stage))?;
+    run(Command::new("sh").args(["-c", sums]).current_dir(stage))?;
     let file = dist.out.join(format!("pointsman_{}_{}.deb", env!("CARGO_PKG_VERSION"), dist.arch));
     run(dist
         .tool("dpkg-deb")
         .args(["--root-owner-group", "-Zxz", "--build"])
-        .arg(&*stage)
+        .arg(stage)
         .arg(&file))?;
     Ok(file)
 }
@@ -156,13 +123,14 @@ fn depends(dist: &Dist) -> Result<String, String> {
 
 /// Builds the rpm package.
 pub(super) fn rpm(dist: &Dist) -> Result<PathBuf, String> {
-    let stage = lay_out(dist, "rpm")?;
-    put(&dist.assets.join("_pointsman"), &stage, "usr/share/zsh/site-functions/_pointsman")?;
-    put(&root().join("LICENSE"), &stage, "usr/share/licenses/pointsman/LICENSE")?;
+    let folder = lay_out(dist)?;
+    let stage = folder.path();
+    put(&dist.assets.join("_pointsman"), stage, "usr/share/zsh/site-functions/_pointsman")?;
+    put(&root().join("LICENSE"), stage, "usr/share/licenses/pointsman/LICENSE")?;
     let arch = if dist.arch == "amd64" { "x86_64" } else { "aarch64" };
     let files = run(Command::new("find")
         .args([".", "-type", "f", "-printf", "/%P\\n"])
-        .current_dir(&*stage))?;
+        .current_dir(stage))?;
     let mut files: Vec<String> = files
         .lines()
         .map(|file| {
@@ -178,25 +146,21 @@ pub(super) fn rpm(dist: &Dist) -> Result<PathBuf, String> {
         .args(["-u", "-d", &format!("@{}", dist.epoch), "+%a %b %d %Y"])
         .env("LC_ALL", "C"))?;
     let spec = format!(
-        "Name: pointsman\nVersion: {}\nRelease: 1\nSummary: P{}\nLicense: Apache-2.0\nGroup: System Environment/Daemons\n\
-         Packager: {MAINTAINER}\nRequires: util-linux\nRequires(post): systemd\n%define _binary_payload w7.xzdio\n\
-         %define _build_id_links none\n%define __strip /bin/true\n%define _buildhost pointsman\n\
-         %define use_source_date_epoch_as_buildtime 1\n%define clamp_mtime_to_source_date_epoch 1\n\
-         %define __os_install_post %{{nil}}\n%description\n{DESCRIPTION}\n%install\ncp -a {}/. %{{buildroot}}/\n%files\n%attr(0750, root, root) %dir /etc/pointsman\n{}\n\
-         {SCRIPTS}%changelog\n* {} {MAINTAINER} - {}-1\n- What has changed is told in CHANGELOG.md of the release.\n",
-        env!("CARGO_PKG_VERSION"),
-        SUMMARY.trim_start_matches('p'),
-        stage.display(),
-        files.join("\n"),
-        date.trim(),
-        env!("CARGO_PKG_VERSION"),
+        include_str!("../../../../deploy/package/pointsman.spec"),
+        version = env!("CARGO_PKG_VERSION"),
+        summary = SUMMARY.replacen('p', "P", 1),
+        maintainer = MAINTAINER,
+        description = DESCRIPTION,
+        stage = stage.display(),
+        files = files.join("\n"),
+        date = date.trim(),
     );
     let file = dist.assets.join("pointsman.spec");
     files::write(&file, spec)?;
     let mut build = dist.tool("rpmbuild");
     build.args(["-bb", "--quiet", "--target", arch]);
-    let copy = Folder(dist.out.join("rpm-build"));
-    build.arg("--define").arg(format!("_topdir {}", copy.display()));
+    let copy = self::folder(dist)?;
+    build.arg("--define").arg(format!("_topdir {}", copy.path().display()));
     build
         .arg("--define")
         .arg(format!("_rpmdir {}", dist.out.display()))
@@ -207,6 +171,8 @@ pub(super) fn rpm(dist: &Dist) -> Result<PathBuf, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     /// Whether there is an rpmbuild or not: only files are left for the checksums.
@@ -233,7 +199,7 @@ mod tests {
         };
         let made = rpm(&dist);
         fs::remove_file(&dist.linked).unwrap();
-        let missing = lay_out(&dist, "deb").err();
+        let missing = lay_out(&dist).err();
         assert!(missing.is_some());
         let left = fs::read_dir(&dist.out).unwrap().map(|it| it.unwrap().path());
         let folders: Vec<PathBuf> = left.filter(|path| path.is_dir()).collect();

@@ -6,7 +6,6 @@
 //! without the files of a system. So a name server answers here, on a loopback address.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -80,8 +79,7 @@ fn started(root: &Path, is_emulated: bool) -> Result<(), String> {
     files::make(root.join("etc"))?;
     write("etc/hosts", format!("{ip} by-hosts.test\n"))?;
     write("etc/resolv.conf", format!("nameserver {NAME_SERVER}\noptions timeout:2 attempts:2\n"))?;
-    let open = std::fs::Permissions::from_mode(0o755);
-    std::fs::set_permissions(root, open).map_err(|error| error.to_string())?;
+    files::permit(root, 0o755)?;
     name_server(ip)?;
     for host in ["by-hosts.test", "by-dns.test"] {
         let (listen, admin) = (cluster.address().port(), cluster.address().port());
@@ -174,9 +172,6 @@ pub(super) fn deb(dist: &Dist, file: &Path) -> Result<String, String> {
         let config = temp.path().join("etc/pointsman/pointsman.toml");
         run(Command::new(program).args(["check", "--config"]).arg(config).env_clear())?;
     }
-    if harness::find_in_path("lintian").is_none() {
-        return Ok("lintian is not here".to_owned());
-    }
     run(Command::new("lintian")
         .args(["--fail-on", "error,warning", "--allow-root", "--no-tag-display-limit"])
         .arg(file))?;
@@ -190,16 +185,11 @@ const ALLOWED: &[&str] = &["no-signature", "non-standard-dir-perm /etc/pointsman
 /// Tests the rpm package: its files and the findings of rpmlint.
 pub(super) fn rpm(file: &Path) -> Result<String, String> {
     let listed = run(Command::new("rpm").args(["--query", "--list", "--package"]).arg(file))?;
-    let needed = BROUGHT.iter().filter(|path| !path.ends_with("copyright"));
-    match needed
-        .clone()
-        .find(|path| !listed.lines().any(|line| line.trim_start_matches('/') == **path))
-    {
-        Some(path) => return Err(format!("the package brings no {path}:\n{listed}")),
-        None if harness::find_in_path("rpmlint").is_none() => {
-            return Ok("rpmlint is not here".to_owned());
-        }
-        None => {}
+    let mut needed = BROUGHT.iter().filter(|path| !path.ends_with("copyright"));
+    let is_listed =
+        |path: &&&str| listed.lines().any(|line| line.trim_start_matches('/') == **path);
+    if let Some(path) = needed.find(|path| !is_listed(path)) {
+        return Err(format!("the package brings no {path}:\n{listed}"));
     }
     // It fails even if all its findings are expected.
     let said = run(Command::new("sh").args(["-c", "rpmlint \"$1\" 2>&1 || true", "sh"]).arg(file))?;

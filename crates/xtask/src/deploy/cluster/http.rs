@@ -4,7 +4,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
+use std::thread;
 
 use tiny_http::Header;
 
@@ -45,39 +45,22 @@ impl Request {
 #[derive(Debug)]
 pub(super) struct Answer(pub(super) u16, pub(super) String);
 
-/// A server with a thread for each request; it ends when it is dropped.
-pub(super) struct Server {
-    pub(super) addr: SocketAddr,
-    server: Arc<tiny_http::Server>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Server {
-    pub(super) fn start(
-        answer: impl Fn(&Request) -> Answer + Send + Sync + 'static,
-    ) -> Result<Self, String> {
-        let server = tiny_http::Server::http("127.0.0.1:0").map_err(|error| error.to_string())?;
-        let (server, answer) = (Arc::new(server), Arc::new(answer));
-        let addr = server.server_addr().to_ip().ok_or("it has no address")?;
-        let incoming = Arc::clone(&server);
-        let thread = thread::spawn(move || {
-            for request in incoming.incoming_requests() {
-                let answer = Arc::clone(&answer);
-                // A client that goes away ends its connection with an error, which concerns nobody
-                // else.
-                thread::spawn(move || serve(request, &*answer).ok());
-            }
-        });
-        Ok(Self { addr, server, thread: Some(thread) })
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.server.unblock();
-        // A panic of the thread has been printed already.
-        let _ended = self.thread.take().map(JoinHandle::join);
-    }
+/// Starts a server with a thread for each request, which lives as long as the process.
+pub(super) fn start(
+    answer: impl Fn(&Request) -> Answer + Send + Sync + 'static,
+) -> Result<SocketAddr, String> {
+    let server = tiny_http::Server::http("127.0.0.1:0").map_err(|error| error.to_string())?;
+    let addr = server.server_addr().to_ip().ok_or("it has no address")?;
+    let answer = Arc::new(answer);
+    thread::spawn(move || {
+        for request in server.incoming_requests() {
+            let answer = Arc::clone(&answer);
+            // A client that goes away ends its connection with an error, which concerns nobody
+            // else.
+            thread::spawn(move || serve(request, &*answer).ok());
+        }
+    });
+    Ok(addr)
 }
 
 fn serve(mut request: tiny_http::Request, answer: &dyn Fn(&Request) -> Answer) -> io::Result<()> {

@@ -10,8 +10,6 @@ mod http;
 mod pods;
 mod protobuf;
 
-use std::fs::Permissions;
-use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -19,7 +17,6 @@ use serde_json::{Value, json};
 use setup::{files, root, run};
 
 use self::api::Store;
-use self::http::Server;
 use super::network::connects;
 use super::redis_ha_chart::NAMESPACE;
 use super::together::{REDIS_PORTS, SERVICE, leads, redis_labels};
@@ -28,7 +25,6 @@ use super::tools::Tools;
 /// The cluster, with a folder for what the programs keep.
 pub(super) struct Cluster {
     state: Arc<Mutex<State>>,
-    _server: Server,
     home: tempfile::TempDir,
     path: String,
 }
@@ -51,28 +47,27 @@ impl Cluster {
         let store = Store::new(NAMESPACE);
         let state = Arc::new(Mutex::new(State { store, is_armed: false, faults: Vec::new() }));
         let shared = Arc::clone(&state);
-        let server = Server::start(move |request| {
+        let addr = http::start(move |request| {
             let mut state = lock(&shared);
             let answer = state.store.answer(request);
             state.check();
             answer
         });
-        let server = server.map_err(|error| format!("stand-in for the Kubernetes API: {error}"))?;
+        let addr = addr.map_err(|error| format!("stand-in for the Kubernetes API: {error}"))?;
         let home = files::temporary()?;
         let context = json!({"cluster": "c", "user": "u", "namespace": NAMESPACE});
         let config = json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "c",
-            "clusters": [{"name": "c", "cluster": {"server": format!("http://{}", server.addr)}}],
+            "clusters": [{"name": "c", "cluster": {"server": format!("http://{addr}")}}],
             "contexts": [{"name": "c", "context": context}],
             "users": [{"name": "u", "user": {"token": "none"}}],
         });
         let file = home.path().join("config");
         files::write(&file, config.to_string())?;
         // Helm warns of others who can read it.
-        std::fs::set_permissions(&file, Permissions::from_mode(0o600))
-            .map_err(|error| error.to_string())?;
+        files::permit(&file, 0o600)?;
         let path = tools.folders()?;
-        Ok(Self { state, _server: server, home, path })
+        Ok(Self { state, home, path })
     }
 
     /// From now on clients have to be served.
