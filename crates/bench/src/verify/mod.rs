@@ -39,8 +39,7 @@ use rig::Rig;
 /// How often a conversation that differed is repeated, to say whether it always does.
 const REPEATS: usize = 3;
 
-/// Runs of shorter conversations, at most, and the time for them.
-const ATTEMPTS: usize = 250;
+/// The time for shorter conversations.
 const SHORTENING: Duration = Duration::from_secs(60);
 
 /// What Pointsman counts, to show that conversations reach what they are meant to test.
@@ -84,9 +83,6 @@ pub struct VerifyOptions {
     most: usize,
     #[command(flatten)]
     histories: histories::HistoriesOptions,
-    /// Print the conversation of the seed, and run nothing.
-    #[arg(long)]
-    print: bool,
     /// Print what is not compared, and why, and run nothing.
     #[arg(long)]
     exceptions: bool,
@@ -129,16 +125,8 @@ struct Outcome {
 pub fn run(options: &VerifyOptions) -> Result<ExitCode, String> {
     let is_shared = options.mode.map(|mode| mode == Mode::Shared);
     let modes = is_shared.map_or(vec![false, true], |is_shared| vec![is_shared]);
-    let profile = |is_shared| Profile { is_shared, has_failover: options.failovers };
-    if options.exceptions || options.print {
-        print!(
-            "{}",
-            if options.exceptions {
-                exceptions::table()
-            } else {
-                generator::conversation(options.seed, profile(is_shared == Some(true))).to_string()
-            }
-        );
+    if options.exceptions {
+        print!("{}", exceptions::table());
         return Ok(ExitCode::SUCCESS);
     }
     install::for_failovers_of_ours()?;
@@ -153,7 +141,7 @@ pub fn run(options: &VerifyOptions) -> Result<ExitCode, String> {
         let seeds = options.seed..options.seed + options.conversations;
         let work = Work {
             program: &program,
-            profile: profile(is_shared),
+            profile: Profile { is_shared, has_failover: options.failovers },
             next: AtomicU64::new(seeds.start),
             end: seeds.end,
             most: options.most,
@@ -292,7 +280,7 @@ impl Work<'_> {
                 }
                 differs
             };
-            shortest = minimise::minimise(conversation, ATTEMPTS, &mut differs);
+            shortest = minimise::minimise(conversation, &mut differs);
         }
         Finding { seed, again, shortest, difference: last, log }
     }
