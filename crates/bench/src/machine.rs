@@ -8,12 +8,10 @@ use std::process::Command;
 use harness::Binary;
 use serde_json::{Map, Value, json};
 
+use crate::space;
+
 /// The machine and all versions.
-pub(super) fn describe(
-    program: &Path,
-    namespaced: bool,
-    others: &[(String, Option<String>)],
-) -> Value {
+pub(super) fn describe(program: &Path, others: &[(String, Option<String>)]) -> Value {
     let others: Map<String, Value> =
         others.iter().map(|(name, said)| (name.clone(), json!(said))).collect();
     json!({
@@ -21,7 +19,7 @@ pub(super) fn describe(
         "cores": std::thread::available_parallelism().map_or(0, usize::from),
         "memory_mib": memory(&read("/proc/meminfo")),
         "kernel": read("/proc/sys/kernel/osrelease").trim(),
-        "network_namespace": namespaced,
+        "network_namespace": space::entered().is_some(),
         "pointsman": said(Command::new(program).arg("--version")),
         "revision": revision(),
         "others": others,

@@ -5,10 +5,19 @@
 //! again inside. Nothing has to be removed: the namespace ends with its last process.
 
 use std::os::unix::process::CommandExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-/// Starts this command again in its own namespace, with `--namespaced` and the program to measure.
-/// Returns only if that fails, with the reason.
+/// The variable that tells a command in its own namespace which program to measure.
+const ENTERED: &str = "XTASK_NAMESPACED";
+
+/// The program to measure, if this command was started again in its own namespace.
+#[must_use]
+pub fn entered() -> Option<PathBuf> {
+    std::env::var_os(ENTERED).map(PathBuf::from)
+}
+
+/// Starts this command again in its own namespace, to measure this program. Returns only if that
+/// fails, with the reason.
 #[must_use]
 pub fn enter(program: &Path) -> String {
     let Some(mut unshare) = harness::unshare() else {
@@ -18,8 +27,6 @@ pub fn enter(program: &Path) -> String {
         Ok(own) => own,
         Err(error) => return format!("this program does not find itself: {error}"),
     };
-    // The last `--program` counts.
-    unshare.arg("--").arg(own).args(std::env::args_os().skip(1)).arg("--namespaced");
-    let error = unshare.arg("--program").arg(program).exec();
-    format!("unshare cannot be started: {error}")
+    unshare.arg("--").arg(own).args(std::env::args_os().skip(1));
+    format!("unshare cannot be started: {}", unshare.env(ENTERED, program).exec())
 }

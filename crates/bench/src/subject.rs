@@ -15,10 +15,8 @@ pub(crate) struct Subject {
     #[arg(long, value_name = "FILE")]
     pub(crate) raw: Option<PathBuf>,
     /// Measure this pointsman instead of building one.
-    #[arg(long, value_name = "PATH", overrides_with = "program")]
+    #[arg(long, value_name = "PATH")]
     program: Option<PathBuf>,
-    #[arg(long, hide = true)]
-    pub(crate) namespaced: bool,
 }
 
 impl Subject {
@@ -31,8 +29,8 @@ impl Subject {
         &self,
         fetch: impl FnOnce() -> Result<(), String>,
     ) -> Result<PathBuf, String> {
-        if self.namespaced {
-            return build::released_or(self.program.as_deref());
+        if let Some(program) = space::entered() {
+            return Ok(program);
         }
         fetch()?;
         let program = build::released_or(self.program.as_deref())?;
@@ -52,7 +50,7 @@ impl Subject {
         versions: &[(String, Option<String>)],
         kind: Option<&str>,
     ) -> Result<(String, Option<Raw>), String> {
-        let described = machine::describe(program, self.namespaced, versions);
+        let described = machine::describe(program, versions);
         let sentence = machine::sentence(&described);
         println!("{sentence}");
         let mut raw = match (&self.raw, kind) {

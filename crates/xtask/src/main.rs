@@ -19,13 +19,12 @@ mod docs;
 mod libraries;
 mod limited;
 mod mutations;
-mod passed_on;
 mod servers;
 mod simulate;
 mod steps;
 mod verify;
 
-use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -50,17 +49,8 @@ enum Command {
     Demo(demo::DemoOptions),
     /// Run every test with real servers, count instructions, and check deploy/.
     ///
-    /// With arguments: only `cargo test` with them. `--quick` checks format and lints and runs the
-    /// unit tests, the tests of documents and deploy/, and some end-to-end tests: at most four
-    /// minutes on two cores once built. `--servers [NAME...]` runs the tests that
-    /// depend on the server with every version of Redis and Valkey; `--libraries [NAME...]` runs
-    /// the own tests of client libraries through Pointsman. `--servers --help` and `--libraries
-    /// --help` say how.
-    #[command(disable_help_flag = true)]
-    Test {
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGS")]
-        args: Vec<OsString>,
-    },
+    /// With arguments: only `cargo test` with them.
+    Test(TestOptions),
     /// Compare CPU, throughput, latency, memory and connections with other proxies.
     ///
     /// Measures pointsman, haproxy 3 (stock, tuned), nginx, twemproxy and the smallest possible
@@ -100,10 +90,45 @@ enum Command {
     },
 }
 
+/// Which tests.
+#[derive(Debug, clap::Args)]
+struct TestOptions {
+    /// Check format and lints and run the unit tests, the tests of documents and deploy/, and some
+    /// end-to-end tests: at most four minutes on two cores once built.
+    #[arg(long)]
+    quick: bool,
+    /// Run the tests that depend on the server with every version of Redis and Valkey, or with the
+    /// named ones or upgrades FROM..TO, and write docs/compatibility.md.
+    ///
+    /// Fetches each version into a folder below target/servers, runs tests with it and with its own
+    /// sentinel, and records its commands. An idle machine of two cores needs 5 to 10 minutes per
+    /// server.
+    #[arg(long, conflicts_with_all = ["quick", "libraries"])]
+    servers: bool,
+    /// With --servers: list the servers and upgrades, and run nothing.
+    #[arg(long, requires = "servers")]
+    list: bool,
+    /// Run the own tests of client libraries and of Redis, or of the named ones, directly and
+    /// through Pointsman.
+    ///
+    /// Fetches the libraries, the tests and a Redis into folders below target/, runs the tests
+    /// directly, with dedicated connections and with shared ones, and compares every test. Fails on
+    /// a difference that libraries.json does not explain. Needs a network namespace, as root or
+    /// with permission to create one. Two idle cores need about 75 minutes.
+    #[arg(long, conflicts_with = "quick")]
+    libraries: bool,
+    /// With --libraries: test this program instead of building one.
+    #[arg(long, value_name = "PATH", requires = "libraries")]
+    program: Option<PathBuf>,
+    /// Arguments for `cargo test`, or names of servers or libraries.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGS")]
+    args: Vec<String>,
+}
+
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Demo(options) => demo::run(options),
-        Command::Test { args } => test(&args),
+        Command::Test(options) => test(&options),
         Command::Bench(bench) => bench::run(&bench),
         Command::DeployCheck(options) => deploy::check(&options),
         Command::Dist(options) => dist::dist(&options),
@@ -122,23 +147,19 @@ fn main() -> ExitCode {
     }
 }
 
-fn test(args: &[OsString]) -> Result<ExitCode, String> {
-    let first = args.first().and_then(|arg| arg.to_str());
-    match first {
-        Some("--help" | "-h") => {
-            print!("{}", passed_on::help::<Cli>("test"));
-            return Ok(ExitCode::SUCCESS);
-        }
-        Some("--servers") => return servers::run(args),
-        Some("--libraries") => return libraries::run(args),
-        _ => {}
+fn test(options: &TestOptions) -> Result<ExitCode, String> {
+    if options.servers {
+        return servers::run(&options.args, options.list);
+    }
+    if options.libraries {
+        return libraries::run(&options.args, options.program.as_deref());
     }
     install_for_tests()?;
     let start = Instant::now();
-    if first == Some("--quick") {
+    if options.quick {
         return Ok(finish(&steps::run(&steps::quick()), start));
     }
-    let given = steps::with_separator(std::env::args_os(), "test", args);
+    let given = steps::with_separator(std::env::args(), "test", &options.args);
     let mut outcome = steps::run(&[steps::test(&given)]);
     if given.is_empty() {
         // Neither measures time.

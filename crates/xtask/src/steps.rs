@@ -1,6 +1,5 @@
 //! Runs commands one after the other, each announced and timed, and summarises the results.
 
-use std::ffi::{OsStr, OsString};
 use std::panic::resume_unwind;
 use std::process::{ExitCode, Stdio};
 use std::time::{Duration, Instant};
@@ -14,7 +13,7 @@ pub(crate) struct Step {
     /// Its title, for people.
     pub(crate) title: &'static str,
     /// Arguments for cargo.
-    pub(crate) args: Vec<OsString>,
+    pub(crate) args: Vec<String>,
     /// Environment variables to set.
     pub(crate) env: Vec<(&'static str, String)>,
 }
@@ -38,7 +37,7 @@ pub(crate) struct Outcome {
 const THREADS: &str = "RUST_TEST_THREADS";
 
 fn step(title: &'static str, args: &str) -> Step {
-    Step { title, args: args.split(' ').map(OsString::from).collect(), env: Vec::new() }
+    Step { title, args: args.split(' ').map(String::from).collect(), env: Vec::new() }
 }
 
 /// All tests of all crates, unless the arguments name a package.
@@ -46,17 +45,16 @@ fn step(title: &'static str, args: &str) -> Step {
 /// The end-to-end tests take most of the time, and mostly wait for Sentinel: four per core use
 /// two thirds of the cores. A number of threads in the environment or the arguments takes
 /// precedence.
-pub(crate) fn test(given: &[OsString]) -> Step {
+pub(crate) fn test(given: &[String]) -> Step {
     let ours = given.split(|arg| arg == "--").next().unwrap_or_default();
-    let names = |arg: &OsString| {
-        let arg = arg.to_string_lossy();
+    let names = |arg: &String| {
         arg == "--package"
             || arg.starts_with("--package=")
             || (arg.starts_with("-p") && !arg.starts_with("--"))
     };
     let mut step = step("test", if ours.iter().any(names) { "test" } else { "test --workspace" });
     if given.is_empty() {
-        step.args.extend(FAST_PROPERTIES.map(OsString::from));
+        step.args.extend(FAST_PROPERTIES.map(String::from));
     }
     step.args.extend(given.iter().cloned());
     in_parallel(step)
@@ -136,13 +134,13 @@ pub(crate) fn left_out(offline: bool, has_deny: bool) -> Vec<&'static str> {
 
 /// The arguments after a subcommand, with the leading `--` that the command-line parser removes.
 pub(crate) fn with_separator(
-    raw: impl Iterator<Item = OsString>,
+    raw: impl Iterator<Item = String>,
     name: &str,
-    parsed: &[OsString],
-) -> Vec<OsString> {
+    parsed: &[String],
+) -> Vec<String> {
     let separated = raw.skip_while(|arg| arg != name).nth(1).is_some_and(|arg| arg == "--");
     let kept = parsed.first().is_some_and(|arg| arg == "--");
-    let lost = (separated && !kept).then(|| OsString::from("--"));
+    let lost = (separated && !kept).then(|| String::from("--"));
     lost.into_iter().chain(parsed.iter().cloned()).collect()
 }
 
@@ -161,8 +159,7 @@ pub(crate) fn run_both(step: &Step, other: &Step) -> [Outcome; 2] {
 }
 
 fn run_one(step: &Step, stdio: fn() -> Stdio) -> Outcome {
-    let args = step.args.join(OsStr::new(" "));
-    println!("── {}: cargo {}", step.title, args.to_string_lossy());
+    println!("── {}: cargo {}", step.title, step.args.join(" "));
     let start = Instant::now();
     let mut cargo = cargo();
     cargo.args(&step.args).envs(step.env.clone()).stdout(stdio()).stderr(stdio());
@@ -219,8 +216,8 @@ fn verdict(passed: bool) -> &'static str {
 mod tests {
     use super::*;
 
-    fn words(line: &str) -> Vec<OsString> {
-        line.split_whitespace().map(OsString::from).collect()
+    fn words(line: &str) -> Vec<String> {
+        line.split_whitespace().map(String::from).collect()
     }
 
     #[test]

@@ -28,7 +28,7 @@ use setup::{files, install};
 use super::raw::{Raw, benches};
 use super::stats::short;
 use super::subject::Subject;
-use super::{caught, name_of, peers, stop_on_signals, title_of};
+use super::{caught, name_of, peers, space, stop_on_signals, title_of};
 use contender::{Contender, Programs};
 use durability::Fault;
 use record::{Measure, Record};
@@ -121,7 +121,7 @@ pub(crate) fn run(options: &FailoverOptions) -> Result<ExitCode, String> {
         Ok(())
     })?;
     let stop = stop_on_signals()?;
-    space_for_partitions(options.subject.namespaced)
+    space_for_partitions()
         .map_err(|why| format!("{why}; this needs root, nftables and iproute2"))?;
     let programs = Programs::find(&program, options.durability.unwrap_or(1));
     let kind = options.whole().then_some("failover");
@@ -225,8 +225,8 @@ fn conclude(records: &[Record], targets: &[Target]) {
     }
 }
 
-fn space_for_partitions(namespaced: bool) -> Result<(), String> {
-    if namespaced && in_private_namespace() {
+fn space_for_partitions() -> Result<(), String> {
+    if space::entered().is_some() && in_private_namespace() {
         loopback_up()?;
     }
     Partition::possible()

@@ -31,7 +31,6 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use clap::Args;
 use fastrand::Rng;
 use harness::{Absences, in_private_namespace, loopback_up, pause};
 
@@ -61,18 +60,6 @@ const STALL: Micros = 500_000;
 const FINDINGS: usize = 3;
 /// How long operations continue after a step.
 const AFTERWARDS: Duration = Duration::from_millis(700);
-
-/// Options of histories.
-#[derive(Debug, Args)]
-pub(crate) struct HistoriesOptions {
-    /// Instead of conversations, check histories of clients of several proxies for this long, under
-    /// random faults.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000))]
-    pub(crate) minutes: Option<u64>,
-    /// Already in its own network namespace.
-    #[arg(long, hide = true)]
-    namespaced: bool,
-}
 
 /// How the proxies are configured: as the seed decides.
 #[derive(Debug, Clone, Copy)]
@@ -110,13 +97,12 @@ impl fmt::Display for Mode {
 /// # Errors
 /// A message for people, if it cannot start.
 pub(crate) fn run(
-    options: &HistoriesOptions,
     minutes: u64,
     first: u64,
     shared: Option<bool>,
     program: &Path,
 ) -> Result<ExitCode, String> {
-    if !options.namespaced {
+    if space::entered().is_none() {
         let why = space::enter(program);
         return Err(format!("partitions need a network namespace: {why}"));
     }

@@ -1,5 +1,5 @@
 //! `cargo xtask bench alternate`: the CPU of a request, in windows that alternate between Pointsman
-//! and the baseline or another proxy.
+//! and the baseline or another pointsman.
 //!
 //! The rows of `cargo xtask bench` differ by several percent between rounds, because the machine's
 //! speed drifts within the seconds of a row. These windows are a fifth of a second long, the
@@ -21,7 +21,6 @@ use super::record::Row;
 use super::scene::{Built, Scene};
 use super::{baseline, environment, replicas};
 use crate::load::{Cost, Flow};
-use crate::peers::{self, Peer};
 use crate::raw::Raw;
 use crate::stats::{Likely, figure, likely_median, spread};
 use crate::subject::Subject;
@@ -42,11 +41,8 @@ pub(crate) struct AlternateOptions {
     /// Pairs of windows per series.
     #[arg(long, value_name = "N", default_value_t = 25, value_parser = clap::value_parser!(u32).range(5..=1000))]
     pairs: u32,
-    /// The other proxy.
-    #[arg(long, value_enum, value_name = "PEER", default_value_t = Peer::Baseline)]
-    with: Peer,
-    /// Another pointsman in place of the other proxy.
-    #[arg(long, value_name = "PATH", conflicts_with = "with")]
+    /// Another pointsman in place of the baseline.
+    #[arg(long, value_name = "PATH")]
     with_program: Option<PathBuf>,
     #[command(flatten)]
     subject: Subject,
@@ -59,19 +55,15 @@ pub(crate) struct AlternateOptions {
 pub(crate) fn run(options: &AlternateOptions) -> Result<ExitCode, String> {
     let flows: Vec<(Row, Flow)> =
         options.only.iter().copied().map(flow).collect::<Result<_, _>>()?;
-    if options.with == Peer::Direct {
-        return Err("there is no proxy to measure in `direct`; choose another `--with`".to_owned());
-    }
-    let baseline = || baseline(options.with == Peer::Baseline && options.with_program.is_none());
+    let baseline = || baseline(options.with_program.is_none());
     let pointsman = options.subject.enter(|| {
         install::for_traffic()?;
-        peers::fetch(&[options.with]);
         // In the namespace there is no network for a build.
         drop(baseline());
         Ok(())
     })?;
     let stop = stop_on_signals()?;
-    environment::prepare(options.subject.namespaced);
+    environment::prepare();
     let (_, mut raw) = options.subject.describe(&pointsman, &[], None)?;
     let cores = environment::cores()?;
     let built = Built { pointsman, baseline: baseline() };
@@ -81,8 +73,7 @@ pub(crate) fn run(options: &AlternateOptions) -> Result<ExitCode, String> {
         let mut series = Vec::new();
         for number in 1..=options.series {
             let rounds = WARM + options.pairs;
-            let mut pairs =
-                caught(|| scene.alternate(row, flow, options.with, program, rounds, &stop))?;
+            let mut pairs = caught(|| scene.alternate(row, flow, program, rounds, &stop))?;
             pairs.drain(..pairs.len().min(WARM as usize));
             if stop.load(Ordering::Acquire) {
                 return Ok(ExitCode::FAILURE);

@@ -5,20 +5,20 @@ use std::fs;
 use harness::loopback_up;
 use rustix::process::setpriority_process;
 
-use crate::cores;
+use crate::{cores, space};
 
 /// The nice value of all measured processes, for root.
 const PRECEDENCE: i32 = -15;
 
 /// Raises the limits on open files and ports, enables the loopback interface, and raises the
 /// priority if allowed.
-pub(super) fn prepare(namespaced: bool) {
+pub(super) fn prepare() {
     if let Err(error) = setpriority_process(None, PRECEDENCE) {
         println!("Measuring without precedence over other processes ({error}).");
     }
     // A limit that cannot be raised shows when it is reached.
     let _files = harness::raise_files();
-    if namespaced {
+    if space::entered().is_some() {
         if let Err(why) = loopback_up() {
             println!("{why}");
         }

@@ -33,15 +33,10 @@ use super::{caught, name_of, stop_on_signals, title_of};
 use record::{Record, Row};
 use scene::{Built, Scene};
 
-/// No round starts that would end later than this after the first one started.
-const LIMIT: Duration = Duration::from_secs(720);
 /// The part of a core that other processes may use before a measurement counts as disturbed.
 const FOREIGN: f64 = 0.10;
 /// The part of the time that the host may take.
 const STOLEN: f64 = 0.03;
-
-/// Number of unsuccessful repetitions after which the machine counts as permanently busy.
-const IN_VAIN: u32 = 8;
 
 /// Options of the traffic benchmark.
 #[derive(Debug, Args)]
@@ -122,7 +117,7 @@ pub(crate) fn run(options: &TrafficOptions) -> Result<ExitCode, String> {
         Ok(())
     })?;
     let stop = stop_on_signals()?;
-    environment::prepare(options.subject.namespaced);
+    environment::prepare();
     let mut missing = Vec::new();
     let mut admitted =
         those_that(options.peers(), &mut missing, |peer| peers::find(peer).map(drop));
@@ -222,22 +217,13 @@ fn play(
     mut raw: Option<&mut Raw>,
     missing: &mut Vec<String>,
 ) -> Result<Vec<Record>, String> {
-    let (start, mut longest) = (Instant::now(), Duration::ZERO);
-    let (mut records, mut in_vain) = (Vec::new(), 0);
+    let (start, mut records) = (Instant::now(), Vec::new());
     for round in 1..=options.rounds() {
-        if start.elapsed() + longest > LIMIT {
-            missing.push(format!(
-                "rounds {round} to {}: there was no time left for them",
-                options.rounds()
-            ));
-            break;
-        }
-        let began = Instant::now();
         for (row, peer) in options.playlist(round, admitted) {
             if stop.load(Ordering::Acquire) {
                 return Ok(records);
             }
-            let said = match measure(scene, row, peer, round, options.pace(), &mut in_vain) {
+            let said = match measure(scene, row, peer, round, options.pace()) {
                 Ok(record) => {
                     if let Some(raw) = &mut raw {
                         raw.line(&record.line())?;
@@ -258,7 +244,6 @@ fn play(
             let (at, of, row) = (start.elapsed().as_secs(), options.rounds(), name_of(&row));
             println!("{at:>4} s  round {round}/{of}  {row:<11} {:<17} {said}", name_of(&peer));
         }
-        longest = longest.max(began.elapsed());
     }
     Ok(records)
 }
@@ -270,7 +255,6 @@ fn measure(
     peer: Peer,
     round: u32,
     pace: Pace,
-    in_vain: &mut u32,
 ) -> Result<Record, String> {
     let mut once = || {
         let (values, window) = caught(|| scene.measure(row, peer, pace))?;
@@ -281,11 +265,10 @@ fn measure(
         Ok::<_, String>((Record { row, peer, round, values, foreign, disturbed }, foreign + stolen))
     };
     let (first, noise) = once()?;
-    if !first.disturbed || *in_vain >= IN_VAIN {
+    if !first.disturbed {
         return Ok(first);
     }
     let (second, later) = once()?;
-    *in_vain += u32::from(second.disturbed);
     Ok(if later < noise { second } else { first })
 }
 

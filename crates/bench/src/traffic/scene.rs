@@ -169,8 +169,8 @@ impl Scene {
         Ok(Running { process, plain, secured })
     }
 
-    /// Alternates the requests of a row between pointsman and another proxy, or another pointsman
-    /// if there is a program, for this number of rounds or until `stop`. Returns the costs of each
+    /// Alternates the requests of a row between pointsman and the baseline, or another pointsman if
+    /// there is a program, for this number of rounds or until `stop`. Returns the costs of each
     /// round.
     ///
     /// # Errors
@@ -179,7 +179,6 @@ impl Scene {
         &mut self,
         row: Row,
         flow: Flow,
-        other: Peer,
         program: Option<&Path>,
         rounds: u32,
         stop: &Arc<AtomicBool>,
@@ -187,7 +186,7 @@ impl Scene {
         let one = self.launch(Peer::Pointsman)?;
         let other = match program {
             Some(program) => self.launch_program(Peer::Pointsman, &own(program))?,
-            None => self.launch(other)?,
+            None => self.launch(Peer::Baseline)?,
         };
         let targets = [&one, &other].map(|running| Target {
             to: if row.is_to_sink() { running.plain.sink } else { running.plain.redis },

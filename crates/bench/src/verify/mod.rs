@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 use clap::{Args, ValueEnum};
 use setup::{build, install, seconds};
 
-use crate::{histories, stop_on_signals, words as panic_words};
+use crate::{histories, space, stop_on_signals, words as panic_words};
 use conversation::Conversation;
 use driver::Difference;
 use generator::Profile;
@@ -81,13 +81,15 @@ pub struct VerifyOptions {
     /// Stop after this many conversations that differ.
     #[arg(long, value_name = "N", default_value_t = 5)]
     most: usize,
-    #[command(flatten)]
-    histories: histories::HistoriesOptions,
+    /// Instead of conversations, check histories of clients of several proxies for this long, under
+    /// random faults.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    minutes: Option<u64>,
     /// Print what is not compared, and why, and run nothing.
     #[arg(long)]
     exceptions: bool,
     /// Test this pointsman instead of building one.
-    #[arg(long, value_name = "PATH", overrides_with = "program")]
+    #[arg(long, value_name = "PATH")]
     program: Option<PathBuf>,
 }
 
@@ -130,9 +132,12 @@ pub fn run(options: &VerifyOptions) -> Result<ExitCode, String> {
         return Ok(ExitCode::SUCCESS);
     }
     install::for_failovers_of_ours()?;
-    let program = build::pointsman_or(options.program.as_deref())?;
-    if let Some(minutes) = options.histories.minutes {
-        return histories::run(&options.histories, minutes, options.seed, is_shared, &program);
+    let program = match space::entered() {
+        Some(program) => program,
+        None => build::pointsman_or(options.program.as_deref())?,
+    };
+    if let Some(minutes) = options.minutes {
+        return histories::run(minutes, options.seed, is_shared, &program);
     }
     let stop = stop_on_signals()?;
     let mut differ = 0;

@@ -17,14 +17,12 @@ mod redis_sentinel;
 mod redis_units;
 mod stage;
 
-use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use bench::space;
-use clap::Parser;
 use harness::{in_private_namespace, loopback_up};
 use setup::{build, files, root, seconds};
 
@@ -33,7 +31,6 @@ use outcomes::{Outcome, Outcomes, Way};
 use stage::{Sharing, Stage};
 
 use crate::limited::{ends_within, logged};
-use crate::passed_on;
 use crate::servers::{self, Programs};
 
 /// How long the tests of one library may take.
@@ -41,60 +38,27 @@ const LIMIT: Duration = Duration::from_secs(15 * 60);
 /// The pause after the handshake of a connection, in ms. A session that was verified shares a
 /// connection 50 ms later.
 const PAUSE_MS: &str = "70";
-/// Holds the identity of a complete folder.
-const DONE: &str = ".complete";
 
-/// Run the own tests of client libraries and of Redis directly and through Pointsman.
-///
-/// Fetches the libraries, the tests and a Redis into folders below target/, runs the tests
-/// directly, with dedicated connections and with shared ones, and compares every test. Fails on a
-/// difference that libraries.json does not explain. Needs a network namespace, as root or with
-/// permission to create one. Two idle cores need about 75 minutes.
-///
-/// Example: cargo xtask test --libraries redis-py
-#[derive(Debug, Parser)]
-#[command(name = "cargo xtask test", max_term_width = 100)]
-struct LibrariesOptions {
-    /// Run the tests of libraries instead of those of the workspace.
-    #[arg(long, required = true)]
-    libraries: bool,
-    /// Test this program instead of building one.
-    #[arg(long, value_name = "PATH", overrides_with = "program")]
-    program: Option<PathBuf>,
-    /// Runs within a network namespace.
-    #[arg(long, hide = true)]
-    namespaced: bool,
-    /// Libraries: redis-py, go-redis, redis, redis-sentinel, redis-8.6-sentinel, valkey-sentinel.
-    /// All if none is given.
-    #[arg(value_name = "NAME")]
-    names: Vec<String>,
-}
-
-/// Runs the command.
+/// Runs the tests of the libraries with these names, or of all, with a program or a build.
 ///
 /// # Errors
 /// A message for people: an unknown name, a package that cannot be fetched, no network namespace.
-pub(crate) fn run(args: &[OsString]) -> Result<ExitCode, String> {
-    let options: LibrariesOptions = match passed_on::parse(args) {
-        Ok(options) => options,
-        Err(code) => return Ok(code),
-    };
+pub(crate) fn run(names: &[String], program: Option<&Path>) -> Result<ExitCode, String> {
     let all = Catalogue::own()?;
-    if let Some(name) =
-        options.names.iter().find(|name| !all.libraries.iter().any(|it| it.name == **name))
-    {
+    let is_known = |name: &&String| all.libraries.iter().any(|it| it.name == **name);
+    if let Some(name) = names.iter().find(|name| !is_known(name)) {
         return Err(format!("no library is named {name}."));
     }
-    let wanted = |it: &&Library| options.names.is_empty() || options.names.contains(&it.name);
+    let wanted = |it: &&Library| names.is_empty() || names.contains(&it.name);
     let libraries: Vec<&Library> = all.libraries.iter().filter(wanted).collect();
     for library in &libraries {
         servers::programs(&library.server)?;
         fetch(library)?;
     }
-    let program = build::pointsman_or(options.program.as_deref())?;
-    if !options.namespaced {
+    let Some(program) = space::entered() else {
+        let program = build::pointsman_or(program)?;
         return Err(format!("no network namespace: {}", space::enter(&program)));
-    }
+    };
     if !in_private_namespace() {
         return Err("the tests need a network namespace of their own".to_owned());
     }
@@ -117,18 +81,14 @@ fn fetch(library: &Library) -> Result<(), String> {
         _ => "",
     };
     let identity = format!("{} {}\n{needs}", library.origin, library.sha256);
-    if fs::read_to_string(folder.join(DONE)).is_ok_and(|mark| mark == identity) {
-        return Ok(());
-    }
-    println!("Fetching {} {} into {}", library.name, library.version, folder.display());
-    files::remove(&folder)?;
-    files::make(&folder)?;
-    match library.name.as_str() {
-        "redis-py" => redis_py::fetch(library, &folder)?,
-        "go-redis" => go_redis::fetch(library, &folder)?,
-        _ => redis_units::fetch(library, &folder)?,
-    }
-    files::write(folder.join(DONE), identity)
+    files::fill_once(&folder, &identity, || {
+        println!("Fetching {} {} into {}", library.name, library.version, folder.display());
+        match library.name.as_str() {
+            "redis-py" => redis_py::fetch(library, &folder),
+            "go-redis" => go_redis::fetch(library, &folder),
+            _ => redis_units::fetch(library, &folder),
+        }
+    })
 }
 
 /// Runs the tests of a library in all ways and prints what they gave. Whether every difference is

@@ -4,8 +4,7 @@
 //! `bin/redis-server` and `bin/redis-sentinel` of that folder start it. A program with libraries of
 //! its own is started by a script through the dynamic loader among them.
 
-use std::fs;
-use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -13,8 +12,6 @@ use setup::{files, packages, root};
 
 use super::origins::{Debian, Origin, Server};
 
-/// Holds the package of a complete folder.
-const DONE: &str = ".complete";
 /// The names under which the one program of a server is a server and a sentinel.
 const NAMES: [&str; 2] = ["redis-server", "redis-sentinel"];
 
@@ -27,7 +24,7 @@ pub(crate) struct Programs {
 
 /// Whether the server was fetched before, in the version that is listed now.
 pub(super) fn is_here(server: &Server) -> bool {
-    fs::read_to_string(folder(server).join(DONE)).is_ok_and(|mark| mark == identity(server))
+    files::is_filled(&folder(server), &identity(server))
 }
 
 /// The programs of a server, fetched if they are missing.
@@ -36,11 +33,10 @@ pub(super) fn is_here(server: &Server) -> bool {
 /// A message for people: what failed, with the command.
 pub(super) fn programs(server: &Server) -> Result<Programs, String> {
     let folder = folder(server);
-    if !is_here(server) {
+    files::fill_once(&folder, &identity(server), || {
         println!("Fetching {} from {} into {}", server.title(), server.package(), folder.display());
-        fill(&folder, server)?;
-        files::write(folder.join(DONE), identity(server))?;
-    }
+        fill(&folder, server)
+    })?;
     let [program, sentinel] = NAMES.map(|name| folder.join("bin").join(name));
     let said = setup::run(Command::new(&program).arg("--version"))?;
     if !said.contains(&format!(" v={} ", server.version)) {
@@ -49,14 +45,8 @@ pub(super) fn programs(server: &Server) -> Result<Programs, String> {
     Ok(Programs { server: program, sentinel })
 }
 
-/// The folder of a server.
-pub(super) fn folder(server: &Server) -> PathBuf {
-    home().join(&server.name)
-}
-
-/// The folder of all servers.
-pub(super) fn home() -> PathBuf {
-    root().join("target/servers")
+fn folder(server: &Server) -> PathBuf {
+    root().join("target/servers").join(&server.name)
 }
 
 /// What identifies the files.
@@ -65,9 +55,7 @@ fn identity(server: &Server) -> String {
 }
 
 fn fill(folder: &Path, server: &Server) -> Result<(), String> {
-    files::remove(folder)?;
-    let bin = folder.join("bin");
-    files::make(&bin)?;
+    files::make(folder.join("bin"))?;
     let folder = &folder.canonicalize().map_err(|error| error.to_string())?;
     let root = folder.join("root");
     let (program, libraries) = match &server.origin {
@@ -97,16 +85,14 @@ fn fill(folder: &Path, server: &Server) -> Result<(), String> {
         }
     };
     // Some packers of wheels drop the permission to execute.
-    executable(&program)?;
+    files::permit(&program, 0o755)?;
     NAMES.iter().try_for_each(|name| start_as(folder, &program, name, libraries))
 }
 
 /// The archives of packages with all their dependencies.
 fn download(folder: &Path, debian: &Debian) -> Result<Vec<PathBuf>, String> {
-    let names = |all: &[String]| all.iter().map(String::as_str).collect::<Vec<_>>().join(" ");
-    let (suites, wanted) = (names(&debian.suites), names(&debian.packages));
-    let suites: Vec<&str> = suites.split(' ').collect();
-    let wanted: Vec<&str> = wanted.split(' ').collect();
+    let [suites, wanted] = [&debian.suites, &debian.packages]
+        .map(|all| all.iter().map(String::as_str).collect::<Vec<_>>());
     packages::debian(folder, &suites, &wanted).map_err(|why| {
         format!("{why}\n    If the suite has another version now, list it in servers.json.")
     })
@@ -142,17 +128,12 @@ fn start_as(folder: &Path, program: &Path, name: &str, libraries: bool) -> Resul
         .chain([quote(&named.to_string_lossy())])
         .collect();
     files::write(&entry, format!("#!/bin/sh\nexec {} \"$@\"\n", words.join(" ")))?;
-    executable(&entry)
+    files::permit(&entry, 0o755)
 }
 
 /// A word for a shell.
 fn quote(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
-}
-
-fn executable(file: &Path) -> Result<(), String> {
-    fs::set_permissions(file, fs::Permissions::from_mode(0o755))
-        .map_err(|error| format!("{}: {error}", file.display()))
 }
 
 #[cfg(test)]

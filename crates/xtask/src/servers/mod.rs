@@ -12,15 +12,11 @@ mod page;
 mod suite;
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 
-use clap::Parser;
 use setup::{build, files, root, seconds};
-
-use crate::passed_on;
 
 pub(crate) use fetch::Programs;
 use origins::{Catalogue, Missing, Server, Upgrade};
@@ -28,42 +24,17 @@ use suite::Outcome;
 
 const PAGE: &str = "docs/compatibility.md";
 
-/// Run the tests that depend on the server with every version of Redis and Valkey.
-///
-/// Fetches each version into a folder below target/servers, runs tests with it and with its own
-/// sentinel, records its commands, and writes docs/compatibility.md. An idle machine of two cores
-/// needs 5 to 10 minutes per server.
-///
-/// Example: cargo xtask test --servers redis-8.0 redis-7.0..redis-8.0
-#[derive(Debug, Parser)]
-#[command(name = "cargo xtask test", max_term_width = 100)]
-struct ServersOptions {
-    /// Test servers instead of the workspace.
-    #[arg(long, required = true)]
-    servers: bool,
-    /// List the servers and upgrades, and run nothing.
-    #[arg(long)]
-    list: bool,
-    /// Servers, or upgrades as FROM..TO. All if none is given.
-    #[arg(value_name = "NAME")]
-    names: Vec<String>,
-}
-
-/// Runs the command.
+/// Tests the servers and upgrades with these names, or lists all of them.
 ///
 /// # Errors
 /// A message for people: an unknown name, or tests that do not build.
-pub(crate) fn run(args: &[OsString]) -> Result<ExitCode, String> {
-    let options: ServersOptions = match passed_on::parse(args) {
-        Ok(options) => options,
-        Err(code) => return Ok(code),
-    };
+pub(crate) fn run(names: &[String], lists: bool) -> Result<ExitCode, String> {
     let all = Catalogue::own()?;
-    if options.list {
+    if lists {
         println!("{}", list(&all));
         return Ok(ExitCode::SUCCESS);
     }
-    let (servers, upgrades) = chosen(&all, &options.names)?;
+    let (servers, upgrades) = chosen(&all, names)?;
     let mut programs = BTreeMap::new();
     let mut results = Vec::new();
     let pairs = upgrades.iter().flat_map(|it| [&it.from, &it.to]);
@@ -81,13 +52,18 @@ pub(crate) fn run(args: &[OsString]) -> Result<ExitCode, String> {
         }
     }
     let tests = build::of_tests("e2e", "e2e")?;
+    let mut rows = page::earlier(&files::read(root().join(PAGE))?);
     for run in runs(&servers, &upgrades, &programs) {
         println!("── {}", run.name);
-        carry_out(&run, &tests)?;
-        results.push((run.name, suite::recorded(run.parts.iter().map(|(_, log)| log))));
-        let rows = rows(&all)?;
-        let path = root().join(PAGE);
-        files::write(&path, page::page(&all, &suite::PARTS, &rows))?;
+        let date = setup::run(Command::new("date").args(["-u", "+%Y-%m-%d"]))?;
+        let outcome = carry_out(&run, &tests)?;
+        let row = match run.subject {
+            Subject::Server(server) => page::row(server, &outcome, date.trim()),
+            Subject::Upgrade(upgrade) => page::upgrade_row(upgrade, &all, &outcome, date.trim()),
+        };
+        rows.insert(run.name.clone(), row);
+        files::write(root().join(PAGE), page::page(&all, &suite::PARTS, &rows))?;
+        results.push((run.name, outcome));
     }
     println!("{PAGE} is written.\n\n{}", summary(&results));
     Ok(code(&results))
@@ -102,95 +78,61 @@ pub(crate) fn programs(name: &str) -> Result<Programs, String> {
     fetch::programs(all.server(name).ok_or_else(|| format!("no server is named {name}"))?)
 }
 
+/// What is tested.
+enum Subject<'a> {
+    Server(&'a Server),
+    Upgrade(&'a Upgrade),
+}
+
 /// The tests of one server, or of one upgrade.
 struct Run<'a> {
     name: String,
+    subject: Subject<'a>,
     programs: &'a Programs,
     newer: Option<&'a Programs>,
-    /// Modules of the tests, and where the results of each are kept.
-    parts: Vec<(&'static str, PathBuf)>,
+    /// Modules of the tests.
+    parts: &'static [&'static str],
 }
 
 fn runs<'a>(
-    servers: &[&Server],
-    upgrades: &[&Upgrade],
+    servers: &[&'a Server],
+    upgrades: &[&'a Upgrade],
     programs: &'a BTreeMap<String, Programs>,
 ) -> Vec<Run<'a>> {
-    let of_server = |server: &&Server| {
-        Some(Run {
-            name: server.name.clone(),
-            programs: programs.get(&server.name)?,
-            newer: None,
-            parts: suite::PARTS.into_iter().zip(logs(server)).collect(),
-        })
+    let of_server = |server: &&'a Server| {
+        let (name, subject) = (server.name.clone(), Subject::Server(server));
+        let programs = programs.get(&name)?;
+        Some(Run { name, subject, programs, newer: None, parts: &suite::PARTS })
     };
-    let of_upgrade = |upgrade: &&Upgrade| {
-        Some(Run {
-            name: upgrade.name(),
-            programs: programs.get(&upgrade.from)?,
-            newer: Some(programs.get(&upgrade.to)?),
-            parts: vec![(suite::UPGRADE, log_of(upgrade))],
-        })
+    let of_upgrade = |upgrade: &&'a Upgrade| {
+        let (name, subject) = (upgrade.name(), Subject::Upgrade(upgrade));
+        let (programs, newer) = (programs.get(&upgrade.from)?, Some(programs.get(&upgrade.to)?));
+        Some(Run { name, subject, programs, newer, parts: &[suite::UPGRADE] })
     };
     let servers = servers.iter().filter_map(of_server);
     servers.chain(upgrades.iter().filter_map(of_upgrade)).collect()
 }
 
-fn carry_out(run: &Run<'_>, tests: &Path) -> Result<(), String> {
-    for (part, log) in &run.parts {
+/// Runs all parts; their output is kept below target/.
+fn carry_out(run: &Run<'_>, tests: &Path) -> Result<Outcome, String> {
+    let mut all = Outcome::default();
+    for part in run.parts {
         let start = Instant::now();
-        let outcome = suite::run(tests, part, run.programs, run.newer, log)?;
+        let log = root().join("target/servers/tests").join(&run.name).join(format!("{part}.log"));
+        let outcome = suite::run(tests, part, run.programs, run.newer, &log)?;
         let (passed, failed) = (outcome.passed, outcome.failed.len());
         let took = seconds(start.elapsed());
         println!("  {part:<18} {passed:>3} passed {failed:>3} failed {took:>9}");
         if !outcome.is_good() {
             println!("    {}its output is in {}", broken(&outcome), log.display());
         }
+        all.add(outcome);
     }
-    Ok(())
+    Ok(all)
 }
 
 fn broken(outcome: &Outcome) -> String {
     outcome.broken.as_ref().map(|why| format!("{why}; ")).unwrap_or_default()
-}
-
-/// The rows of the page: of earlier pages, and of all results that are complete here.
-fn rows(all: &Catalogue) -> Result<BTreeMap<String, String>, String> {
-    let mut rows = page::earlier(&std::fs::read_to_string(root().join(PAGE)).unwrap_or_default());
-    for server in &all.servers {
-        let logs = logs(server);
-        if logs.iter().all(|log| log.is_file()) {
-            let outcome = suite::recorded(logs.iter());
-            rows.insert(server.name.clone(), page::row(server, &outcome, &oldest(&logs)?));
-        }
-    }
-    for upgrade in &all.upgrades {
-        let log = log_of(upgrade);
-        if log.is_file() {
-            let outcome = suite::recorded(std::iter::once(&log));
-            let row = page::upgrade_row(upgrade, all, &outcome, &oldest(&[log])?);
-            rows.insert(upgrade.name(), row);
-        }
-    }
-    Ok(rows)
-}
-
-/// The results of a server, which are kept with its programs: other programs need other results.
-fn logs(server: &Server) -> Vec<PathBuf> {
-    let folder = fetch::folder(server).join("tests");
-    suite::PARTS.iter().map(|part| folder.join(format!("{part}.log"))).collect()
-}
-
-fn log_of(upgrade: &Upgrade) -> PathBuf {
-    fetch::home().join("upgrades").join(format!("{}.log", upgrade.name()))
-}
-
-/// The date of the oldest of these files, for people.
-fn oldest(logs: &[PathBuf]) -> Result<String, String> {
-    let written = |log: &&PathBuf| log.metadata().and_then(|it| it.modified()).ok();
-    let Some(log) = logs.iter().min_by_key(written) else { return Ok(String::new()) };
-    let date = setup::run(Command::new("date").args(["-u", "+%Y-%m-%d", "-r"]).arg(log))?;
-    Ok(date.trim().to_owned())
 }
 
 /// The servers and upgrades with these names; all of them if there is none.
