@@ -5,15 +5,16 @@
 //! instructions per tick, so in a sum over all threads each second that a run takes longer on a
 //! slow machine would add a percent.
 
-use std::io::{Read as _, Write as _};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use harness::{Address, Client, Family, Launch, Process, Signal, find_in_path, wait_until};
+use setup::files;
 
 use crate::load::{Loader, Workload};
 use crate::stats::number;
-use harness::{Address, Family, Launch, Process, Signal, find_in_path, pause};
 
 /// How long the proxy may take to start or stop under valgrind.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -110,12 +111,15 @@ fn between(program: &Path, at_once: usize, times: u32) -> Result<u64, String> {
     let folder = kept.path().to_owned();
     let process =
         Process::start(&Launch { name, program: valgrind()?, args, env: Vec::new(), folder });
-    let mut client = connect(listen, &process)?;
+    let mut client = wait_until("the data plane to accept under valgrind", PATIENCE, || {
+        assert!(process.is_running(), "it ended: {}", process.log());
+        Client::connect_within(listen, PATIENCE)
+    });
     let (requests, reply) = (Workload::SMALL.request().repeat(at_once), Workload::SMALL.reply());
-    let mut came = vec![0; reply.len() * at_once];
+    let mut came = Vec::new();
     for _ in 0..times {
-        client.write_all(&requests).map_err(words)?;
-        client.read_exact(&mut came).map_err(words)?;
+        client.send(&requests).map_err(words)?;
+        came = client.read_exact(reply.len() * at_once).map_err(words)?;
     }
     if !came.ends_with(&reply) {
         return Err("the backend's reply did not come through".to_owned());
@@ -126,39 +130,14 @@ fn between(program: &Path, at_once: usize, times: u32) -> Result<u64, String> {
     busiest(kept.path()).map_err(|error| format!("{error}:\n{}", process.log()))
 }
 
-fn connect(to: SocketAddr, process: &Process) -> Result<TcpStream, String> {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        match TcpStream::connect(to) {
-            Ok(stream) => {
-                let words = |error: std::io::Error| error.to_string();
-                stream.set_nodelay(true).map_err(words)?;
-                stream.set_read_timeout(Some(PATIENCE)).map_err(words)?;
-                return Ok(stream);
-            }
-            Err(error) if !process.is_running() || Instant::now() > deadline => {
-                return Err(format!(
-                    "the data plane does not accept under valgrind ({error}):\n{}",
-                    process.log()
-                ));
-            }
-            Err(_) => pause(Duration::from_millis(20)),
-        }
-    }
-}
-
 /// The count of the busiest thread.
 fn busiest(folder: &Path) -> Result<u64, String> {
-    let words = |error: std::io::Error| format!("{}: {error}", folder.display());
-    let mut most = 0;
-    for file in std::fs::read_dir(folder).map_err(words)? {
-        let file = file.map_err(words)?;
-        if file.file_name().to_string_lossy().starts_with(OUT) {
-            most =
-                most.max(total(&std::fs::read_to_string(file.path()).map_err(words)?).unwrap_or(0));
-        }
-    }
-    if most == 0 { Err("valgrind counted nothing".to_owned()) } else { Ok(most) }
+    let is_count = |path: &PathBuf| {
+        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(OUT))
+    };
+    let profiles = files::list(folder)?.into_iter().filter(is_count);
+    let counts = profiles.filter_map(|path| total(&files::read(path).ok()?));
+    counts.max().ok_or_else(|| "valgrind counted nothing".to_owned())
 }
 
 /// The totals line of a callgrind file.

@@ -20,8 +20,8 @@ use std::time::Instant;
 use clap::Args;
 use setup::{build, cargo, files, install, seconds};
 
-use super::machine;
 use super::raw::benches;
+use super::{caught, machine};
 use budget::Budgets;
 use count::Case;
 
@@ -47,7 +47,7 @@ pub(crate) fn run(options: &InstructionsOptions) -> Result<ExitCode, String> {
     let mut over = 0;
     println!("Instructions a request (user space), budget and difference:");
     for case in Case::ALL {
-        let counted = case.count(&programs)?;
+        let counted = caught(|| case.count(&programs))?;
         let name = case.name();
         if options.record {
             println!("  {name:<17} {counted:>9.1}   recorded");

@@ -32,6 +32,7 @@ use harness::{Absences, Authority, Cluster, Pointsman, Tls};
 use rustix::thread::gettid;
 use setup::{build, install};
 
+use crate::caught;
 use crate::cores::{self, move_to, pin};
 use crate::load::{Loader, Meter};
 use stranger::{BALANCER, Port, is_answered};
@@ -88,7 +89,7 @@ pub(crate) fn run(options: &JunkOptions) -> Result<ExitCode, String> {
     };
     // Clients and every kind, so that what is made once is there before the first comparison.
     windows.window(&ports)?;
-    let before = Traces::when_quiet(&pointsman)?;
+    let before = caught(|| Ok(Traces::when_quiet(&pointsman)))?;
     let rounds = options.minutes * 60 / u32::try_from(WINDOW.as_secs()).unwrap_or(1);
     let mut pairs = Vec::new();
     for round in 1..=rounds {
@@ -96,7 +97,7 @@ pub(crate) fn run(options: &JunkOptions) -> Result<ExitCode, String> {
         println!("{round:>4}/{rounds}  {}", pair.line());
         pairs.push(pair);
     }
-    let after = Traces::when_quiet(&pointsman)?;
+    let after = caught(|| Ok(Traces::when_quiet(&pointsman)))?;
     let left = before.differences(&after);
     println!();
     left.iter().for_each(|what| println!("left behind: {what}"));

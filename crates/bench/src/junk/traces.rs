@@ -1,9 +1,9 @@
 //! What junk may leave behind: the state of the process as `/metrics`, `/proc` and its log show it.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use harness::{Pointsman, pause};
+use harness::{Pointsman, wait_until};
 
 use crate::load::private_memory;
 use crate::metrics;
@@ -39,21 +39,14 @@ pub(super) struct Traces {
 impl Traces {
     /// The state when no session is left.
     ///
-    /// # Errors
+    /// # Panics
     /// The process does not answer, or sessions stay.
-    pub(super) fn when_quiet(pointsman: &Pointsman) -> Result<Self, String> {
-        let begin = Instant::now();
-        loop {
+    pub(super) fn when_quiet(pointsman: &Pointsman) -> Self {
+        wait_until("all sessions to leave", LEAVE, || {
             let traces = Self::read(pointsman)?;
             let open = traces.sum("pointsman_worker_sessions");
-            if open < 0.5 {
-                return Ok(traces);
-            }
-            if begin.elapsed() > LEAVE {
-                return Err(format!("{open} sessions are left after {} s", LEAVE.as_secs()));
-            }
-            pause(Duration::from_millis(200));
-        }
+            if open < 0.5 { Ok(traces) } else { Err(format!("{open} are left")) }
+        })
     }
 
     fn read(pointsman: &Pointsman) -> Result<Self, String> {
