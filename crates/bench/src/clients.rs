@@ -24,6 +24,7 @@ use setup::{build, files, install};
 use self::libraries::Library;
 use self::secured::Secured;
 use crate::markdown;
+use crate::stats::number;
 
 /// How long the clients run. Fifty processes take seconds to start on a busy machine.
 const LIFE: Duration = Duration::from_secs(22);
@@ -59,7 +60,7 @@ struct Seen {
     told: Value,
     unexplained: usize,
     /// When the failover was ordered, in milliseconds of Unix time.
-    ordered: u128,
+    ordered: u64,
 }
 
 /// Runs the measurement.
@@ -82,19 +83,11 @@ pub(crate) fn run(options: &ClientsOptions) -> Result<ExitCode, String> {
     idle.extend((!options.tls).then_some(libraries::REDIS_RS));
     idle.extend([libraries::REDIS_CLI, libraries::GO_REDIS]);
     let (idle, without_go) = libraries::fetch(idle)?;
-    let mut table = markdown::table(&HEAD, &[]);
-    let mut clean = true;
-    let through: &[bool] = if options.tls { &[true] } else { &[false, true] };
-    for kill in [false, true] {
-        for ours in through.iter().copied() {
-            for seen in stand.scene(&idle, ours, kill)? {
-                table += &row(kill, ours, &seen);
-                clean &= !ours || seen.is_clean(kill);
-            }
-        }
-    }
+    let (rows, clean) = stand.rows(&idle)?;
+    let mut table = markdown::table(&HEAD, &[]) + &rows;
     if !options.tls {
-        table += &stand.busy()?;
+        // They always have a request in flight, for which nothing is promised.
+        table += &stand.rows(&[libraries::REDIS_BENCHMARK])?.0;
     }
     if without_go.is_some() {
         table += "\ngo-redis was left out: its program could not be had where this was written.\n";
@@ -159,16 +152,17 @@ struct Stand {
 }
 
 impl Stand {
-    /// Clients that always have a request in flight, for which nothing is promised: their errors
-    /// are shown and not judged.
-    fn busy(&self) -> Result<String, String> {
-        let (busy, mut table) = ([libraries::REDIS_BENCHMARK], String::new());
-        for (kill, ours) in [(false, false), (false, true), (true, false), (true, true)] {
-            for seen in self.scene(&busy, ours, kill)? {
-                table += &row(kill, ours, &seen);
+    /// The rows of all failovers with these libraries, and whether Pointsman kept its promises.
+    fn rows(&self, libraries: &[Library]) -> Result<(String, bool), String> {
+        let (mut rows, mut clean) = (String::new(), true);
+        let all = [(false, false), (false, true), (true, false), (true, true)];
+        for (kill, ours) in all.into_iter().filter(|(_, ours)| *ours || !self.tls) {
+            for seen in self.scene(libraries, ours, kill)? {
+                rows += &row(kill, ours, &seen);
+                clean &= !ours || seen.is_clean(kill);
             }
         }
-        Ok(table)
+        Ok((rows, clean))
     }
 
     /// One failover of a new cluster with these libraries at once; returns the results of each.
@@ -212,10 +206,8 @@ impl Stand {
                 .get("errors_at")
                 .and_then(Value::as_array)
                 .ok_or("a client does not say when its errors were")?;
-            let unexplained = at
-                .iter()
-                .filter(|at| !at.as_u64().is_some_and(|at| around.contains(&at.into())))
-                .count();
+            let unexplained =
+                at.iter().filter(|at| !at.as_u64().is_some_and(|at| around.contains(&at))).count();
             Ok(Seen { told, unexplained, ordered: begin })
         });
         seen.collect()
@@ -226,17 +218,9 @@ impl Seen {
     /// When the longest pause began, in seconds after the failover or the kill; a dash if there was
     /// none.
     fn begun(&self) -> String {
-        let at = self
-            .told
-            .get("longest_at")
-            .and_then(Value::as_u64)
-            .filter(|at| *at > 0)
-            .map(Duration::from_millis);
-        let ordered = Duration::from_millis(u64::try_from(self.ordered).unwrap_or(u64::MAX));
-        at.map_or_else(
-            || "-".to_owned(),
-            |at| format!("{:.1} s", at.as_secs_f64() - ordered.as_secs_f64()),
-        )
+        let at = self.told.get("longest_at").and_then(Value::as_u64).filter(|at| *at > 0);
+        let after = |at| (number(at) - number(self.ordered)) / 1e3;
+        at.map_or_else(|| "-".to_owned(), |at| format!("{:.1} s", after(at)))
     }
 
     fn is_clean(&self, kill: bool) -> bool {
@@ -249,15 +233,16 @@ impl Seen {
 
 /// A request counts as in flight if it started this long before or after the kill: on its way to a
 /// dying server, or on a connection whose end has not been noticed.
-const SLACK: u128 = 500;
+const SLACK: u64 = 500;
 
 /// Milliseconds of Unix time.
 #[allow(
     clippy::disallowed_methods,
     reason = "the clients are other processes, with no other clock in common"
 )]
-fn now() -> u128 {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_millis()
+fn now() -> u64 {
+    let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    time.as_millis().try_into().unwrap_or(u64::MAX)
 }
 
 fn told(child: Child) -> Result<Value, String> {
