@@ -44,9 +44,8 @@ pub(super) const REDIS_BENCHMARK: Library =
 /// # Errors
 /// Why another one is missing.
 pub(super) fn fetch(mut all: Vec<Library>) -> Result<(Vec<Library>, Option<String>), String> {
-    let sources: Vec<Source> = all.iter().filter_map(|it| it.source).collect();
-    peers::fetch_sources(&sources);
-    let without_go = peers::find_source(peers::GO_REDIS).err();
+    peers::fetch(all.iter().filter_map(|it| it.source));
+    let without_go = peers::find(peers::GO_REDIS).err();
     if let Some(why) = &without_go {
         println!("go-redis is left out. {why}");
         all.retain(|it| it.source != Some(peers::GO_REDIS));

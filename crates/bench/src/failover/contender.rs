@@ -103,7 +103,7 @@ impl Contender {
     pub(super) fn missing(self) -> Option<String> {
         match self {
             HaproxyVotes | HaproxySessions | HaproxyAgents => {
-                peers::find_source(peers::HAPROXY_NEWEST).err()
+                peers::find(peers::HAPROXY_NEWEST).err()
             }
             _ => self.clients()?.err(),
         }
@@ -141,7 +141,7 @@ impl Programs {
             let (first, rest) = words.split_first()?;
             machine::said(Command::new(first).args(rest).arg("-v"))
         };
-        let newest = peers::find_source(peers::HAPROXY_NEWEST).ok();
+        let newest = peers::find(peers::HAPROXY_NEWEST).ok();
         let mut versions = vec![
             ("haproxy 2".to_owned(), haproxy(&[self.haproxy2.clone().into()])),
             ("haproxy 3".to_owned(), newest.and_then(|it| haproxy(&it.words))),
@@ -197,8 +197,7 @@ impl Front {
         let haproxy = |words: &[OsString], shape| {
             Stands::Haproxy(Box::new(Haproxy::start_as(words, cluster, shape)))
         };
-        let three =
-            |shape| peers::find_source(peers::HAPROXY_NEWEST).map(|it| haproxy(&it.words, shape));
+        let three = |shape| peers::find(peers::HAPROXY_NEWEST).map(|it| haproxy(&it.words, shape));
         let service = |delay| Stands::Service(Service::start(cluster, Duration::from_secs(delay)));
         let stands = match contender {
             HaproxyVotes => three(Shape::Votes)?,

@@ -116,7 +116,7 @@ pub(crate) fn run(options: &FailoverOptions) -> Result<ExitCode, String> {
     let program = options.subject.enter(|| {
         install::for_failovers()?;
         if options.durability.is_none() {
-            peers::fetch_sources(&contender::SOURCES);
+            peers::fetch(contender::SOURCES);
         }
         Ok(())
     })?;

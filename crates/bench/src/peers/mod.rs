@@ -122,34 +122,17 @@ pub(super) struct Program {
     pub(super) root: PathBuf,
 }
 
-/// Fetches what is missing and prints each step.
-pub(super) fn fetch(peers: &[Peer]) {
-    let mut sources: Vec<Source> = peers.iter().filter_map(|peer| peer.source()).collect();
-    sources.dedup();
-    fetch_sources(&sources);
-}
-
 /// Fetches what is missing of these and prints each step.
-pub(super) fn fetch_sources(sources: &[Source]) {
-    for source in sources {
-        fetch::get(&cache(), *source);
-    }
+pub(super) fn fetch(sources: impl IntoIterator<Item = Source>) {
+    sources.into_iter().for_each(|source| fetch::get(&cache(), source));
 }
 
 /// A program that was fetched.
 ///
 /// # Errors
 /// Why it is missing.
-pub(super) fn find_source(source: Source) -> Result<Program, String> {
+pub(super) fn find(source: Source) -> Result<Program, String> {
     fetch::find(&cache(), source)
-}
-
-/// The program of a peer.
-///
-/// # Errors
-/// Why it is missing.
-pub(super) fn find(peer: Peer) -> Result<Option<Program>, String> {
-    peer.source().map(|source| fetch::find(&cache(), source)).transpose()
 }
 
 /// The version that a program prints.
@@ -173,7 +156,7 @@ pub(super) fn clients(source: Source, script: &str) -> Result<Command, String> {
         Source::Npm { .. } => Some("node"),
         _ => None,
     };
-    let Program { words, root } = find_source(source)?;
+    let Program { words, root } = find(source)?;
     let mut command = match interpreter {
         Some(program) => {
             find_in_path(program).ok_or_else(|| format!("{program} is missing"))?;
@@ -189,7 +172,7 @@ pub(super) fn clients(source: Source, script: &str) -> Result<Command, String> {
 
 /// The version of a client library that was fetched.
 pub(super) fn library_version(source: Source) -> Option<String> {
-    let Program { words, root } = find_source(source).ok()?;
+    let Program { words, root } = find(source).ok()?;
     let ask = |program: &str, option: &str, script: &str| {
         let mut command = Command::new(program);
         machine::said(command.env("PYTHONPATH", &root).args([option, script]).arg(words.first()?))

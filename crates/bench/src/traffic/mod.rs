@@ -111,7 +111,7 @@ pub(crate) fn run(options: &TrafficOptions) -> Result<ExitCode, String> {
     let baseline = || baseline(options.peers().contains(&Peer::Baseline));
     let pointsman = options.subject.enter(|| {
         install::for_traffic()?;
-        peers::fetch(&options.peers());
+        peers::fetch(options.peers().into_iter().filter_map(Peer::source));
         // In the namespace there is no network for a build.
         drop(baseline());
         Ok(())
@@ -119,8 +119,8 @@ pub(crate) fn run(options: &TrafficOptions) -> Result<ExitCode, String> {
     let stop = stop_on_signals()?;
     environment::prepare();
     let mut missing = Vec::new();
-    let mut admitted =
-        those_that(options.peers(), &mut missing, |peer| peers::find(peer).map(drop));
+    let is_there = |peer: Peer| peer.source().map_or(Ok(()), |it| peers::find(it).map(drop));
+    let mut admitted = those_that(options.peers(), &mut missing, is_there);
     let versions = versions(&admitted);
     let kind = options.whole().then_some("traffic");
     let (sentence, mut raw) = options.subject.describe(&pointsman, &versions, kind)?;
@@ -146,7 +146,6 @@ pub(crate) fn run(options: &TrafficOptions) -> Result<ExitCode, String> {
         let rounds = played.iter().map(|record| record.round).max().unwrap_or(0);
         let about = report::About {
             machine: &sentence,
-            command: "cargo xtask bench",
             rounds,
             seconds: options.pace().time.as_secs_f64(),
             raw: &raw.name,
@@ -203,7 +202,9 @@ fn versions(peers: &[Peer]) -> Vec<(String, Option<String>)> {
     let variant = |peer: &Peer| matches!(peer, Peer::Haproxy3Buffers | Peer::Haproxy3Splice);
     let programs = peers.iter().filter(|peer| !variant(peer));
     programs
-        .filter_map(|peer| Some((name_of(peer), peers::version(*peer, &peers::find(*peer).ok()??))))
+        .filter_map(|peer| {
+            Some((name_of(peer), peers::version(*peer, &peers::find(peer.source()?).ok()?)))
+        })
         .collect()
 }
 

@@ -13,7 +13,6 @@ use crate::{markdown, title_of};
 /// What the report contains besides the records.
 pub(super) struct About<'a> {
     pub(super) machine: &'a str,
-    pub(super) command: &'a str,
     /// Number of rounds.
     pub(super) rounds: u32,
     /// Seconds per measurement.
@@ -26,10 +25,10 @@ pub(super) struct About<'a> {
 
 /// The report as Markdown.
 pub(super) fn document(records: &[Record], verdicts: &[Verdict], about: &About<'_>) -> String {
-    let About { machine, command, rounds, seconds, raw, missing } = about;
+    let About { machine, rounds, seconds, raw, missing } = about;
     let disturbed = records.iter().filter(|record| record.disturbed).count();
     let mut text = format!(
-        "# Traffic, measured\n\nWritten by `{command}`; every measurement is a line of `benches/runs/{raw}`.\n\n{machine}\n\n\
+        "# Traffic, measured\n\nWritten by `cargo xtask bench`; every measurement is a line of `benches/runs/{raw}`.\n\n{machine}\n\n\
          {rounds} rounds, the proxies alternating within each, {seconds:.1} s per measurement. One thread per proxy, alone on one \
          core; the load, Redis and\nSentinel on another. {disturbed} of {} measurements were disturbed by other processes.\n",
         records.len()
@@ -111,7 +110,6 @@ mod tests {
         let missing = ["nginx: no\nnetwork".to_owned()];
         let about = About {
             machine: "2 cores.",
-            command: "cargo xtask bench",
             rounds: 1,
             seconds: 1.0,
             raw: "traffic-1.jsonl",

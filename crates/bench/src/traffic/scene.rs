@@ -117,8 +117,8 @@ impl Scene {
     }
 
     fn launch(&mut self, peer: Peer) -> Result<Running, String> {
-        let program = match peers::find(peer)? {
-            Some(program) => program,
+        let program = match peer.source() {
+            Some(source) => peers::find(source)?,
             None if peer == Peer::Baseline => own(&self.built.baseline.clone()?),
             None => own(&self.built.pointsman),
         };
