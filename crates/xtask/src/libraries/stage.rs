@@ -23,16 +23,9 @@ const SENTINEL: u16 = 7001;
 const ADMIN: u16 = 7002;
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What Pointsman counted.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Sharing {
-    /// Requests on shared connections.
-    pub(super) requests: u64,
-    /// Sessions that got a connection of their own.
-    pub(super) promotions: u64,
-    /// Shared connections that were closed because of a reply that did not match.
-    pub(super) desyncs: u64,
-}
+/// What Pointsman counts of shared connections: requests on them, sessions that got one of their
+/// own, and connections that were closed because of a reply that did not match.
+pub(super) const COUNTED: [&str; 3] = ["requests", "promotions", "desyncs"];
 
 /// Running servers. Dropping it ends them and removes their files.
 #[derive(Debug)]
@@ -93,7 +86,7 @@ impl Stage {
     ///
     /// # Errors
     /// A message for people: a server ended, or Pointsman does not answer.
-    pub(super) fn sharing(&self) -> Result<Option<Sharing>, String> {
+    pub(super) fn sharing(&self) -> Result<Option<[u64; 3]>, String> {
         if let Some(ended) = self.processes.iter().find(|it| !it.is_running()) {
             return Err(format!("{} ended during the tests:\n{}", ended.name(), ended.tail()));
         }
@@ -101,12 +94,8 @@ impl Stage {
             return Ok(None);
         }
         let text = metrics::get(at(ADMIN), "/metrics")?;
-        let sum = |metric| metrics::sum(&text, metric);
-        Ok(Some(Sharing {
-            requests: sum("pointsman_shared_requests_total"),
-            promotions: sum("pointsman_shared_promotions_total"),
-            desyncs: sum("pointsman_shared_desyncs_total"),
-        }))
+        let sum = |what| metrics::sum(&text, &format!("pointsman_shared_{what}_total"));
+        Ok(Some(COUNTED.map(sum)))
     }
 
     fn launch(
