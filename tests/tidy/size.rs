@@ -32,7 +32,7 @@ const CRATES: &[(&str, usize, usize)] = &[
     ("resp", 5_910, 5_100),
     ("sentinel", 13_300, 10_900),
     ("setup", 500, 300),
-    ("simulator", 5_480, 3_700),
+    ("simulator", 5_470, 3_700),
     ("target", 1_100, 1_100),
     ("tls", 1_650, 1_650),
     ("xtask", 5_260, 3_200),

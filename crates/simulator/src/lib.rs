@@ -14,8 +14,7 @@
 //!   all failures instead of stopping at the first.
 //! - `cargo xtask simulate --seed S` runs one seed and prints its timeline, the broken rule and the
 //!   process at which it was broken. The output is the same on every machine.
-//! - `--with KINDS` runs only seeds with these faults ([`FaultKind`]); `--ignore RULES` continues
-//!   after violations of these rules ([`Rule`]), to see what they hide.
+//! - `--with KINDS` runs only seeds with these faults ([`FaultKind`]).
 //! - `cargo xtask simulate --mutations` applies each patch of `mutations/`, which puts a known
 //!   fault back into a copy of the product, and requires that the simulator finds it.
 //!
@@ -63,10 +62,10 @@ mod tests;
 pub use plan::FaultKind;
 pub use report::{Rule, RunResult, Totals, Violation};
 
-/// Runs one seed. After a violation of an ignored rule the run continues, to find what it hides.
+/// Runs one seed.
 #[must_use]
-pub fn run(seed: u64, ignored: &[Rule]) -> RunResult {
-    world::Simulation::new(seed, false, ignored).run().0
+pub fn run(seed: u64) -> RunResult {
+    world::Simulation::new(seed, false).run().0
 }
 
 /// The faults of a seed, without running it.
@@ -77,6 +76,6 @@ pub fn kinds(seed: u64) -> Vec<FaultKind> {
 
 /// Runs one seed and returns its timeline, too.
 #[must_use]
-pub fn timeline(seed: u64, ignored: &[Rule]) -> (RunResult, String) {
-    world::Simulation::new(seed, true, ignored).run()
+pub fn timeline(seed: u64) -> (RunResult, String) {
+    world::Simulation::new(seed, true).run()
 }

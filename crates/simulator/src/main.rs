@@ -21,15 +21,12 @@ struct Options {
     /// First seed. Without --seeds only this one is run, and its timeline printed.
     #[arg(long)]
     seed: Option<u64>,
-    /// Continue after a failure, and list all failures at the end.
+    /// Continue after a failure.
     #[arg(long)]
     keep_going: bool,
     /// Run only seeds with these kinds of faults, separated by commas.
     #[arg(long, value_name = "KINDS", value_delimiter = ',')]
     with: Vec<FaultKind>,
-    /// Continue after violations of these rules, separated by commas.
-    #[arg(long, value_name = "RULES", value_delimiter = ',')]
-    ignore: Vec<Rule>,
     /// Succeed if, and only if, this rule is violated.
     #[arg(long, value_name = "RULE")]
     expect: Option<Rule>,
@@ -39,7 +36,7 @@ fn main() -> ExitCode {
     let options = Options::parse();
     match (options.seed, options.seeds) {
         (Some(seed), None) => {
-            let run = show(seed, &options.ignore);
+            let run = show(seed);
             if run.violation.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
         }
         (first, seeds) => run_many(first.unwrap_or(1), seeds.unwrap_or(2000), &options),
@@ -55,7 +52,7 @@ fn run_many(first: u64, seeds: u64, options: &Options) -> ExitCode {
         if !options.with.iter().all(|it| kinds.contains(it)) {
             continue;
         }
-        let run = simulator::run(seed, &options.ignore);
+        let run = simulator::run(seed);
         if terminal {
             eprint!("\r{} of {seeds} seeds, {} failed", seed - first + 1, totals.failed());
         }
@@ -69,11 +66,11 @@ fn run_many(first: u64, seeds: u64, options: &Options) -> ExitCode {
                 println!("seed {seed}: {rule:?} {kinds:?}: {text}");
             } else if options.expect.is_none() {
                 println!();
-                show(seed, &options.ignore);
+                show(seed);
                 is_over = true;
             }
         }
-        totals.add(seed, run);
+        totals.add(run);
         if is_over {
             break;
         }
@@ -87,8 +84,8 @@ fn run_many(first: u64, seeds: u64, options: &Options) -> ExitCode {
 }
 
 /// Prints the timeline of one seed, its result and the command that repeats it.
-fn show(seed: u64, ignored: &[Rule]) -> RunResult {
-    let (run, text) = simulator::timeline(seed, ignored);
+fn show(seed: u64) -> RunResult {
+    let (run, text) = simulator::timeline(seed);
     print!("{text}");
     println!("seed {seed}: {:?}", run.kinds);
     println!(
@@ -101,9 +98,6 @@ fn show(seed: u64, ignored: &[Rule]) -> RunResult {
             println!("{:?} broken at {} ms at {}: {}", it.rule, it.at / 1000, it.who, it.text);
         }
     }
-    let rules: Vec<String> = ignored.iter().map(|it| format!("{it:?}")).collect();
-    let ignored =
-        if rules.is_empty() { String::new() } else { format!(" --ignore {}", rules.join(",")) };
-    println!("again: cargo xtask simulate --seed {seed}{ignored}");
+    println!("again: cargo xtask simulate --seed {seed}");
     run
 }

@@ -8,7 +8,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use clap::ValueEnum;
 use sentinel::Minority;
 
 use crate::cluster::Cluster;
@@ -82,7 +81,7 @@ struct Ack {
 pub(crate) struct Oracle {
     minority: Minority,
     only_planned: bool,
-    ignored: Vec<Rule>,
+    is_attacked: bool,
     right: Option<Addr>,
     right_epoch: u64,
     proxies: Vec<ProxyRecord>,
@@ -151,15 +150,9 @@ impl Cluster {
 }
 
 impl Oracle {
-    pub(crate) fn new(plan: &FaultPlan, ignored: &[Rule]) -> Self {
-        let mut ignored = ignored.to_vec();
-        if plan.hostile.is_some() {
-            // An attack may take service away: it makes the electorate larger.
-            let judged = [Rule::RequestOutside, Rule::PasswordOutside, Rule::Safety];
-            ignored.extend(Rule::value_variants().iter().filter(|it| !judged.contains(it)));
-        }
+    pub(crate) fn new(plan: &FaultPlan) -> Self {
         Self {
-            ignored,
+            is_attacked: plan.hostile.is_some(),
             outnumbered: vec![false; plan.cluster.proxies],
             minority: plan.cluster.minority,
             only_planned: plan.is_planned(),
@@ -177,7 +170,10 @@ impl Oracle {
     }
 
     fn violate(&mut self, rule: Rule, pid: Pid, mut text: String, cluster: &mut Cluster) {
-        if self.violation.is_none() && !self.ignored.contains(&rule) {
+        // An attack may take service away: it makes the electorate larger.
+        let outlasts_attacks =
+            matches!(rule, Rule::RequestOutside | Rule::PasswordOutside | Rule::Safety);
+        if self.violation.is_none() && (outlasts_attacks || !self.is_attacked) {
             text.push_str(&format!(" [minority = {:?}]", self.minority));
             cluster.net.trace_line(pid, || format!("VIOLATION of {rule:?}: {text}"));
             let who = cluster.net.process(pid).name.clone();

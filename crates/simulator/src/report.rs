@@ -98,25 +98,25 @@ pub struct RunResult {
 /// The runs of many seeds.
 #[derive(Debug, Default)]
 pub struct Totals {
-    runs: Vec<(u64, RunResult)>,
+    runs: Vec<RunResult>,
 }
 
 impl Totals {
     /// Adds the result of a seed.
-    pub fn add(&mut self, seed: u64, run: RunResult) {
-        self.runs.push((seed, run));
+    pub fn add(&mut self, run: RunResult) {
+        self.runs.push(run);
     }
 
     /// How many seeds failed.
     #[must_use]
     pub fn failed(&self) -> usize {
-        self.runs.iter().filter(|(_, run)| run.violation.is_some()).count()
+        self.runs.iter().filter(|run| run.violation.is_some()).count()
     }
 }
 
 impl fmt::Display for Totals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let sum = |of: fn(&RunResult) -> u64| self.runs.iter().map(|(_, run)| of(run)).sum::<u64>();
+        let sum = |of: fn(&RunResult) -> u64| self.runs.iter().map(of).sum::<u64>();
         for (name, count) in [
             ("seeds", self.runs.len() as u64),
             ("simulated (s)", sum(|run| run.simulated) / SECOND),
@@ -131,18 +131,13 @@ impl fmt::Display for Totals {
         ] {
             writeln!(f, "{name:<14} {count:>12}")?;
         }
-        let (mut kinds, mut rules) = (BTreeMap::new(), BTreeMap::<Rule, Vec<u64>>::new());
-        for (seed, run) in &self.runs {
-            run.kinds.iter().for_each(|kind| *kinds.entry(kind).or_insert(0) += 1);
-            run.violation.iter().for_each(|it| rules.entry(it.rule).or_default().push(*seed));
+        let mut kinds = BTreeMap::<FaultKind, u64>::new();
+        for kind in self.runs.iter().flat_map(|run| &run.kinds) {
+            *kinds.entry(*kind).or_default() += 1;
         }
         writeln!(f, "\nfaults by kind")?;
         for (kind, count) in kinds {
             writeln!(f, "  {:<24} {count:>8}", format!("{kind:?}"))?;
-        }
-        for (rule, seeds) in rules {
-            let some = &seeds[..seeds.len().min(12)];
-            writeln!(f, "\n{rule:?}: {} seeds, e.g. {some:?}", seeds.len())?;
         }
         Ok(())
     }

@@ -38,7 +38,6 @@ fn quiet(seed: u64) -> Simulation {
         FaultPlan { cluster, faults: Vec::new(), hostile: None },
         Rng::new(seed),
         true,
-        &[],
     );
     simulation.run_until(CAUSE);
     simulation
@@ -327,14 +326,14 @@ fn supersedes_master_that_a_majority_left() {
 #[test]
 fn same_seed_gives_the_same_run() {
     for seed in [3, 14, 19] {
-        let (one, text) = crate::timeline(seed, &[]);
-        let (two, again) = crate::timeline(seed, &[]);
+        let (one, text) = crate::timeline(seed);
+        let (two, again) = crate::timeline(seed);
         assert_eq!(text, again);
         assert_eq!(
             (one.events, one.acknowledged, one.lost),
             (two.events, two.acknowledged, two.lost)
         );
-        assert_eq!(crate::run(seed, &[]).events, one.events, "tracing does not change the run");
+        assert_eq!(crate::run(seed).events, one.events, "tracing does not change the run");
     }
 }
 
@@ -464,7 +463,7 @@ fn switchover_loses_nothing() {
 fn hostile_sentinels_join_without_being_followed() {
     let mut plan = quiet(1).cluster.plan;
     plan.hostile = Some(HostileConfig { seed: 1, sentinels: 3, servers: 1, insiders: 1 });
-    let mut simulation = Simulation::with_plan(plan, Rng::new(1), true, &[]);
+    let mut simulation = Simulation::with_plan(plan, Rng::new(1), true);
     simulation.run_until(CAUSE);
     let cluster = &mut simulation.cluster;
     let outside: Vec<Addr> = cluster.outsiders.iter().map(|it| cluster.net.addr(it.pid)).collect();

@@ -4,7 +4,7 @@ use crate::cluster::Cluster;
 use crate::net::Event;
 use crate::oracle::Oracle;
 use crate::plan::FaultPlan;
-use crate::report::{Rule, RunResult};
+use crate::report::RunResult;
 use crate::rng::Rng;
 use crate::wire::{MS, Micros, SECOND};
 
@@ -21,14 +21,14 @@ pub(crate) struct Simulation {
 }
 
 impl Simulation {
-    pub(crate) fn new(seed: u64, traced: bool, ignored: &[Rule]) -> Self {
+    pub(crate) fn new(seed: u64, traced: bool) -> Self {
         let mut rng = Rng::new(seed);
         let plan = FaultPlan::new(&mut rng);
-        Self::with_plan(plan, rng, traced, ignored)
+        Self::with_plan(plan, rng, traced)
     }
 
-    pub(crate) fn with_plan(plan: FaultPlan, rng: Rng, traced: bool, ignored: &[Rule]) -> Self {
-        let oracle = Oracle::new(&plan, ignored);
+    pub(crate) fn with_plan(plan: FaultPlan, rng: Rng, traced: bool) -> Self {
+        let oracle = Oracle::new(&plan);
         // The source of the product's random pauses, one for each thread.
         fastrand::seed(rng.clone().next());
         let mut cluster = Cluster::new(plan, rng, traced);
