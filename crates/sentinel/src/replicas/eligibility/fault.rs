@@ -28,13 +28,10 @@ pub(super) fn fault(
         return Some(ReplicaState::Candidate);
     }
     let failure = match record.failed {
-        Some((ProbeFailure::Unreachable | ProbeFailure::UnusableAddress, times)) if times >= 2 => {
-            Some(ReplicaState::Unreachable)
-        }
         Some((ProbeFailure::Denied, _)) => Some(ReplicaState::Denied),
         Some((ProbeFailure::OutsideNodes, _)) => Some(ReplicaState::Unreachable),
-        Some((ProbeFailure::Unreachable | ProbeFailure::UnusableAddress, _)) => {
-            Some(ReplicaState::Unreachable).filter(|_| !spared)
+        Some((ProbeFailure::Unreachable | ProbeFailure::UnusableAddress, times)) => {
+            Some(ReplicaState::Unreachable).filter(|_| times >= 2 || !spared)
         }
         // Whether it still serves its connected sessions shows in the age of its last answer.
         Some((
