@@ -70,9 +70,10 @@ section! {
         unix_socket_mode: String = ValueKind::Mode, Some("0660"), Restart;
         /// Sentinels to query, as host:port; required.
         ///
-        /// DNS names are resolved repeatedly and may have several addresses. IPv6 addresses need
-        /// brackets if a port follows. The default port is 26379. One reachable sentinel is enough
-        /// to find all others; list several, so that a start does not depend on one of them.
+        /// DNS names are resolved repeatedly and may have several addresses. They decide who is
+        /// asked: if all lead to another cluster with a master of this name, it is followed. IPv6
+        /// addresses need brackets if a port follows. The default port is 26379. One is enough to
+        /// find all others; list several, so that no start depends on one.
         sentinels: Vec<NodeAddr> = ValueKind::Endpoints, None, Live;
         /// Whether to use further sentinels that the configured ones report.
         ///
