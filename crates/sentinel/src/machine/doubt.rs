@@ -378,7 +378,7 @@ impl Machine {
         };
         let third = !doubt.is_another
             && relation == ProcessRelation::Unrelated
-            && self.is_seen_as_third(doubt, committed, answer);
+            && self.is_seen_as_third(committed, answer);
         if third {
             self.doubt(now, now, true).is_another = true;
             return self.warn_of_another(true);

@@ -90,20 +90,19 @@ impl Machine {
         self.orders.in_force.is_none() && self.may_decide(&others.map(|(id, _)| id).collect())
     }
 
-    /// Whether a sentinel sees a process at the committed address that is neither the committed one
-    /// nor the one that answers here: the name leads to another server here.
-    pub(super) fn is_seen_as_third(
-        &self,
-        doubt: &Doubt,
-        committed: &Committed,
-        answer: &Probe,
-    ) -> bool {
+    /// Whether a sentinel has read, since the master was committed, that a process runs at its
+    /// address that is neither that one nor the one that answers here: the name leads to another
+    /// server here.
+    pub(super) fn is_seen_as_third(&self, committed: &Committed, answer: &Probe) -> bool {
         let lineage = answer.outcome.as_ref().ok().and_then(|report| report.lineage.as_ref());
         let former = committed.lineage.as_ref().map(|it| &*it.run_id);
-        let third = |view: &View| former != Some(&*view.run_id);
-        let mut views = self.electorate.trusted_views(Some(doubt.until()));
+        let mut views = self.electorate.informed_since(committed.since);
         lineage.is_some_and(|it| {
-            views.any(|view| third(view) && is_another(view, committed, &it.run_id, false))
+            views.any(|(id, view)| {
+                self.electorate.trusts(id)
+                    && former != Some(&*view.run_id)
+                    && is_another(view, committed, &it.run_id, false)
+            })
         })
     }
 

@@ -364,6 +364,23 @@ fn holds_for_stranger_at_the_former_address() {
     }
 }
 
+/// A sentinel that has not asked since shows the process before both.
+#[test]
+fn waits_for_no_sentinel_after_two_restarts() {
+    let mut rig = Rig::booted();
+    rig.nodes.insert('A', empty_master('A'));
+    rig.run(3000);
+    sees(&mut rig, &[1], "process-A", Duration::from_secs(9));
+    sees(&mut rig, &[2, 3], "fresh process", Duration::from_secs(2));
+    let Answer::Report(mut report) = empty_master('A') else { panic!("a report") };
+    let lineage = report.lineage.as_mut().expect("a lineage");
+    (lineage.run_id, lineage.replid) = ("next process".into(), "next".into());
+    rig.nodes.insert('A', Answer::Report(report));
+    rig.run(1500);
+    let each = ["hold", "commit A@5 reconfirmed"];
+    assert_eq!(rig.outcomes_untimed(), [each, each].concat());
+}
+
 #[test]
 fn holds_when_most_sentinels_see_another_process() {
     let seen_by = |sentinels: &[u8], info_age| {
