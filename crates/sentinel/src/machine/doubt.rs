@@ -13,7 +13,9 @@
 //! - when a first master is committed that sentinels see down or do not reach, since no other
 //!   process is known to compare it with: most of them have to reach it, or ten seconds to pass;
 //! - when a first master, or one with another history, is not the process that most sentinels see,
-//!   and whenever most of them have read that it is not. Then only those count that see it;
+//!   and whenever most of them have read that it is not. Then only those count that see it. If a
+//!   process with another history answers at its address, and a sentinel sees a third one there,
+//!   that sentinel does not count, and one has to see this process;
 //! - when it failed to answer while no majority of the sentinels was reachable either. If the
 //!   sentinels had been silent long before, the loss of the master reveals nothing new, and there
 //!   is no doubt.
@@ -63,6 +65,8 @@ pub(super) struct Doubt {
     is_first: bool,
     /// Sentinels see another process at the address.
     is_another: bool,
+    /// One sees a third, neither the committed process nor that which answers.
+    is_third: bool,
     /// The process that answers at the address of the committed one.
     successor: Option<Box<str>>,
 }
@@ -131,6 +135,7 @@ impl Machine {
             has_held: false,
             is_first: false,
             is_another: false,
+            is_third: false,
             successor: None,
         };
         let doubt = self.doubt.get_or_insert(new);
@@ -376,11 +381,9 @@ impl Machine {
             // another history.
             Err(_) => ProcessRelation::Unrelated,
         };
-        let third = !doubt.is_another
-            && relation == ProcessRelation::Unrelated
-            && self.is_seen_as_third(committed, answer);
-        if third {
-            self.doubt(now, now, true).is_another = true;
+        let begins = !doubt.is_third && !self.seeing_third_of(relation).is_empty();
+        if begins {
+            self.doubt(now, now, true).is_third = true;
             return self.warn_of_another(true);
         }
         let same = committed.published && relation == ProcessRelation::Same;
@@ -425,7 +428,9 @@ impl Machine {
         let ours = |addr: &NodeAddr| *addr == committed.addr;
         let agreeing: BTreeSet<&MyId> =
             all().filter(|(_, addr, _)| ours(addr)).map(|(id, ..)| id).collect();
-        let knows = |id: &MyId| self.knows_process(id, doubt, relation, process);
+        let third = self.seeing_third_of(relation);
+        let knows =
+            |id: &MyId| self.knows_process(id, doubt, relation, process) && !third.contains(id);
         let confirming: BTreeSet<&MyId> =
             votes().filter(|(id, addr, _)| ours(addr) && knows(id)).map(|(id, ..)| id).collect();
         // At the same epoch, a claim for a node that reports itself a replica does not count.
@@ -445,6 +450,11 @@ impl Machine {
             return None;
         }
         if doubt.is_another && self.is_disputed(process, doubt, committed, &confirming) {
+            return None;
+        }
+        // Until one of them has read that this process runs there, which takes ten seconds.
+        let sees = |id: &MyId| lineage.is_some_and(|it| self.electorate.sees(id, &it.run_id));
+        if !third.is_empty() && !self.electorate.members().any(|(id, ..)| sees(id)) {
             return None;
         }
         // A majority for another node that is a master is no silence, at whatever epoch.
@@ -482,6 +492,17 @@ impl Machine {
         } else {
             Some(self.rules.view_expiry)
         }
+    }
+
+    /// The sentinels that see a third process, if that which answers has another history.
+    fn seeing_third_of(&self, relation: ProcessRelation) -> BTreeSet<&MyId> {
+        let Some((doubt, committed, answer)) = self.doubted() else { return BTreeSet::new() };
+        let lineage = answer.outcome.as_ref().ok().and_then(|report| report.lineage.as_ref());
+        let asks = relation == ProcessRelation::Unrelated && !doubt.is_another;
+        lineage
+            .filter(|_| asks)
+            .map(|it| self.seeing_third(committed, &it.run_id))
+            .unwrap_or_default()
     }
 
     /// Whether a sentinel is about to replace the master, or may begin to: for that, the quorum has

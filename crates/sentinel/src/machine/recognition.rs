@@ -24,7 +24,7 @@ use std::time::Duration;
 use super::doubt::Doubt;
 use super::nodes::NodeRecord;
 use super::{Committed, Machine};
-use crate::{Lineage, MyId, NodeAddr, Probe, Role, View};
+use crate::{Lineage, MyId, NodeAddr, Role, View};
 
 /// The time after which a replica knows that its master was replaced: it acknowledges each second,
 /// and the prober may have noticed the server a second after it came.
@@ -90,20 +90,18 @@ impl Machine {
         self.orders.in_force.is_none() && self.may_decide(&others.map(|(id, _)| id).collect())
     }
 
-    /// Whether a sentinel has read, since the master was committed, that a process runs at its
-    /// address that is neither that one nor the one that answers here: the name leads to another
-    /// server here.
-    pub(super) fn is_seen_as_third(&self, committed: &Committed, answer: &Probe) -> bool {
-        let lineage = answer.outcome.as_ref().ok().and_then(|report| report.lineage.as_ref());
+    /// The sentinels that have read, since the master was committed, that a process runs at its
+    /// address that is neither that one nor `run_id`, which answers here: the name may lead to
+    /// another server here.
+    pub(super) fn seeing_third(&self, committed: &Committed, run_id: &str) -> BTreeSet<&MyId> {
         let former = committed.lineage.as_ref().map(|it| &*it.run_id);
-        let mut views = self.electorate.informed_since(committed.since);
-        lineage.is_some_and(|it| {
-            views.any(|(id, view)| {
-                self.electorate.trusts(id)
-                    && former != Some(&*view.run_id)
-                    && is_another(view, committed, &it.run_id, false)
-            })
-        })
+        let views = self.electorate.informed_since(committed.since);
+        let third = views.filter(|(id, view)| {
+            self.electorate.trusts(id)
+                && former != Some(&*view.run_id)
+                && is_another(view, committed, run_id, false)
+        });
+        third.map(|(id, _)| id).collect()
     }
 
     /// Whether others see the committed process at the committed address.

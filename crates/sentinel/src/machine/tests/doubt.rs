@@ -364,6 +364,20 @@ fn holds_for_stranger_at_the_former_address() {
     }
 }
 
+/// It watches another server at that address, and another sentinel is down.
+#[test]
+fn odd_sentinel_has_no_veto_on_a_restart() {
+    let mut rig = Rig::booted();
+    rig.disconnects(3);
+    sees(&mut rig, &[1], "odd process", Duration::ZERO);
+    rig.nodes.insert('A', empty_master('A'));
+    rig.run(9000);
+    assert_eq!(rig.outcomes_untimed(), ["hold"], "nobody has seen it yet");
+    sees(&mut rig, &[2], "fresh process", Duration::ZERO);
+    rig.run(5000);
+    assert_eq!(rig.outcomes_untimed(), ["hold", "commit A@5 reconfirmed"]);
+}
+
 /// A sentinel that has not asked since shows the process before both.
 #[test]
 fn waits_for_no_sentinel_after_two_restarts() {
