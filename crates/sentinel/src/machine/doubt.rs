@@ -40,7 +40,7 @@ use super::nodes::{NodeRecord, verifies};
 use super::recognition::is_another;
 use super::state::{Basis, MachineState, NoMasterReason};
 use super::{Committed, Machine, MachineAction, Warning};
-use crate::{Minority, MyId, NodeAddr, NodeReport, Probe, ProbeFailure, Role, View};
+use crate::{Lineage, Minority, MyId, NodeAddr, NodeReport, Probe, ProbeFailure, Role, View};
 
 /// A sentinel asks the master each second, and sees it down after 30 s by default.
 const PONG_LATE: Duration = Duration::from_secs(3);
@@ -381,7 +381,7 @@ impl Machine {
             // another history.
             Err(_) => ProcessRelation::Unrelated,
         };
-        let begins = !doubt.is_third && !self.seeing_third_of(relation).is_empty();
+        let begins = !doubt.is_third && !self.not_counting(relation).is_empty();
         if begins {
             self.doubt(now, now, true).is_third = true;
             return self.warn_of_another(true);
@@ -428,9 +428,9 @@ impl Machine {
         let ours = |addr: &NodeAddr| *addr == committed.addr;
         let agreeing: BTreeSet<&MyId> =
             all().filter(|(_, addr, _)| ours(addr)).map(|(id, ..)| id).collect();
-        let third = self.seeing_third_of(relation);
+        let void = self.not_counting(relation);
         let knows =
-            |id: &MyId| self.knows_process(id, doubt, relation, process) && !third.contains(id);
+            |id: &MyId| self.knows_process(id, doubt, relation, process) && !void.contains(id);
         let confirming: BTreeSet<&MyId> =
             votes().filter(|(id, addr, _)| ours(addr) && knows(id)).map(|(id, ..)| id).collect();
         // At the same epoch, a claim for a node that reports itself a replica does not count.
@@ -450,11 +450,6 @@ impl Machine {
             return None;
         }
         if doubt.is_another && self.is_disputed(process, doubt, committed, &confirming) {
-            return None;
-        }
-        // Until one of them has read that this process runs there, which takes ten seconds.
-        let sees = |id: &MyId| lineage.is_some_and(|it| self.electorate.sees(id, &it.run_id));
-        if !third.is_empty() && !self.electorate.members().any(|(id, ..)| sees(id)) {
             return None;
         }
         // A majority for another node that is a master is no silence, at whatever epoch.
@@ -494,15 +489,18 @@ impl Machine {
         }
     }
 
-    /// The sentinels that see a third process, if that which answers has another history.
-    fn seeing_third_of(&self, relation: ProcessRelation) -> BTreeSet<&MyId> {
+    /// The sentinels that do not count about a process with another history: those that see a third
+    /// one, and all until one sees this process, for up to ten seconds.
+    fn not_counting(&self, relation: ProcessRelation) -> BTreeSet<&MyId> {
         let Some((doubt, committed, answer)) = self.doubted() else { return BTreeSet::new() };
         let lineage = answer.outcome.as_ref().ok().and_then(|report| report.lineage.as_ref());
         let asks = relation == ProcessRelation::Unrelated && !doubt.is_another;
-        lineage
-            .filter(|_| asks)
-            .map(|it| self.seeing_third(committed, &it.run_id))
-            .unwrap_or_default()
+        let Some(Lineage { run_id, .. }) = lineage.filter(|_| asks) else { return BTreeSet::new() };
+        let third = self.seeing_third(committed, run_id);
+        if third.is_empty() || self.electorate.is_seen(run_id) {
+            return third;
+        }
+        self.electorate.members().map(|(id, ..)| id).collect()
     }
 
     /// Whether a sentinel is about to replace the master, or may begin to: for that, the quorum has

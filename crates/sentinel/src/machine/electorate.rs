@@ -449,6 +449,11 @@ impl Electorate {
         received.is_some_and(|it| *it.view.run_id == *run_id)
     }
 
+    /// Whether any member sees that process at the address that it names.
+    pub(super) fn is_seen(&self, run_id: &str) -> bool {
+        self.member_views().any(|(_, view)| *view.run_id == *run_id)
+    }
+
     /// Whether this sentinel reported that the master answered its PING at or after `since`.
     pub(super) fn has_reached_since(&self, id: &MyId, since: Instant) -> bool {
         let received = self.by_id.get(id).and_then(|it| it.received.as_ref());
