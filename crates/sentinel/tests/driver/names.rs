@@ -301,6 +301,14 @@ async fn leaves_address_that_the_name_has_no_longer() {
         cluster.sentinels.iter().map(|it| it.heard().len()).sum::<usize>() > polled + 20
     })
     .await;
+    // Lookups are frequent after a dial.
+    let redial = async || {
+        let before = two.accepted();
+        two.cut();
+        until("it is dialled again", || two.accepted() > before).await;
+    };
+    redial().await;
+    driver.wait_for("its answer", |seen| seen.state == "stable").await;
     let (tried, generation) = (one.accepted(), driver.generation());
     names.set_master(Some(vec![one.addr]));
     until("it is tried", || one.accepted() > tried).await;
@@ -310,8 +318,7 @@ async fn leaves_address_that_the_name_has_no_longer() {
     see(String::new());
     one.behave(Behavior::CloseAtOnce);
     one.cut();
-    let asked = names.asked.load(Ordering::SeqCst);
-    until("it has the address again", || names.asked.load(Ordering::SeqCst) > asked).await;
+    redial().await;
     names.set_master(Some(vec![one.addr]));
     let (refused, asked) = (one.accepted(), names.asked.load(Ordering::SeqCst));
     until("it is tried", || one.accepted() > refused).await;
