@@ -494,7 +494,9 @@ impl Machine {
     fn not_counting(&self, relation: ProcessRelation) -> BTreeSet<&MyId> {
         let Some((doubt, committed, answer)) = self.doubted() else { return BTreeSet::new() };
         let lineage = answer.outcome.as_ref().ok().and_then(|report| report.lineage.as_ref());
-        let asks = relation == ProcessRelation::Unrelated && !doubt.is_another;
+        let asks = relation == ProcessRelation::Unrelated
+            && !doubt.is_another
+            && self.orders.in_force.is_none();
         let Some(Lineage { run_id, .. }) = lineage.filter(|_| asks) else { return BTreeSet::new() };
         let third = self.seeing_third(committed, run_id);
         if third.is_empty() || self.electorate.is_seen(run_id) {

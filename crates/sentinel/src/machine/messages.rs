@@ -190,7 +190,7 @@ impl Warning {
             Self::Stalled => "process was suspended, confirming the master again",
             Self::Rebooted => "another process answers at the master's address",
             Self::SeenAsAnother => {
-                "most sentinels see another process at the master's address than we do"
+                "sentinels see another process at the master's address than we do"
             }
             Self::Stranger => "configured sentinel has no vote, it may watch another cluster",
             Self::RegressionUnverified => {

@@ -83,6 +83,13 @@ async fn named(port: u16) -> FakeCluster {
     cluster
 }
 
+/// Waits until the sentinels have been asked again.
+async fn are_asked(cluster: &FakeCluster) {
+    let heard = || cluster.sentinels.iter().map(|it| it.heard().len()).sum::<usize>();
+    let before = heard();
+    until("they are asked", || heard() > before + 20).await;
+}
+
 #[tokio::test]
 async fn retries_seed_name_that_does_not_resolve() {
     let (cluster, names) = (FakeCluster::new(1, 1).await, Names::default());
@@ -296,11 +303,7 @@ async fn leaves_address_that_the_name_has_no_longer() {
         cluster.sentinels.iter().for_each(|it| it.script().record().run_id.clone_from(&process));
     };
     see("2".repeat(40));
-    let polled = cluster.sentinels.iter().map(|it| it.heard().len()).sum::<usize>();
-    until("they are asked", || {
-        cluster.sentinels.iter().map(|it| it.heard().len()).sum::<usize>() > polled + 20
-    })
-    .await;
+    are_asked(&cluster).await;
     // Lookups are frequent after a dial.
     let redial = async || {
         let before = two.accepted();
