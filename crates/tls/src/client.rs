@@ -73,7 +73,7 @@ pub struct ClientSettings {
 
 struct Current {
     config: Arc<ClientConfig>,
-    /// The same without resumption.
+    /// These settings without resumption.
     full: Arc<ClientConfig>,
     /// Settings without verification and resumption, to look at a certificate.
     unverified: Arc<ClientConfig>,
@@ -144,7 +144,7 @@ impl ClientTls {
     }
 
     /// Like [`connect`](Self::connect), for a connection that shows the certificate: a session that
-    /// is resumed does not, so that one that has expired since would stay unnoticed.
+    /// is resumed does not, so that its expiry would stay unnoticed.
     ///
     /// # Errors
     ///

@@ -487,8 +487,8 @@ impl NodeProber {
         {
             let process = self.process.clone();
             let (at, outcome) = self.ask_once().await;
-            // One that refuses the credentials may be a stranger, and one that the sentinels do not
-            // see is.
+            // A server that refuses the credentials may be a stranger, and so may any other process
+            // while the sentinels see this one.
             if outcome.is_ok() && (seen != SeenProcess::Same || self.process == process) {
                 return (at, outcome);
             }
