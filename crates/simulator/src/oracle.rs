@@ -479,9 +479,11 @@ impl Oracle {
         // If most name a replica, a client that asks them is not served either.
         since(&mut it.most_since, right.is_some() && heard >= majority && !leading, now);
         // A client that asks any sentinel is served. A voter that is lost with its machine never
-        // answers again, but may have led the failover, unless its peers saw it down before.
+        // answers again, but may have led the failover, unless its peers saw it down before. And
+        // less than half of the configured sentinels do not answer for those without an address.
         let all = served
             && heard == cluster.sentinels.len()
+            && cluster.net.dns.left_out.len() * 2 < heard
             && !cluster.is_torn()
             && !cluster.lost_voter_by(now - held_for);
         since(&mut it.all_since, all && !leading, now);
