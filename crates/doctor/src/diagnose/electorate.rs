@@ -287,8 +287,9 @@ pub(super) fn quorum(found: &mut Findings, case: &Case<'_>) {
     }
     let (reached, all) = (case.processes().len(), case.sentinel_count());
     if all == 0 {
-        let remedy =
-            "resolve the findings about the individual sentinels; without one, no master is known";
+        let remedy = "resolve the findings about the individual sentinels; without one, no master \
+                      is known. If all are lost for good, `pointsman follow` orders every proxy to \
+                      follow a node";
         return found.add(Fault, "no-sentinels", name, "no sentinel answers", remedy);
     }
     let majority = all / 2 + 1;
