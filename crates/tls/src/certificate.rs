@@ -78,6 +78,15 @@ impl CertificateFacts {
         Self::parse(file.path(), chain)
     }
 
+    /// Reads the facts of the chain in a file.
+    ///
+    /// # Errors
+    ///
+    /// It has no certificate, or one that cannot be parsed.
+    pub fn of_file(file: &PemFile) -> Result<Self, Problem> {
+        Self::of(file, &file.certificates()?)
+    }
+
     /// Reads the facts of the chain that a peer showed. `None` if it cannot be parsed.
     #[must_use]
     pub fn of_peer(chain: &[CertificateDer<'_>]) -> Option<Self> {

@@ -15,7 +15,7 @@
 //! let server = ServerTls::new(&settings)?;
 //! println!("valid until {:?}", server.certificates()[0].not_after);
 //! // After the files have changed:
-//! server.commit(&server.prepare(&settings)?);
+//! server.commit(&ServerTls::prepare(&settings)?);
 //! # Ok(())
 //! # }
 //! ```

@@ -12,7 +12,6 @@
 //! ([`ServerTls::accepts_client`]), since connections outlive certificates and authorities.
 
 use std::fmt;
-use std::path::Path;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -116,20 +115,9 @@ impl ServerTls {
     ///
     /// # Errors
     ///
-    /// Everything that is wrong with them: also that a certificate has expired, if that which is in
-    /// use from the same file has not.
-    pub fn prepare(&self, settings: &ServerSettings) -> Result<BuiltServerTls, Vec<Problem>> {
-        let built = Built::of(settings)?;
-        let (now, current) = (UnixTime::now().as_secs(), self.certificates());
-        // One that is not valid yet may be so by the clock of this host only, and will be.
-        let lasts = |it: &CertificateFacts| it.not_after.as_secs() >= now;
-        let lasted = |file: &Path| current.iter().any(|it| it.file == file && lasts(it));
-        let worse = built.certificates.iter().filter(|it| !lasts(it) && lasted(&it.file));
-        let what = "has a certificate that has expired";
-        let remedy = "write one that is valid now; check the clock";
-        let problem = |it: &CertificateFacts| Problem::of_file(&it.file, what, remedy);
-        let problems: Vec<Problem> = worse.map(problem).collect();
-        if problems.is_empty() { Ok(BuiltServerTls(built)) } else { Err(problems) }
+    /// Everything that is wrong with them.
+    pub fn prepare(settings: &ServerSettings) -> Result<BuiltServerTls, Vec<Problem>> {
+        Built::of(settings).map(BuiltServerTls)
     }
 
     /// Replaces the settings for sessions that begin from now on by some that were built before,

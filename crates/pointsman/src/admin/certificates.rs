@@ -3,13 +3,10 @@
 //! At most [`MAX_LISTED`] are listed, those that expire first, so that neither document grows
 //! without bound.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, SystemTime};
+use std::collections::BTreeSet;
 
 use tls::CertificateFacts;
-use tracing::warn;
 
-use crate::admin::status::span;
 use crate::config::Config;
 
 /// Maximum number of certificates in metrics and status.
@@ -54,22 +51,6 @@ impl ServedCertificate {
     pub(crate) fn file(&self) -> String {
         self.facts.file.display().to_string()
     }
-
-    /// Warns of certificates that have expired, one line per file.
-    pub(crate) fn warn_of_expired(list: &[Self]) {
-        // Validity is a matter of the calendar, so the system's clock decides.
-        let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
-        for (file, age) in expired(list, now) {
-            let since = span(age.as_secs_f64());
-            warn!(%file, "certificate expired {since} ago: write a valid one, check the clock");
-        }
-    }
-}
-
-/// The files with a certificate that has expired, and how long ago.
-fn expired(list: &[ServedCertificate], now: Duration) -> BTreeMap<String, Duration> {
-    let age = |it: &ServedCertificate| now.checked_sub(it.facts.not_after);
-    list.iter().filter_map(|it| Some((it.file(), age(it)?))).collect()
 }
 
 #[cfg(test)]
@@ -107,14 +88,6 @@ mod tests {
         let many = (0..1000).map(|number| facts(&number.to_string(), number)).collect();
         let list = ServedCertificate::list(many, &config);
         assert_eq!(list.last().map(|it| it.facts.not_after), Some(Duration::from_secs(255)));
-    }
-
-    #[test]
-    fn finds_expired_files_once() {
-        let of = |(service, facts)| ServedCertificate { service, side: "clients", facts };
-        let list = [facts("old", 5), facts("old", 5), facts("new", 10)].map(of);
-        let found = expired(&list, Duration::from_secs(9));
-        assert_eq!(found, BTreeMap::from([("old".to_owned(), Duration::from_secs(4))]));
     }
 
     #[test]

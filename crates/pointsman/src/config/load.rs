@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use zeroize::Zeroizing;
 
@@ -75,15 +75,25 @@ impl Loaded {
         running: &Settings,
         leaving: &[SettingMap],
     ) -> Result<ReloadPlan, Faults> {
-        let Some(faults) = &self.faults else {
-            return ReloadPlan::of(running, leaving, &self.settings);
-        };
         let mut settings = self.settings.clone();
         let kept = self.unread.iter().all(|it| settings.keep_secret(it, running, leaving));
-        if self.is_broken || !kept {
-            return Err(faults.clone());
+        match &self.faults {
+            Some(faults) if self.is_broken || !kept => Err(faults.clone()),
+            _ => ReloadPlan::of(running, leaving, &settings),
         }
-        ReloadPlan::of(running, leaving, &settings)
+    }
+
+    /// Certificates that have expired count as unread where those that are running have not.
+    pub(crate) fn reject_expired(&mut self, running: &Settings, leaving: &[SettingMap]) {
+        let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+        let old = || running.services.iter().chain(leaving);
+        let services = self
+            .settings
+            .services
+            .iter()
+            .filter_map(|new| Some((new, old().find(|old| old.name() == new.name())?)));
+        let all = services.chain([(&self.settings.process, &running.process)]);
+        self.unread.extend(all.flat_map(|(new, old)| pem_files::expired(new, old, now)));
     }
 
     /// Why secret files could not be read.
@@ -164,6 +174,7 @@ pub(crate) fn load_tracked(
     loaded.secret_files = secret_files.into_inner();
     let exposed = credentials::exposed_files(&loaded.settings, &exposed.into_inner());
     loaded.warnings.extend(exposed);
+    loaded.warnings.extend(loaded.settings.invalid_certificates());
     loaded.warnings.sort();
     loaded
 }

@@ -9,8 +9,9 @@
 //! Keys are secrets, so all texts are treated as such.
 
 use std::path::Path;
+use std::time::Duration;
 
-use tls::PemFile;
+use tls::{CertificateFacts, PemFile};
 
 use super::credentials::{ReadFile, SecretFindings, UnreadSecret};
 use super::file_reader::{file_name, file_problem};
@@ -35,6 +36,9 @@ const OF_CLIENT: [&str; 3] = ["ca_file", "certificate_file", "key_file"];
 
 /// In the place of a key: the file with the authorities of the system.
 pub(super) const SYSTEM_CA: &str = "system_ca";
+
+const EXPIRED: &str = "has a certificate that has expired";
+const REMEDY: &str = "write one that is valid now; check the clock";
 
 /// The PEM files of one section, each with its key.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -109,6 +113,51 @@ pub(super) fn resolve(
             finding,
         }));
     }
+}
+
+/// The certificates of a section, which were found sound before.
+fn certificates(values: &SettingMap, section: &str) -> Vec<CertificateFacts> {
+    let files = values.pem_files.get(section).map(|texts| &*texts.0).unwrap_or_default();
+    let files = files.iter().filter(|(key, _)| key.starts_with("certificate_file"));
+    files.filter_map(|(_, file)| CertificateFacts::of_file(file).ok()).collect()
+}
+
+/// The sections with a certificate that is not valid at `now`, since 1970, in the system's clock:
+/// a start has no other one to use.
+pub(super) fn invalid(values: &SettingMap, now: Duration) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for (section, keys) in PEM_SECTIONS {
+        for it in certificates(values, section) {
+            let what = match () {
+                () if it.not_after < now => EXPIRED,
+                () if it.not_before > now => "has a certificate that is not valid yet",
+                () => continue,
+            };
+            found.push(place(
+                section,
+                &keys,
+                values,
+                tls::Problem::of_file(&it.file, what, REMEDY),
+            ));
+        }
+    }
+    found
+}
+
+/// The sections in which a certificate has expired, and that from the same file in `old` has not.
+pub(super) fn expired(new: &SettingMap, old: &SettingMap, now: Duration) -> Vec<UnreadSecret> {
+    let mut found = Vec::new();
+    for (section, keys) in PEM_SECTIONS {
+        let old = certificates(old, section);
+        let lasts = |file: &Path| old.iter().any(|it| it.file == file && it.not_after >= now);
+        let worse = certificates(new, section).into_iter();
+        found.extend(worse.filter(|it| it.not_after < now && lasts(&it.file)).map(|it| {
+            let problem = tls::Problem::of_file(&it.file, EXPIRED, REMEDY);
+            let service = Some(new.name().to_owned()).filter(|name| !name.is_empty());
+            UnreadSecret { service, section, finding: place(section, &keys, new, problem) }
+        }));
+    }
+    found
 }
 
 /// The finding about a problem, at the key that names the file concerned.

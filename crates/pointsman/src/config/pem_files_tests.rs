@@ -73,6 +73,44 @@ fn keeps_running_files_until_new_ones_fit() {
 }
 
 #[test]
+fn keeps_valid_certificate_instead_of_an_expired_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    let client = format!(
+        "[service.redis_tls]\nenabled=true\ncertificate_file=\"{0}/tls.crt\"\n\
+         key_file=\"{0}/tls.key\"\n[[service]]\nname=\"b\"\nsentinels=[\"s\"]\nlisten=[\"127.0.0.1:2\"]\n",
+        path.display()
+    );
+    let authority = harness::Authority::new("ca");
+    let issued = |until, more: &str| {
+        let pair = authority.issue_until(&["redis"], until);
+        write(path, "tls.crt", &pair.chain);
+        write(path, "tls.key", &pair.key);
+        loaded(path, &format!("{client}{more}"))
+    };
+    let warnings = |it: &Loaded| {
+        let all = it.config().unwrap().warnings.into_iter();
+        all.filter(|it| it.contains("has expired")).collect::<Vec<_>>()
+    };
+    let (first, mut past) = (issued(2090, ""), issued(2021, "hold_timeout=\"3s\"\n"));
+    assert!(warnings(&first).is_empty(), "{:?}", warnings(&first));
+    let told = warnings(&past);
+    assert_eq!(told.len(), 2, "{told:?}");
+    // Everything else is applied.
+    past.reject_expired(&first.settings, &[]);
+    let plan = past.change(&first.settings, &[]).unwrap();
+    assert_eq!(plan.applied, ["service.hold_timeout (b)"]);
+    let kept = past.unread_secrets();
+    assert!(kept.len() == 2 && kept[1].contains("service.redis_tls.certificate_file"), "{kept:?}");
+    let texts = |it: &crate::config::Config| it.services[0].redis_tls.pem.clone();
+    assert_eq!(texts(&plan.config), texts(&first.config().unwrap()));
+    // There is no better one.
+    let mut next = issued(2022, "");
+    next.reject_expired(&issued(2021, "").settings, &[]);
+    assert!(next.unread_secrets().is_empty());
+}
+
+#[test]
 fn demands_what_tls_needs() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path();

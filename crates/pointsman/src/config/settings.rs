@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use super::credentials::{Secret, UnreadSecret};
 use super::finding::Finding;
@@ -15,7 +16,7 @@ use super::option_spec::FromSettings as _;
 use super::options::{
     AdminConfig, LogConfig, MetricsConfig, ProcessConfig, ServiceConfig, ShutdownConfig,
 };
-use super::pem_files::PemTexts;
+use super::pem_files::{self, PemTexts};
 use super::value::{Problem, Value};
 use super::{Config, schema};
 
@@ -171,6 +172,14 @@ impl Settings {
             return false;
         }
         true
+    }
+
+    /// The certificates that are not valid now, in the system's clock. They are used if there are
+    /// no others.
+    pub(crate) fn invalid_certificates(&self) -> Vec<Finding> {
+        let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+        let maps = self.services.iter().chain([&self.process]);
+        maps.flat_map(|it| pem_files::invalid(it, now)).collect()
     }
 
     /// The structs of a configuration that was checked before.

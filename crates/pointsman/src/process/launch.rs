@@ -235,7 +235,6 @@ async fn wait_for_masters(
 fn effective_config(inputs: &StartupInputs<'_>, tls: &TlsServers) -> EffectiveConfig {
     let (config, total) = (inputs.config, inputs.connections.total);
     let certificates = ServedCertificate::list(tls.certificates(), config);
-    ServedCertificate::warn_of_expired(&certificates);
     EffectiveConfig::new(EffectiveSettings::of(config, total, inputs.files, certificates))
 }
 

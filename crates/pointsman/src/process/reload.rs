@@ -53,12 +53,13 @@ impl Reloader {
     pub(crate) async fn take(
         &mut self,
         why: &'static str,
-        loaded: &config::Loaded,
+        loaded: &mut config::Loaded,
         drain: &Drain,
         services: &mut ServiceSet,
         workers: &mut Running,
     ) {
         self.forget_ended(services);
+        loaded.reject_expired(&self.running, &self.leaving);
         let change = match loaded.change(&self.running, &self.leaving) {
             Ok(change) => change,
             Err(faults) => {
@@ -88,6 +89,9 @@ impl Reloader {
     fn report(&mut self, why: &'static str, change: &ReloadPlan, unread: Vec<String>) {
         for secret in &unread {
             error!(why, "secret not reloaded, the one before stays in use: {secret}");
+        }
+        for certificate in change.settings.invalid_certificates() {
+            warn!("{certificate}");
         }
         let outcome = if !unread.is_empty() {
             ReloadOutcome::Partial
@@ -154,7 +158,6 @@ impl Reloader {
         drain.configure(settings::drain(config));
         self.log.set(&config.log);
         let certificates = ServedCertificate::list(services.tls.certificates(), config);
-        ServedCertificate::warn_of_expired(&certificates);
         let settings = EffectiveSettings::of(config, plan.connections.total, files, certificates);
         self.effective.set(EffectiveSettings { unread_secrets: unread, pending, ..settings });
         Ok(())

@@ -220,10 +220,10 @@ impl RunningProcess {
     /// Handles the result of a configuration read.
     async fn reloaded(&mut self, read: ConfigRead) {
         match read {
-            ConfigRead::Done(why, loaded) => {
+            ConfigRead::Done(why, mut loaded) => {
                 self.secret_watch.watch(&loaded.secret_files);
                 let (services, workers) = (&mut self.plane.services, &mut self.plane.workers);
-                self.reloader.take(why, &loaded, &self.plane.drain, services, workers).await;
+                self.reloader.take(why, &mut loaded, &self.plane.drain, services, workers).await;
             }
             ConfigRead::Overdue(why, fault) | ConfigRead::Failed(why, fault) => {
                 self.reloader.refuse(why, vec![fault]);

@@ -108,7 +108,7 @@ impl TlsServers {
                 continue;
             }
             let built = match running {
-                Some(made) => made.server.prepare(&settings).map(Box::new).map(Change::Replaced),
+                Some(_) => ServerTls::prepare(&settings).map(Box::new).map(Change::Replaced),
                 None => ServerTls::new(&settings).map(Change::New),
             };
             let change = built.map_err(|problems| words(name, &problems))?;

@@ -29,6 +29,9 @@ pub(crate) struct CertificateStatus {
     pub expires_in_s: i64,
     /// Whether it was issued by its own subject.
     pub self_signed: bool,
+    /// Seconds until it is valid. Not in the document.
+    #[serde(skip)]
+    pub valid_in_s: u32,
 }
 
 impl CertificateStatus {
@@ -48,6 +51,8 @@ impl CertificateStatus {
             not_after,
             expires_in_s: i64::try_from(not_after).unwrap_or(i64::MAX).saturating_sub_unsigned(now),
             self_signed: facts.self_signed,
+            valid_in_s: u32::try_from(facts.not_before.as_secs().saturating_sub(now))
+                .unwrap_or(u32::MAX),
         }
     }
 }

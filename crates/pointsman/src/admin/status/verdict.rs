@@ -10,7 +10,7 @@ use super::{NodeStatus, ServiceStatus, Status};
 /// The number of names in a sentence; more are a number.
 const NAMES: usize = 3;
 /// A certificate that expires within this many seconds is mentioned.
-const EXPIRES_SOON: i64 = 7 * 86_400;
+const EXPIRES_SOON: u32 = 7 * 86_400;
 /// Why traffic is held in the state `unconfirmed`.
 const UNCONFIRMED: &str =
     "the master may have been replaced, waiting for confirmation by the sentinels";
@@ -345,14 +345,20 @@ impl Status {
             let keys = config.pending_restart.join(", ");
             list.push(VerdictStatus::warning(format!("Changed keys that need a restart: {keys}.")));
         }
-        for it in config.certificates.iter().filter(|it| it.expires_in_s < EXPIRES_SOON) {
+        for it in &config.certificates {
             let of = if it.service.is_empty() { "admin server" } else { &it.service };
             let text = |how: String| format!("{of}: the certificate in {} {how}.", it.file);
-            list.push(match u32::try_from(it.expires_in_s) {
-                Ok(left) => {
-                    VerdictStatus::warning(text(format!("expires in {}", span(left.into()))))
+            list.extend(match u32::try_from(it.expires_in_s) {
+                _ if it.valid_in_s > 0 => {
+                    let how = format!("is not valid for another {}", span(it.valid_in_s.into()));
+                    Some(VerdictStatus::fault(text(how)))
                 }
-                Err(_) => VerdictStatus::fault(text("has expired".to_owned())),
+                Ok(left) if left < EXPIRES_SOON => {
+                    let how = format!("expires in {}", span(left.into()));
+                    Some(VerdictStatus::warning(text(how)))
+                }
+                Ok(_) => None,
+                Err(_) => Some(VerdictStatus::fault(text("has expired".to_owned()))),
             });
         }
         list
