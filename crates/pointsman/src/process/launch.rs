@@ -119,7 +119,7 @@ impl RunningProcess {
             leaving: Vec::new(),
             effective,
             memory: inputs.memory,
-            log: inputs.logging.settings(),
+            log: inputs.logging.handle.clone(),
             control: access,
             hosts,
         };
@@ -265,7 +265,7 @@ fn report(
         scarcity: plane.workers.shortage.clone(),
         workers: plane.workers.heartbeats.clone(),
         discovery: plane.heartbeat.clone(),
-        lost_lines: inputs.logging.lost_lines(),
+        log: inputs.logging.handle.clone(),
         memory: inputs.memory.clone(),
         admin: admin.stats(),
         tokens: access.refused(),

@@ -132,8 +132,8 @@ fn process(page: &mut Exposition, report: &ProcessReport, now: Instant) {
         page.flag("pointsman_drain_phase", &[("phase", it.name())], it == phase);
     }
     page.flag("pointsman_memory_pressure", &[], report.scarcity.is_memory_low());
-    page.count("pointsman_log_lines_dropped_total", &[], report.lost_lines.dropped());
-    page.count("pointsman_log_lines_suppressed_total", &[], report.lost_lines.suppressed());
+    page.count("pointsman_log_lines_dropped_total", &[], report.log.dropped());
+    page.count("pointsman_log_lines_suppressed_total", &[], report.log.suppressed());
     let admin = report.admin.counts();
     page.gauge("pointsman_admin_connections", &[], admin.open);
     page.count("pointsman_admin_requests_total", &[], admin.requests);
