@@ -248,14 +248,9 @@ fn haproxy_metrics(
         }
     }
     let phase = report.drain.phase();
-    let process = haproxy::ProcessMetrics {
-        uptime: report.start.elapsed(),
-        limit: settings.max_connections.min(report.scarcity.files()),
-        stopping: phase > Phase::Serving,
-        accepting: phase < Phase::Draining,
-    };
-    haproxy::process(page, &process, &listeners);
+    let limit = settings.max_connections.min(report.scarcity.files());
+    haproxy::process(page, report.start.elapsed(), limit, phase, &listeners);
     for it in &listeners {
-        haproxy::listener(page, process.accepting, it);
+        haproxy::listener(page, phase < Phase::Draining, it);
     }
 }
