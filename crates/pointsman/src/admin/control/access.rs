@@ -71,7 +71,7 @@ impl TokenRefusals {
 impl AccessRules {
     fn of(config: &Config) -> Self {
         let admin = &config.admin;
-        let (token, read_token) = (admin.control_token.0.clone(), admin.read_token.0.clone());
+        let (token, read_token) = (admin.control_token.clone(), admin.read_token.clone());
         Self { enabled: admin.control, token, read_token }
     }
 }

@@ -80,8 +80,8 @@ fn serve() -> Handle {
     let text = "[[service]]\nname = \"m\"\nlisten = [\"127.0.0.1:1\"]\nsentinels = [\"a:1\"]\n";
     let mut config = load_text("rig.toml", text).config().expect("a configuration").clone();
     config.admin.control = true;
-    config.admin.control_token.0 = Some(Secret::new(CONTROL.to_owned()));
-    config.admin.read_token.0 = Some(Secret::new(READ.to_owned()));
+    config.admin.control_token = Some(Secret::new(CONTROL.to_owned()));
+    config.admin.read_token = Some(Secret::new(READ.to_owned()));
     let access = ControlAccess::of(&config);
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let server = Server::bind(&[address], ServerSettings::default()).expect("an address");
