@@ -22,10 +22,6 @@ impl Reporter for Report {
         Verdict::yes()
     }
 
-    fn started(&self) -> Verdict {
-        Verdict::yes()
-    }
-
     fn metrics(&self, _format: Format) -> String {
         String::new()
     }

@@ -16,7 +16,7 @@ use crate::testing::{
     FakeReporter, TEST_TIMEOUT, ask, connect, fake_reporter, get, loopback, receive, serve, stop,
     until_closed, wait_for,
 };
-use crate::{Handle, Handler, Reply, Request, Server, ServerSettings, Verdict};
+use crate::{Handle, Method, Reply, Request, Server, ServerSettings, Verdict};
 
 #[test]
 fn limits_body_and_header_size() {
@@ -172,7 +172,7 @@ fn closes_only_one_connection_on_reporter_panic() {
 /// Hands out one of its receivers for each request.
 struct LiveStreams(Mutex<Vec<mpsc::Receiver<Bytes>>>);
 
-impl Handler for LiveStreams {
+impl LiveStreams {
     fn answer(&self, request: &Request<'_>) -> Reply {
         let Some(permit) = request.reserve_stream() else { return Reply::no_stream() };
         match self.0.lock().unwrap().pop() {
@@ -185,8 +185,9 @@ impl Handler for LiveStreams {
 fn live(count: usize, settings: ServerSettings) -> (Handle, Vec<mpsc::Sender<Bytes>>) {
     let (senders, receivers): (Vec<_>, Vec<_>) = (0..count).map(|_| mpsc::channel(4)).unzip();
     let server = Server::bind(&loopback(), settings).unwrap();
+    let streams = LiveStreams(Mutex::new(receivers));
     let handle = server
-        .route("/live", Arc::new(LiveStreams(Mutex::new(receivers))))
+        .route("/live", Method::Get, move |request| Ok(streams.answer(request)))
         .serve(fake_reporter())
         .unwrap();
     (handle, senders)
@@ -299,7 +300,7 @@ struct Reports {
     at_owner: Mutex<Option<usize>>,
 }
 
-impl Handler for Reports {
+impl Reports {
     fn answer(&self, request: &Request<'_>) -> Reply {
         if request.path() == "/alive" {
             *self.at_probe.lock().unwrap() = Some(self.made.load(Relaxed));
@@ -323,7 +324,10 @@ fn answers_probes_before_reports_that_wait() {
     let owners = UnixListener::bind_addr(&address).unwrap();
     let server = Server::bind(&loopback(), settings).unwrap();
     let server = server.unix_socket(owners, vec![rustix::process::getuid().as_raw()]).unwrap();
-    let server = server.route("/alive", reports.clone()).route("/status", reports.clone());
+    let (at_probe, at_status) = (Arc::clone(&reports), Arc::clone(&reports));
+    let server = server
+        .route("/alive", Method::Get, move |request| Ok(at_probe.answer(request)))
+        .route("/status", Method::Get, move |request| Ok(at_status.answer(request)));
     let handle = server.serve(fake_reporter()).unwrap();
     let asking: Vec<TcpStream> = (0..48)
         .map(|_| {

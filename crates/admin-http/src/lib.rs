@@ -74,6 +74,6 @@ pub use admin_tls::{AdminTls, TlsRules};
 pub use hosts::HostNames;
 pub use registry::{ServerCounts, ServerStats};
 pub use report::{Format, Reporter, Verdict};
-pub use routes::{Body, Guard, Handler, Method, NONCE, Reply, Request, StreamPermit};
+pub use routes::{Body, Method, NONCE, Reply, Request, StreamPermit};
 pub use server::{BindError, Handle, Server, StartError};
 pub use settings::ServerSettings;

@@ -76,9 +76,6 @@ pub trait Reporter: Send + Sync + 'static {
     /// Whether new clients should be sent here.
     fn ready(&self) -> Verdict;
 
-    /// Whether the start has completed, so that liveness may be judged.
-    fn started(&self) -> Verdict;
-
     /// The metrics in the requested format.
     fn metrics(&self, format: Format) -> String;
 

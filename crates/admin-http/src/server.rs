@@ -2,7 +2,6 @@
 //!
 //! The caller decides whether a process without probes is worth running.
 
-use std::borrow::Cow;
 use std::hash::RandomState;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -21,7 +20,7 @@ use crate::hosts::HostNames;
 use crate::listener::AdminListener;
 use crate::registry::{Registry, ServerStats};
 use crate::report::Reporter;
-use crate::routes::{Guard, Handler, Routes};
+use crate::routes::{Method, Reply, Request, Routes};
 use crate::settings::ServerSettings;
 use crate::stop_stage::StopStage;
 
@@ -183,11 +182,22 @@ impl Server {
         self.listeners.iter().map(TcpListener::try_clone).collect()
     }
 
-    /// Adds a handler for `path`, which is compared byte by byte. If a path is added twice or built
-    /// in, the handler added last answers it.
+    /// Adds a handler for `path`, which is compared byte by byte. It returns the reply, or a
+    /// refusal; all other methods are answered with 405. If a path is added twice or built in, the
+    /// handler added last answers it.
+    ///
+    /// Everything that a handler executes is answered, and nothing is executed that is answered
+    /// with an error: the request is complete by then, and the only resource that an answer may
+    /// lack, a stream, is reserved first ([`Request::reserve_stream`]). It is called on the admin
+    /// thread, so it must not block or wait, like [`Reporter`].
     #[must_use]
-    pub fn route(mut self, path: impl Into<Cow<'static, str>>, handler: Arc<dyn Handler>) -> Self {
-        self.routes.add(path.into(), handler);
+    pub fn route(
+        mut self,
+        path: &'static str,
+        method: Method,
+        handler: impl Fn(&Request<'_>) -> Result<Reply, Reply> + Send + Sync + 'static,
+    ) -> Self {
+        self.routes.added.insert(path, (method, Arc::new(handler)));
         self
     }
 
@@ -207,10 +217,14 @@ impl Server {
         self
     }
 
-    /// Asks `guard` before every answer except those to probes and through the Unix socket.
+    /// Asks `guard` before every answer except those to probes and through the Unix socket. It
+    /// refuses a request without permission, and must not block.
     #[must_use]
-    pub fn guard(mut self, guard: Arc<dyn Guard>) -> Self {
-        self.routes.guard = Some(guard);
+    pub fn guard(
+        mut self,
+        guard: impl Fn(&Request<'_>) -> Result<(), Reply> + Send + Sync + 'static,
+    ) -> Self {
+        self.routes.guard = Some(Arc::new(guard));
         self
     }
 

@@ -2,12 +2,11 @@
 
 use std::io::Write;
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::Arc;
 
 use crate::testing::{
     TEST_TIMEOUT, ask, connect, fake_reporter, get, loopback, receive, serve, until_closed,
 };
-use crate::{Handler, Method, Reply, Request, Server, ServerSettings};
+use crate::{Method, Reply, Request, Server, ServerSettings};
 
 #[test]
 fn answers_every_path_with_security_headers() {
@@ -110,27 +109,21 @@ fn answers_head_without_body_and_lists_allowed_methods() {
     assert_eq!((old.status, old.body.as_str()), (200, "ok\n"));
 }
 
-struct Echo;
-
-impl Handler for Echo {
-    fn methods(&self) -> &'static [Method] {
-        &[Method::Post]
-    }
-
-    fn answer(&self, request: &Request<'_>) -> Reply {
-        assert_eq!(request.method, Method::Post);
-        Reply::text(
-            202,
-            format!("{} {:?} {:?}", request.path(), request.query(), request.header("x-a")),
-        )
-    }
+fn echo(request: &Request<'_>) -> Reply {
+    assert_eq!(request.method, Method::Post);
+    Reply::text(
+        202,
+        format!("{} {:?} {:?}", request.path(), request.query(), request.header("x-a")),
+    )
 }
 
 #[test]
 fn adds_routes_with_their_own_methods() {
-    let server = Server::bind(&loopback(), ServerSettings::default())
-        .unwrap()
-        .route("/control", Arc::new(Echo));
+    let server = Server::bind(&loopback(), ServerSettings::default()).unwrap().route(
+        "/control",
+        Method::Post,
+        |request| Ok(echo(request)),
+    );
     let handle = server.serve(fake_reporter()).unwrap();
     let mut stream = connect(&handle);
     let response = ask(

@@ -25,10 +25,6 @@ impl Reporter for FakeReporter {
         Verdict::unless(vec!["no master".to_owned(), "two\nlines".to_owned()])
     }
 
-    fn started(&self) -> Verdict {
-        Verdict::yes()
-    }
-
     fn metrics(&self, format: Format) -> String {
         format!("# {format:?}\n{}", "x".repeat(self.metrics))
     }

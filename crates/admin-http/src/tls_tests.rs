@@ -16,7 +16,7 @@ use tls::{
 use crate::testing::{
     Response, ask, connect, fake_reporter, get, loopback, receive, until_closed, wait_for,
 };
-use crate::{AdminTls, Handle, Handler, Method, Reply, Request, Server, ServerSettings, TlsRules};
+use crate::{AdminTls, Handle, Method, Reply, Request, Server, ServerSettings, TlsRules};
 
 const PROBES: [&str; 6] = ["/alive", "/livez", "/healthz", "/ready", "/readyz", "/startup"];
 const ORDER: &str = "POST /order HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n";
@@ -70,11 +70,7 @@ impl Authority {
 #[derive(Default)]
 struct Commands(AtomicUsize);
 
-impl Handler for Commands {
-    fn methods(&self) -> &'static [Method] {
-        &[Method::Post]
-    }
-
+impl Commands {
     fn answer(&self, _: &Request<'_>) -> Reply {
         self.0.fetch_add(1, Ordering::SeqCst);
         Reply::text(200, "done\n")
@@ -84,7 +80,8 @@ impl Handler for Commands {
 fn serve_with(tls: &AdminTls, settings: ServerSettings) -> (Handle, Arc<Commands>) {
     let commands = Arc::new(Commands::default());
     let server = Server::bind(&loopback(), settings).unwrap().tls(tls.clone());
-    let server = server.route("/order", Arc::clone(&commands) as Arc<dyn Handler>);
+    let own = Arc::clone(&commands);
+    let server = server.route("/order", Method::Post, move |request| Ok(own.answer(request)));
     (server.serve(fake_reporter()).unwrap(), commands)
 }
 

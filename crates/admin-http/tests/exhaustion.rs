@@ -25,10 +25,6 @@ impl Reporter for HealthyReporter {
         Verdict::yes()
     }
 
-    fn started(&self) -> Verdict {
-        Verdict::yes()
-    }
-
     fn metrics(&self, _format: Format) -> String {
         String::new()
     }

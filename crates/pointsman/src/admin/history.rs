@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use admin_http::{Handler, Reply, Request};
-use proxy::Distribution;
+use admin_http::Reply;
+use proxy::ServiceSnapshot;
 use serde_json::{Value, json};
 
 use crate::admin::control::CommandLog;
@@ -117,8 +117,8 @@ impl History {
         }
     }
 
-impl Handler for History {
-    fn answer(&self, _request: &Request<'_>) -> Reply {
+    /// Answers with all samples.
+    pub(crate) fn answer(&self) -> Reply {
         let histories = self.histories();
         let empty = ServiceHistory::default();
         let services = self.services.list().into_iter().map(|service| {

@@ -138,11 +138,6 @@ impl Reporter for ProcessReport {
         health::ready(self.drain.phase(), settings.readiness, full, &self.services())
     }
 
-    fn started(&self) -> Verdict {
-        // The admin server starts after the workers: nothing is left to wait for.
-        Verdict::yes()
-    }
-
     fn metrics(&self, format: Format) -> String {
         self.scraper.lock().unwrap_or_else(PoisonError::into_inner).scrape(self, format)
     }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use admin_http::HostNames;
+use admin_http::{HostNames, Method};
 use drain::{Drain, Summary};
 use proxy::Running;
 use sentinel::{Discovery, Resolver};
@@ -105,7 +105,9 @@ impl RunningProcess {
 
         let (access, hosts) = (ControlAccess::of(config), HostNames::new(admin_hosts(config)));
         let offered_sockets = OfferedSockets::new(&plane.services.sockets, admin.handles()?);
-        let admin = admin.hosts(hosts.clone()).guard(Arc::new(access.clone()));
+        let admin = admin.hosts(hosts.clone());
+        let reading = access.clone();
+        let admin = admin.guard(move |request| reading.authorize_reader(request));
         let admin = add_routes(admin, &access, &registry, &plane.workers.sessions);
         let report = Arc::new(report(start, &inputs, &plane, &effective, &admin, &access));
         log_start(&admin, config);
@@ -268,7 +270,7 @@ fn report(
         log: inputs.logging.handle.clone(),
         memory: inputs.memory.clone(),
         admin: admin.stats(),
-        tokens: access.refused(),
+        tokens: Arc::clone(&access.refused),
         scraper: Mutex::new(Scraper::find()),
     }
 }
@@ -314,7 +316,7 @@ fn add_routes(
     let history = History::new(services.clone(), log);
     // The task ends with the runtime. Without it the page has no plots.
     tokio::spawn(Arc::clone(&history).record());
-    admin.route("/history", history)
+    admin.route("/history", Method::Get, move |_| Ok(history.answer()))
 }
 
 /// Logs that the process has started.

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use admin_http::Format;
@@ -138,7 +139,8 @@ fn process(page: &mut Exposition, report: &ProcessReport, now: Instant) {
     page.gauge("pointsman_admin_connections", &[], admin.open);
     page.count("pointsman_admin_requests_total", &[], admin.requests);
     page.count("pointsman_admin_foreign_hosts_total", &[], admin.foreign_hosts);
-    let tokens = [("wrong", report.tokens.wrong()), ("throttled", report.tokens.throttled())];
+    let tokens = [("wrong", &report.tokens.wrong), ("throttled", &report.tokens.throttled)];
+    let tokens = tokens.map(|(reason, count)| (reason, count.load(Ordering::Relaxed)));
     page.counts("pointsman_admin_tokens_refused_total", &[], "reason", tokens);
     let handshakes = [("completed", admin.handshakes), ("failed", admin.failed_handshakes)];
     page.counts("pointsman_admin_tls_handshakes_total", &[], "result", handshakes);
