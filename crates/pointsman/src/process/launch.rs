@@ -97,7 +97,7 @@ impl RunningProcess {
         }
         plane.services.serve(listeners, &mut plane.workers);
         let late = "unix sockets are not published yet: a folder does not respond";
-        publish((!unix.is_empty()).then(|| unix.publisher()), late).await?;
+        publish((!unix.paths().is_empty()).then(|| unix.publisher()), late).await?;
         warn_of_copying(config, plane.workers.splices());
         let shortage = plane.workers.shortage.clone();
         let memory = capacity::watch(inputs.memory.clone(), effective.clone(), shortage);
@@ -204,7 +204,7 @@ async fn wait_for_masters(
     while have() < services.len() {
         checks = checks.saturating_sub(1);
         if taken.is_abandoned() {
-            let path = taken.path().to_owned();
+            let path = taken.path.clone();
             let is_unused = move || takeover::is_unused(&path);
             match run_unless_stopped(signals, "the state folder", is_unused).await? {
                 None => return Ok(false),

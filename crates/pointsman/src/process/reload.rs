@@ -62,7 +62,7 @@ impl Reloader {
         let change = match loaded.change(&self.running, &self.leaving) {
             Ok(change) => change,
             Err(faults) => {
-                self.refuse(why, faults.findings().iter().map(ToString::to_string).collect());
+                self.refuse(why, faults.0.iter().map(ToString::to_string).collect());
                 return;
             }
         };
@@ -124,7 +124,7 @@ impl Reloader {
             .map_err(|error| error.to_string())?;
         files.raise(plan.connections.total).map_err(|error| error.to_string())?;
         let limits = &plan.connections.services;
-        let before = self.running.in_force();
+        let before = self.running.to_config(&[]);
         let mut pending = change.pending.clone();
         pending.extend(services.unserved(config));
         pending.extend(services.tls.pending(config));

@@ -68,7 +68,7 @@ impl Scraper {
             }
         }
         self.failovers(&mut page, &services);
-        if page.is_sparse() {
+        if page.sparse {
             let mut dials = Distribution::default();
             let all = services
                 .iter()
@@ -88,7 +88,7 @@ impl Scraper {
         for ScrapedService { service, seen, .. } in services {
             let failovers = self.failovers.entry(service.name.clone()).or_default();
             failovers.add_new(seen);
-            if page.is_sparse() {
+            if page.sparse {
                 all.add(failovers);
             } else {
                 failovers.write(page, &[("service", &seen.name)]);

@@ -174,8 +174,8 @@ async fn prepare(
     }
     let tls = TlsServers::new(config).map_err(RunError::Tls)?;
     let admin = bind_admin(config, std::mem::take(&mut assignment.admin), assignment.is_activated)?;
-    let admin = match tls.admin() {
-        Some(rules) => admin.tls(rules),
+    let admin = match &tls.admin {
+        Some(rules) => admin.tls(rules.clone()),
         None => admin,
     };
     let (admin, control) = match control {
