@@ -26,7 +26,7 @@ const CRATES: &[(&str, usize, usize)] = &[
     ("bench", 9_450, 5_000),
     ("doctor", 2_900, 2_000),
     ("drain", 820, 850),
-    ("haproxy-import", 3_680, 3_600),
+    ("haproxy-import", 3_670, 3_600),
     ("pointsman", 14_260, 14_300),
     ("proxy", 13_000, 12_900),
     ("resp", 5_910, 5_100),

@@ -185,13 +185,13 @@ pub(super) fn without_credentials(word: &str) -> &str {
 
 /// A word as messages show it: short, without control characters and credentials.
 pub(super) fn safe_word(word: &str) -> String {
-    shorten(
-        &without_credentials(word)
-            .chars()
-            .map(|c| if c.is_control() { '?' } else { c })
-            .collect::<String>(),
-        MAX_WORD,
-    )
+    shorten(&clean(without_credentials(word)), MAX_WORD)
+}
+
+/// A text with a question mark for each control character, which a message or a comment of TOML
+/// must not contain, and the name of a file may.
+pub(super) fn clean(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 /// At most `max` characters of a text.
