@@ -28,7 +28,7 @@ const CRATES: &[(&str, usize, usize)] = &[
     ("drain", 820, 850),
     ("haproxy-import", 3_670, 3_600),
     ("pointsman", 14_260, 14_300),
-    ("proxy", 13_000, 12_900),
+    ("proxy", 12_980, 12_900),
     ("resp", 5_910, 5_100),
     ("sentinel", 13_385, 10_900),
     ("setup", 500, 300),

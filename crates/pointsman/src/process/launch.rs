@@ -98,7 +98,7 @@ impl RunningProcess {
         plane.services.serve(listeners, &mut plane.workers);
         let late = "unix sockets are not published yet: a folder does not respond";
         publish((!unix.paths().is_empty()).then(|| unix.publisher()), late).await?;
-        warn_of_copying(config, plane.workers.splices());
+        warn_of_copying(config, &plane.workers.splices);
         let shortage = plane.workers.shortage.clone();
         let memory = capacity::watch(inputs.memory.clone(), effective.clone(), shortage);
         let memory = tokio::spawn(memory);
@@ -291,7 +291,7 @@ fn watch_config(
 }
 
 /// Warns if large values are copied although `splice = "on"` is configured.
-fn warn_of_copying(config: &Config, splices: Result<(), &std::io::Error>) {
+fn warn_of_copying(config: &Config, splices: &Result<(), std::io::Error>) {
     match splices {
         Ok(()) => debug!("large values are moved with splice"),
         Err(error) if config.services.iter().any(|service| service.splice == proxy::Splice::On) => {
