@@ -22,7 +22,7 @@ const LONGEST_TEST_NAME: usize = 60;
 /// The code lines that each crate may have, without comments, blank lines and tests, and those that
 /// are planned.
 const CRATES: &[(&str, usize, usize)] = &[
-    ("admin-http", 1_610, 1_400),
+    ("admin-http", 1_560, 1_400),
     ("bench", 9_450, 5_000),
     ("doctor", 2_900, 2_000),
     ("drain", 820, 850),

@@ -55,7 +55,7 @@ fn rejects_garbage_without_affecting_other_clients() {
         until_closed(&mut stream);
         assert_eq!(get(&handle, "/alive").status, 200);
     }
-    assert_eq!(handle.stats().counts().timed_out, 0);
+    assert_eq!(handle.stats.counts().timed_out, 0);
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn closes_slow_header_at_header_timeout() {
         "{:?}",
         begin.elapsed()
     );
-    assert_eq!(handle.stats().counts().timed_out, 2);
+    assert_eq!(handle.stats.counts().timed_out, 2);
     sender.join().unwrap();
 }
 
@@ -97,7 +97,7 @@ fn closes_idle_connection_at_idle_timeout() {
     assert_eq!(ask(&mut stream, "GET /alive HTTP/1.1\r\nHost: a\r\n\r\n").status, 200);
     until_closed(&mut stream);
     assert!(begin.elapsed() >= Duration::from_millis(200), "{:?}", begin.elapsed());
-    assert_eq!(handle.stats().counts().timed_out, 1);
+    assert_eq!(handle.stats.counts().timed_out, 1);
 }
 
 #[test]
@@ -108,8 +108,8 @@ fn closes_client_that_does_not_read_at_timeout() {
     let handle = serve(settings, reporter);
     let mut stream = connect(&handle);
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
-    wait_for("the timeout", || handle.stats().counts().timed_out == 1);
-    wait_for("its slot to be released", || handle.stats().counts().open == 0);
+    wait_for("the timeout", || handle.stats.counts().timed_out == 1);
+    wait_for("its slot to be released", || handle.stats.counts().open == 0);
     until_closed(&mut stream);
 }
 
@@ -135,7 +135,7 @@ fn answers_probe_despite_too_many_connections() {
     // The oldest connections were evicted first.
     until_closed(&mut kept_alive);
     until_closed(&mut clients[0]);
-    let counts = handle.stats().counts();
+    let counts = handle.stats.counts();
     assert!(counts.open <= 8, "{counts:?}");
     assert!(counts.evicted >= 190 && counts.refused == 0, "{counts:?}");
 }
@@ -150,10 +150,10 @@ fn answers_probe_despite_clients_that_do_not_read() {
         let mut stream = connect(&handle);
         stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
         clients.push(stream);
-        wait_for("the request", || handle.stats().counts().requests == number);
+        wait_for("the request", || handle.stats.counts().requests == number);
     }
     assert_eq!(get(&handle, "/alive").status, 200);
-    assert_eq!(handle.stats().counts().evicted, 1);
+    assert_eq!(handle.stats.counts().evicted, 1);
 }
 
 #[test]
@@ -231,7 +231,7 @@ fn streams_without_deadline_up_to_max_streams() {
     read_until(&mut stream, "0\r\n\r\n");
     // The response was chunked, and the connection can be used again.
     assert_eq!(ask(&mut stream, "GET /alive HTTP/1.1\r\nHost: a\r\n\r\n").status, 200);
-    assert_eq!(handle.stats().counts().timed_out, 0);
+    assert_eq!(handle.stats.counts().timed_out, 0);
 }
 
 #[test]
@@ -239,7 +239,7 @@ fn streams_on_until_the_stop_and_its_grace() {
     let settings =
         ServerSettings { stop_grace: Duration::from_millis(200), ..ServerSettings::default() };
     let (handle, senders) = live(1, settings);
-    let address = handle.addresses()[0];
+    let address = handle.addresses[0];
     let mut idle = connect(&handle);
     assert_eq!(ask(&mut idle, "GET /alive HTTP/1.1\r\nHost: a\r\n\r\n").status, 200);
     let mut streaming = connect(&handle);
@@ -270,8 +270,8 @@ fn stops_within_grace_if_client_does_not_read() {
     let handle = serve(settings, reporter);
     let mut stream = connect(&handle);
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
-    wait_for("the request", || handle.stats().counts().requests == 1);
-    let stats = handle.stats();
+    wait_for("the request", || handle.stats.counts().requests == 1);
+    let stats = handle.stats.clone();
     let begin = Instant::now();
     // Whether the thread needs another second to end depends on the machine.
     stop(handle);
@@ -286,7 +286,7 @@ fn stops_within_grace_if_client_does_not_read() {
 #[test]
 fn stops_server_when_handle_is_dropped() {
     let handle = serve(ServerSettings::default(), fake_reporter());
-    let address = handle.addresses()[0];
+    let address = handle.addresses[0];
     drop(handle);
     wait_for("the listener to be closed", || TcpStream::connect(address).is_err());
 }
@@ -304,7 +304,7 @@ impl Reports {
     fn answer(&self, request: &Request<'_>) -> Reply {
         if request.path() == "/alive" {
             *self.at_probe.lock().unwrap() = Some(self.made.load(Relaxed));
-        } else if request.is_from_socket_owner() {
+        } else if request.origin.is_owner {
             *self.at_owner.lock().unwrap() = Some(self.made.load(Relaxed));
         } else if self.made.fetch_add(1, Relaxed) == 0 {
             let _ = self.begun.lock().unwrap().recv_timeout(TEST_TIMEOUT);

@@ -83,6 +83,6 @@ fn executes_no_command_of_incomplete_request() {
     let mut stream = connect(&handle);
     std::io::Write::write_all(&mut stream, part.as_bytes()).unwrap();
     drop(stream);
-    wait_for("the connection to be closed", || handle.stats().counts().open == 0);
+    wait_for("the connection to be closed", || handle.stats.counts().open == 0);
     assert_eq!(commands.0.load(Ordering::SeqCst), 0);
 }

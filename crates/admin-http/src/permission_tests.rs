@@ -12,7 +12,7 @@ struct Commands(AtomicUsize);
 
 impl Commands {
     fn answer(&self, request: &Request<'_>) -> Reply {
-        assert!(request.peer().is_some_and(|peer| peer.is_loopback()));
+        assert!(request.origin.peer.is_some_and(|peer| peer.is_loopback()));
         self.0.fetch_add(1, Ordering::SeqCst);
         Reply::text(200, "done\n")
     }
@@ -77,7 +77,7 @@ fn executes_no_command_at_read_only_address() {
     let own = Arc::clone(&commands);
     let addresses = [loopback()[0], loopback()[0]];
     let server = Server::bind(&addresses, ServerSettings::default()).unwrap();
-    let read_only = server.addresses()[1];
+    let read_only = server.addresses[1];
     let handle = server
         .route("/order", Method::Post, move |request| Ok(own.answer(request)))
         .read_only([read_only])

@@ -34,12 +34,7 @@ impl Verdict {
         if self.reasons.is_empty() {
             return if self.ok { "ok\n".to_owned() } else { "no\n".to_owned() };
         }
-        let mut text = String::new();
-        for reason in &self.reasons {
-            text.push_str(&reason.replace(['\r', '\n'], " "));
-            text.push('\n');
-        }
-        text
+        self.reasons.iter().map(|reason| reason.replace(['\r', '\n'], " ") + "\n").collect()
     }
 }
 

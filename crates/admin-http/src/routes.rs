@@ -43,36 +43,25 @@ pub enum Method {
 pub struct Request<'a> {
     /// GET for a HEAD request too.
     pub method: Method,
+    /// Where it came from.
+    pub origin: Origin,
     parts: &'a Parts,
-    origin: Origin,
     streams: &'a Arc<Semaphore>,
 }
 
 /// Where a request came from.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Origin {
-    /// It came through the Unix socket, from one of its users.
-    pub(crate) is_owner: bool,
+pub struct Origin {
+    /// It came through the Unix socket, from one of its users
+    /// ([`Server::unix_socket`](crate::Server::unix_socket)).
+    pub is_owner: bool,
     /// It came through an address that accepts no commands.
     pub(crate) is_read_only: bool,
     /// The address of the peer; none on a Unix socket.
-    pub(crate) peer: Option<IpAddr>,
+    pub peer: Option<IpAddr>,
 }
 
 impl Request<'_> {
-    /// Whether it came through the Unix socket, from one of its users
-    /// ([`Server::unix_socket`](crate::Server::unix_socket)).
-    #[must_use]
-    pub fn is_from_socket_owner(&self) -> bool {
-        self.origin.is_owner
-    }
-
-    /// The address that the request came from; `None` on the Unix socket.
-    #[must_use]
-    pub fn peer(&self) -> Option<IpAddr> {
-        self.origin.peer
-    }
-
     /// Reserves one of the few endless responses; `None` if all are taken.
     ///
     /// Reserve before executing anything whose response is a stream, so that a command that cannot

@@ -83,14 +83,16 @@ pub struct StartError(#[from] io::Error);
 /// A server that is bound and does not answer yet.
 pub struct Server {
     listeners: Vec<TcpListener>,
-    addresses: Vec<SocketAddr>,
+    /// The addresses in the order given, with their actual ports.
+    pub addresses: Vec<SocketAddr>,
     /// Addresses that accept no commands.
     read_only: Vec<SocketAddr>,
     owners: Option<(UnixListener, Vec<u32>)>,
     settings: ServerSettings,
     routes: Routes,
     tls: Option<AdminTls>,
-    stats: ServerStats,
+    /// The server's own statistics.
+    pub stats: ServerStats,
 }
 
 impl Server {
@@ -158,18 +160,6 @@ impl Server {
             tls: None,
             stats: ServerStats::default(),
         })
-    }
-
-    /// The addresses in the order given, with their actual ports.
-    #[must_use]
-    pub fn addresses(&self) -> &[SocketAddr] {
-        &self.addresses
-    }
-
-    /// The server's own statistics.
-    #[must_use]
-    pub fn stats(&self) -> ServerStats {
-        self.stats.clone()
     }
 
     /// Duplicates of the listening sockets, for a process that takes over. While one of them is
@@ -341,26 +331,16 @@ fn listen(address: SocketAddr, only_v6: bool) -> io::Result<TcpListener> {
 /// A running server. Dropping it stops the server without waiting.
 #[derive(Debug)]
 pub struct Handle {
-    addresses: Vec<SocketAddr>,
-    stats: ServerStats,
+    /// The addresses in the order given, with their actual ports.
+    pub addresses: Vec<SocketAddr>,
+    /// The server's own statistics.
+    pub stats: ServerStats,
     stop: watch::Sender<StopStage>,
     end: oneshot::Receiver<()>,
     grace: Duration,
 }
 
 impl Handle {
-    /// The addresses in the order given, with their actual ports.
-    #[must_use]
-    pub fn addresses(&self) -> &[SocketAddr] {
-        &self.addresses
-    }
-
-    /// The server's own statistics.
-    #[must_use]
-    pub fn stats(&self) -> ServerStats {
-        self.stats.clone()
-    }
-
     /// Closes the listeners and the connections that wait for a request. Responses in progress go
     /// on until [`stop`](Self::stop).
     pub fn leave(&self) {

@@ -38,7 +38,7 @@ fn answers_every_path_with_security_headers() {
     for path in ["/alive", "/ready", "/startup", "/metrics", "/status"] {
         assert!(lost.body.contains(path), "{}", lost.body);
     }
-    assert_eq!(handle.stats().counts().requests, 9);
+    assert_eq!(handle.stats.counts().requests, 9);
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn answers_pipelined_requests_in_order() {
 #[test]
 fn queues_connections_between_bind_and_serve() {
     let server = Server::bind(&loopback(), ServerSettings::default()).unwrap();
-    let mut early = TcpStream::connect(server.addresses()[0]).unwrap();
+    let mut early = TcpStream::connect(server.addresses[0]).unwrap();
     early.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
     early.write_all(b"GET /startup HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
     let _handle = server.serve(fake_reporter()).unwrap();
@@ -191,7 +191,7 @@ fn serves_several_inherited_listeners() {
     let expected = [handed.local_addr().unwrap(), other.local_addr().unwrap()];
     let server = Server::from_listeners(vec![handed, other], ServerSettings::default()).unwrap();
     let handle = server.serve(fake_reporter()).unwrap();
-    assert_eq!(handle.addresses(), expected);
+    assert_eq!(handle.addresses, expected);
     for address in expected {
         let mut stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
@@ -205,5 +205,5 @@ fn binds_ipv6_only_if_port_is_used_for_ipv4() {
     let port = other.local_addr().unwrap().port();
     let settings = ServerSettings { ipv4_ports: vec![port], ..ServerSettings::default() };
     let server = Server::bind(&[format!("[::]:{port}").parse().unwrap()], settings).unwrap();
-    assert_eq!(server.addresses()[0].port(), port);
+    assert_eq!(server.addresses[0].port(), port);
 }

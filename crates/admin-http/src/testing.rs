@@ -52,7 +52,7 @@ pub(crate) fn serve(settings: ServerSettings, reporter: Arc<FakeReporter>) -> Ha
 }
 
 pub(crate) fn connect(handle: &Handle) -> TcpStream {
-    let stream = TcpStream::connect(handle.addresses()[0]).unwrap();
+    let stream = TcpStream::connect(handle.addresses[0]).unwrap();
     stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
     stream.set_write_timeout(Some(TEST_TIMEOUT)).unwrap();
     stream

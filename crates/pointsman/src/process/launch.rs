@@ -176,7 +176,7 @@ impl DataPlane {
         let (drain, controller) = drain::new(settings::drain(config));
         let controller = tokio::spawn(controller.run());
         let mut workers = Running::start(settings::workers(config), limits.total, &drain)?;
-        let admin = admin.addresses().to_vec();
+        let admin = admin.addresses.clone();
         let own = listeners.iter().filter_map(|it| it.listener.addr.tcp());
         let own: Vec<_> = own.chain(admin.iter().copied()).collect();
         let timeouts = settings::sentinel_timeouts(&config.services);
@@ -269,7 +269,7 @@ fn report(
         discovery: plane.heartbeat.clone(),
         log: inputs.logging.handle.clone(),
         memory: inputs.memory.clone(),
-        admin: admin.stats(),
+        admin: admin.stats.clone(),
         tokens: Arc::clone(&access.refused),
         scraper: Mutex::new(Scraper::find()),
     }
@@ -321,7 +321,7 @@ fn add_routes(
 
 /// Logs that the process has started.
 fn log_start(admin: &admin_http::Server, config: &Config) {
-    let (admin, version) = (logging::list(admin.addresses()), env!("CARGO_PKG_VERSION"));
+    let (admin, version) = (logging::list(&admin.addresses), env!("CARGO_PKG_VERSION"));
     info!(admin, version, config = %config.hash, "started");
 }
 

@@ -89,7 +89,7 @@ impl ControlAccess {
             // Begins as the answer to an unknown path, by which the command line recognises it.
             return Err(Reply::text(404, "no such path: admin.control is off\n"));
         }
-        if request.is_from_socket_owner() {
+        if request.origin.is_owner {
             return Ok(());
         }
         let Some(token) = &access.token else {
@@ -125,7 +125,7 @@ impl ControlAccess {
         if matching > 0 {
             return Ok(());
         }
-        let (peer, now) = (request.peer(), Instant::now());
+        let (peer, now) = (request.origin.peer, Instant::now());
         let mut attempts = self.attempts.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(wait) = attempts.wait(peer, now) {
             self.refused.throttled.fetch_add(1, Ordering::Relaxed);

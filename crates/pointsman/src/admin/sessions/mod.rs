@@ -134,7 +134,7 @@ impl SessionsApi {
             let problem = "id must be the ID of a session, as `pointsman sessions` prints it\n";
             return Err(Reply::text(400, problem));
         };
-        let by = if request.is_from_socket_owner() { "control socket" } else { "token" };
+        let by = if request.origin.is_owner { "control socket" } else { "token" };
         let permit = request.reserve_stream().ok_or_else(Reply::no_stream)?;
         let (lines, body) = mpsc::channel(1);
         let sessions = self.sessions.clone();
