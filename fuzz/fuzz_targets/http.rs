@@ -22,10 +22,6 @@ impl Reporter for Report {
         Verdict::yes()
     }
 
-    fn started(&self) -> Verdict {
-        Verdict::yes()
-    }
-
     fn metrics(&self, _format: Format) -> String {
         String::new()
     }
@@ -60,7 +56,7 @@ fuzz_target!(|data: &[u8]| {
         let server = Server::bind(&[address], ServerSettings::default()).unwrap();
         server.serve(Arc::new(Report)).unwrap()
     });
-    let address = server.addresses()[0];
+    let address = server.addresses[0];
     let response = ask(address, data);
     assert!(response.is_empty() || response.starts_with(b"HTTP/1."));
     let alive = ask(address, b"GET /alive HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");

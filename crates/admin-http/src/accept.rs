@@ -47,20 +47,12 @@ const MOST_HANDSHAKES: usize = 2;
 /// after each: a report may be made meanwhile, and a probe waits behind all others to be accepted.
 const EVICTIONS: u64 = 16;
 
-/// Descriptors that are held only to be released.
-struct Reserve(Vec<File>);
-
-impl Reserve {
-    /// Refills the reserve as far as possible; called again later.
-    fn refill(&mut self) {
-        while self.0.len() < RESERVE {
-            let Ok(file) = File::open("/dev/null") else { return };
-            self.0.push(file);
-        }
-    }
-
-    fn release_one(&mut self) -> bool {
-        self.0.pop().is_some()
+/// Refills the descriptors that are held only to be released, as far as possible; called again
+/// later.
+fn refill(reserve: &mut Vec<File>) {
+    while reserve.len() < RESERVE {
+        let Ok(file) = File::open("/dev/null") else { return };
+        reserve.push(file);
     }
 }
 
@@ -71,10 +63,10 @@ pub(crate) async fn run(
     mut stop: watch::Receiver<StopStage>,
 ) {
     let stopped = stop.clone();
-    let mut reserve = Reserve(Vec::new());
+    let mut reserve = Vec::new();
     let mut log = LogLimit::default();
     loop {
-        reserve.refill();
+        refill(&mut reserve);
         let freed = shared.registry.freed.notified();
         let accepted = tokio::select! {
             _ = stop.wait_for(|stage| *stage >= StopStage::Leaving) => return,
@@ -84,7 +76,7 @@ pub(crate) async fn run(
         };
         match accepted {
             Ok(stream) => {
-                admit(&shared, &listener, stream, reserve.0.len() < RESERVE, &stopped).await;
+                admit(&shared, &listener, stream, reserve.len() < RESERVE, &stopped).await;
             }
             Err(error) if is_connection_error(&error) => {}
             // The system reports a lack of descriptors before it looks into the queue. If no
@@ -124,10 +116,10 @@ fn has_pending_connection(listener: &AdminListener) -> bool {
 async fn rescue(
     shared: &Arc<ServerState>,
     listener: &AdminListener,
-    reserve: &mut Reserve,
+    reserve: &mut Vec<File>,
     stop: &watch::Receiver<StopStage>,
 ) {
-    let freed = reserve.release_one() || shared.registry.evict();
+    let freed = reserve.pop().is_some() || shared.registry.evict();
     if freed {
         // Lets the task of an evicted connection run, which closes its socket.
         tokio::task::yield_now().await;
@@ -161,15 +153,13 @@ async fn admit(
         return;
     }
     let mut evicted = registry.is_full() && registry.evict();
-    let clock = ConnectionClock::new(Instant::now());
     let is_secure = shared.tls.is_some() && matches!(stream, Either::Left(_));
-    let clock = if is_secure { clock.handshaking() } else { clock };
+    let clock = Arc::new(Mutex::new(ConnectionClock::new(Instant::now(), is_secure)));
     let most = shared.settings.max_connections / MOST_HANDSHAKES;
     evicted |= is_secure && registry.evict_handshake(most);
     if evicted && registry.stats.counts().evicted.is_multiple_of(EVICTIONS) {
         tokio::task::yield_now().await;
     }
-    let clock = Arc::new(Mutex::new(clock));
     // A peer without an address has disconnected already.
     let (is_owner, peer) = match &stream {
         Either::Left(stream) => (false, stream.peer_addr().ok().map(|addr| addr.ip())),
@@ -185,7 +175,7 @@ async fn admit(
     if let Either::Left(stream) = &stream {
         let _ = stream.set_nodelay(true);
     }
-    let number = slot.number();
+    let number = slot.number;
     let task = tokio::spawn(connection::serve(
         Arc::clone(shared),
         stream,

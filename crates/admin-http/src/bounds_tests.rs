@@ -16,7 +16,7 @@ use crate::testing::{
     FakeReporter, TEST_TIMEOUT, ask, connect, fake_reporter, get, loopback, receive, serve, stop,
     until_closed, wait_for,
 };
-use crate::{Handle, Handler, Reply, Request, Server, ServerSettings, Verdict};
+use crate::{Handle, Method, Reply, Request, Server, ServerSettings, Verdict};
 
 #[test]
 fn limits_body_and_header_size() {
@@ -55,7 +55,7 @@ fn rejects_garbage_without_affecting_other_clients() {
         until_closed(&mut stream);
         assert_eq!(get(&handle, "/alive").status, 200);
     }
-    assert_eq!(handle.stats().counts().timed_out, 0);
+    assert_eq!(handle.stats.counts().timed_out, 0);
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn closes_slow_header_at_header_timeout() {
         "{:?}",
         begin.elapsed()
     );
-    assert_eq!(handle.stats().counts().timed_out, 2);
+    assert_eq!(handle.stats.counts().timed_out, 2);
     sender.join().unwrap();
 }
 
@@ -97,7 +97,7 @@ fn closes_idle_connection_at_idle_timeout() {
     assert_eq!(ask(&mut stream, "GET /alive HTTP/1.1\r\nHost: a\r\n\r\n").status, 200);
     until_closed(&mut stream);
     assert!(begin.elapsed() >= Duration::from_millis(200), "{:?}", begin.elapsed());
-    assert_eq!(handle.stats().counts().timed_out, 1);
+    assert_eq!(handle.stats.counts().timed_out, 1);
 }
 
 #[test]
@@ -108,8 +108,8 @@ fn closes_client_that_does_not_read_at_timeout() {
     let handle = serve(settings, reporter);
     let mut stream = connect(&handle);
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
-    wait_for("the timeout", || handle.stats().counts().timed_out == 1);
-    wait_for("its slot to be released", || handle.stats().counts().open == 0);
+    wait_for("the timeout", || handle.stats.counts().timed_out == 1);
+    wait_for("its slot to be released", || handle.stats.counts().open == 0);
     until_closed(&mut stream);
 }
 
@@ -135,7 +135,7 @@ fn answers_probe_despite_too_many_connections() {
     // The oldest connections were evicted first.
     until_closed(&mut kept_alive);
     until_closed(&mut clients[0]);
-    let counts = handle.stats().counts();
+    let counts = handle.stats.counts();
     assert!(counts.open <= 8, "{counts:?}");
     assert!(counts.evicted >= 190 && counts.refused == 0, "{counts:?}");
 }
@@ -150,10 +150,10 @@ fn answers_probe_despite_clients_that_do_not_read() {
         let mut stream = connect(&handle);
         stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
         clients.push(stream);
-        wait_for("the request", || handle.stats().counts().requests == number);
+        wait_for("the request", || handle.stats.counts().requests == number);
     }
     assert_eq!(get(&handle, "/alive").status, 200);
-    assert_eq!(handle.stats().counts().evicted, 1);
+    assert_eq!(handle.stats.counts().evicted, 1);
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn closes_only_one_connection_on_reporter_panic() {
 /// Hands out one of its receivers for each request.
 struct LiveStreams(Mutex<Vec<mpsc::Receiver<Bytes>>>);
 
-impl Handler for LiveStreams {
+impl LiveStreams {
     fn answer(&self, request: &Request<'_>) -> Reply {
         let Some(permit) = request.reserve_stream() else { return Reply::no_stream() };
         match self.0.lock().unwrap().pop() {
@@ -185,8 +185,9 @@ impl Handler for LiveStreams {
 fn live(count: usize, settings: ServerSettings) -> (Handle, Vec<mpsc::Sender<Bytes>>) {
     let (senders, receivers): (Vec<_>, Vec<_>) = (0..count).map(|_| mpsc::channel(4)).unzip();
     let server = Server::bind(&loopback(), settings).unwrap();
+    let streams = LiveStreams(Mutex::new(receivers));
     let handle = server
-        .route("/live", Arc::new(LiveStreams(Mutex::new(receivers))))
+        .route("/live", Method::Get, move |request| Ok(streams.answer(request)))
         .serve(fake_reporter())
         .unwrap();
     (handle, senders)
@@ -230,7 +231,7 @@ fn streams_without_deadline_up_to_max_streams() {
     read_until(&mut stream, "0\r\n\r\n");
     // The response was chunked, and the connection can be used again.
     assert_eq!(ask(&mut stream, "GET /alive HTTP/1.1\r\nHost: a\r\n\r\n").status, 200);
-    assert_eq!(handle.stats().counts().timed_out, 0);
+    assert_eq!(handle.stats.counts().timed_out, 0);
 }
 
 #[test]
@@ -238,7 +239,7 @@ fn streams_on_until_the_stop_and_its_grace() {
     let settings =
         ServerSettings { stop_grace: Duration::from_millis(200), ..ServerSettings::default() };
     let (handle, senders) = live(1, settings);
-    let address = handle.addresses()[0];
+    let address = handle.addresses[0];
     let mut idle = connect(&handle);
     assert_eq!(ask(&mut idle, "GET /alive HTTP/1.1\r\nHost: a\r\n\r\n").status, 200);
     let mut streaming = connect(&handle);
@@ -269,8 +270,8 @@ fn stops_within_grace_if_client_does_not_read() {
     let handle = serve(settings, reporter);
     let mut stream = connect(&handle);
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
-    wait_for("the request", || handle.stats().counts().requests == 1);
-    let stats = handle.stats();
+    wait_for("the request", || handle.stats.counts().requests == 1);
+    let stats = handle.stats.clone();
     let begin = Instant::now();
     // Whether the thread needs another second to end depends on the machine.
     stop(handle);
@@ -285,7 +286,7 @@ fn stops_within_grace_if_client_does_not_read() {
 #[test]
 fn stops_server_when_handle_is_dropped() {
     let handle = serve(ServerSettings::default(), fake_reporter());
-    let address = handle.addresses()[0];
+    let address = handle.addresses[0];
     drop(handle);
     wait_for("the listener to be closed", || TcpStream::connect(address).is_err());
 }
@@ -299,11 +300,11 @@ struct Reports {
     at_owner: Mutex<Option<usize>>,
 }
 
-impl Handler for Reports {
+impl Reports {
     fn answer(&self, request: &Request<'_>) -> Reply {
         if request.path() == "/alive" {
             *self.at_probe.lock().unwrap() = Some(self.made.load(Relaxed));
-        } else if request.is_from_socket_owner() {
+        } else if request.origin.is_owner {
             *self.at_owner.lock().unwrap() = Some(self.made.load(Relaxed));
         } else if self.made.fetch_add(1, Relaxed) == 0 {
             let _ = self.begun.lock().unwrap().recv_timeout(TEST_TIMEOUT);
@@ -323,7 +324,10 @@ fn answers_probes_before_reports_that_wait() {
     let owners = UnixListener::bind_addr(&address).unwrap();
     let server = Server::bind(&loopback(), settings).unwrap();
     let server = server.unix_socket(owners, vec![rustix::process::getuid().as_raw()]).unwrap();
-    let server = server.route("/alive", reports.clone()).route("/status", reports.clone());
+    let (at_probe, at_status) = (Arc::clone(&reports), Arc::clone(&reports));
+    let server = server
+        .route("/alive", Method::Get, move |request| Ok(at_probe.answer(request)))
+        .route("/status", Method::Get, move |request| Ok(at_status.answer(request)));
     let handle = server.serve(fake_reporter()).unwrap();
     let asking: Vec<TcpStream> = (0..48)
         .map(|_| {

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use tokio::sync::mpsc;
 
 use crate::testing::{ask, connect, fake_reporter, loopback, wait_for};
-use crate::{Handler, Method, Reply, Request, Server, ServerSettings};
+use crate::{Method, Reply, Request, Server, ServerSettings};
 
 const LIVE: &str = "GET /live HTTP/1.1\r\nHost: a\r\n\r\n";
 const COMMAND: &str = "POST /order HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n";
@@ -15,7 +15,7 @@ const COMMAND: &str = "POST /order HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\
 /// A stream that lasts until the test ends it.
 struct SingleStream(Mutex<Option<mpsc::Receiver<Bytes>>>);
 
-impl Handler for SingleStream {
+impl SingleStream {
     fn answer(&self, request: &Request<'_>) -> Reply {
         let events = self.0.lock().unwrap().take();
         match request.reserve_stream().zip(events) {
@@ -28,11 +28,7 @@ impl Handler for SingleStream {
 /// Counts what it executes and answers with a stream.
 struct Commands(AtomicUsize);
 
-impl Handler for Commands {
-    fn methods(&self) -> &'static [Method] {
-        &[Method::Post]
-    }
-
+impl Commands {
     fn answer(&self, request: &Request<'_>) -> Reply {
         let Some(permit) = request.reserve_stream() else { return Reply::no_stream() };
         self.0.fetch_add(1, Ordering::SeqCst);
@@ -43,11 +39,14 @@ impl Handler for Commands {
 #[test]
 fn executes_no_command_that_it_answers_with_503() {
     let (commands, (events, live)) = (Arc::new(Commands(AtomicUsize::new(0))), mpsc::channel(1));
+    let (own, live) = (Arc::clone(&commands), SingleStream(Mutex::new(Some(live))));
     let settings = ServerSettings { max_streams: 1, ..ServerSettings::default() };
     let server = Server::bind(&loopback(), settings).unwrap();
-    let server = server
-        .route("/live", Arc::new(SingleStream(Mutex::new(Some(live)))))
-        .route("/order", commands.clone());
+    let server = server.route("/live", Method::Get, move |request| Ok(live.answer(request))).route(
+        "/order",
+        Method::Post,
+        move |request| Ok(own.answer(request)),
+    );
     let handle = server.serve(fake_reporter()).unwrap();
     let mut streaming = connect(&handle);
     assert_eq!(ask(&mut streaming, LIVE).status, 200);
@@ -74,7 +73,8 @@ fn executes_no_command_that_it_answers_with_503() {
 fn executes_no_command_of_incomplete_request() {
     let commands = Arc::new(Commands(AtomicUsize::new(0)));
     let settings = ServerSettings { max_body_bytes: 10, ..ServerSettings::default() };
-    let server = Server::bind(&loopback(), settings).unwrap().route("/order", commands.clone());
+    let (server, own) = (Server::bind(&loopback(), settings).unwrap(), Arc::clone(&commands));
+    let server = server.route("/order", Method::Post, move |request| Ok(own.answer(request)));
     let handle = server.serve(fake_reporter()).unwrap();
     let long = "POST /order HTTP/1.1\r\nHost: a\r\nContent-Length: 11\r\n\r\n";
     assert_eq!(ask(&mut connect(&handle), long).status, 413);
@@ -83,6 +83,6 @@ fn executes_no_command_of_incomplete_request() {
     let mut stream = connect(&handle);
     std::io::Write::write_all(&mut stream, part.as_bytes()).unwrap();
     drop(stream);
-    wait_for("the connection to be closed", || handle.stats().counts().open == 0);
+    wait_for("the connection to be closed", || handle.stats.counts().open == 0);
     assert_eq!(commands.0.load(Ordering::SeqCst), 0);
 }

@@ -176,7 +176,8 @@ async fn respond(
         None => {
             take_turn(shared, &parts, clock, origin).await;
             let (reporter, nonce) = (shared.reporter.as_ref(), || nonce(&shared.keys));
-            shared.routes.answer(&parts, origin, &shared.streams, reporter, nonce)
+            let answer = shared.routes.answer(&parts, origin, &shared.streams, reporter, nonce);
+            answer.unwrap_or_else(|refusal| refusal)
         }
     };
     let stats = &shared.registry.stats;

@@ -35,15 +35,10 @@ pub(crate) struct ConnectionClock {
 }
 
 impl ConnectionClock {
-    /// A connection that was accepted now.
-    pub(crate) fn new(now: Instant) -> Self {
-        Self { state: RequestState::Waiting, since: now, blocked: None, answered: false }
-    }
-
-    /// The connection begins with a handshake.
-    pub(crate) fn handshaking(mut self) -> Self {
-        self.state = RequestState::Handshaking;
-        self
+    /// A connection that was accepted now, and may begin with a handshake.
+    pub(crate) fn new(now: Instant, handshakes: bool) -> Self {
+        let state = if handshakes { RequestState::Handshaking } else { RequestState::Waiting };
+        Self { state, since: now, blocked: None, answered: false }
     }
 
     pub(crate) fn is_handshaking(&self) -> bool {

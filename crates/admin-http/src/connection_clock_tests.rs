@@ -21,7 +21,7 @@ const SECOND: Duration = Duration::from_secs(1);
 #[test]
 fn has_one_deadline_per_state() {
     let (settings, start) = (settings(), Instant::now());
-    let mut clock = ConnectionClock::new(start);
+    let mut clock = ConnectionClock::new(start, false);
     // The header timeout applies to the first request of a new connection, however it is sent.
     assert_eq!(clock.deadline(&settings), Some(start + 5 * SECOND));
     clock.read(start + SECOND);
@@ -49,7 +49,7 @@ fn has_one_deadline_per_state() {
 #[test]
 fn times_out_unread_response_after_hand_over() {
     let (settings, start) = (settings(), Instant::now());
-    let mut clock = ConnectionClock::new(start);
+    let mut clock = ConnectionClock::new(start, false);
     clock.requested(start);
     clock.wrote(false, start + SECOND);
     clock.wrote(false, start + 2 * SECOND);
@@ -62,7 +62,7 @@ fn times_out_unread_response_after_hand_over() {
 #[test]
 fn has_no_deadline_while_stream_is_read() {
     let (settings, start) = (settings(), Instant::now());
-    let mut clock = ConnectionClock::new(start);
+    let mut clock = ConnectionClock::new(start, false);
     clock.requested(start);
     clock.streams(start);
     assert!(clock.is_streaming());
@@ -85,7 +85,7 @@ proptest! {
     ) {
         let settings = settings();
         let mut now = Instant::now();
-        let mut clock = ConnectionClock::new(now);
+        let mut clock = ConnectionClock::new(now, false);
         for (event, pause) in events {
             now += Duration::from_secs(pause);
             match event {

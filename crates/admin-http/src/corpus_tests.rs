@@ -43,5 +43,5 @@ fn answers_or_closes_the_fuzz_corpus() {
         assert_eq!(get(&handle, "/alive").status, 200);
     }
     assert!(answered > 40, "the corpus is of no use: {answered}");
-    wait_for("all connections to be closed", || handle.stats().counts().open == 0);
+    wait_for("all connections to be closed", || handle.stats.counts().open == 0);
 }

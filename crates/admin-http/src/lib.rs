@@ -26,7 +26,7 @@
 //!
 //! In addition to the network there may be a Unix socket for certain users
 //! ([`Server::unix_socket`]); a handler can tell whether a request came from it
-//! ([`Request::is_from_socket_owner`]).
+//! ([`Origin::is_owner`]).
 //!
 //! A web page that a browser loads from elsewhere must not read or control the process through a
 //! name that its author points at this server. So a request must name a host that is ours
@@ -74,6 +74,6 @@ pub use admin_tls::{AdminTls, TlsRules};
 pub use hosts::HostNames;
 pub use registry::{ServerCounts, ServerStats};
 pub use report::{Format, Reporter, Verdict};
-pub use routes::{Body, Guard, Handler, Method, NONCE, Reply, Request, StreamPermit};
+pub use routes::{Body, Method, NONCE, Origin, Reply, Request, StreamPermit};
 pub use server::{BindError, Handle, Server, StartError};
 pub use settings::ServerSettings;

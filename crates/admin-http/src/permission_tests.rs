@@ -4,19 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::testing::{ask, connect, fake_reporter, loopback};
-use crate::{Guard, Handle, Handler, HostNames, Method, Reply, Request, Server, ServerSettings};
+use crate::{Handle, HostNames, Method, Reply, Request, Server, ServerSettings};
 
 /// Counts the commands that it executes.
 #[derive(Default)]
 struct Commands(AtomicUsize);
 
-impl Handler for Commands {
-    fn methods(&self) -> &'static [Method] {
-        &[Method::Post]
-    }
-
+impl Commands {
     fn answer(&self, request: &Request<'_>) -> Reply {
-        assert!(request.peer().is_some_and(|peer| peer.is_loopback()));
+        assert!(request.origin.peer.is_some_and(|peer| peer.is_loopback()));
         self.0.fetch_add(1, Ordering::SeqCst);
         Reply::text(200, "done\n")
     }
@@ -25,7 +21,8 @@ impl Handler for Commands {
 fn server() -> (Server, Arc<Commands>) {
     let commands = Arc::new(Commands::default());
     let server = Server::bind(&loopback(), ServerSettings::default()).unwrap();
-    (server.route("/order", Arc::clone(&commands) as Arc<dyn Handler>), commands)
+    let own = Arc::clone(&commands);
+    (server.route("/order", Method::Post, move |request| Ok(own.answer(request))), commands)
 }
 
 fn status(handle: &Handle, request: &str) -> u16 {
@@ -77,11 +74,12 @@ fn refuses_foreign_host_except_on_probes_and_metrics() {
 #[test]
 fn executes_no_command_at_read_only_address() {
     let commands = Arc::new(Commands::default());
+    let own = Arc::clone(&commands);
     let addresses = [loopback()[0], loopback()[0]];
     let server = Server::bind(&addresses, ServerSettings::default()).unwrap();
-    let read_only = server.addresses()[1];
+    let read_only = server.addresses[1];
     let handle = server
-        .route("/order", Arc::clone(&commands) as Arc<dyn Handler>)
+        .route("/order", Method::Post, move |request| Ok(own.answer(request)))
         .read_only([read_only])
         .serve(fake_reporter())
         .unwrap();
@@ -99,19 +97,15 @@ fn executes_no_command_at_read_only_address() {
 }
 
 /// Permits what has the header `X-Pass`.
-struct Pass;
-
-impl Guard for Pass {
-    fn refuse(&self, request: &Request<'_>) -> Option<Reply> {
-        let refusal = || Reply::text(401, "no\n").ask_for_password();
-        request.header("x-pass").is_none().then(refusal)
-    }
+fn pass(request: &Request<'_>) -> Result<(), Reply> {
+    let refusal = || Reply::text(401, "no\n").ask_for_password();
+    request.header("x-pass").map(drop).ok_or_else(refusal)
 }
 
 #[test]
 fn asks_guard_for_everything_but_probes() {
     let (server, commands) = server();
-    let handle = server.guard(Arc::new(Pass)).serve(fake_reporter()).unwrap();
+    let handle = server.guard(pass).serve(fake_reporter()).unwrap();
     let get = |path: &str, pass: &str| {
         ask(&mut connect(&handle), &format!("GET {path} HTTP/1.1\r\nHost: a\r\n{pass}\r\n"))
     };

@@ -96,7 +96,7 @@ pub(crate) struct Registry {
 /// A slot in the registry, released on drop.
 pub(crate) struct ConnectionSlot {
     registry: Registry,
-    number: u64,
+    pub(crate) number: u64,
 }
 
 impl Registry {
@@ -194,12 +194,6 @@ fn source_of(peer: IpAddr) -> IpAddr {
     match peer.to_canonical() {
         IpAddr::V6(peer) => Ipv6Addr::from_bits(peer.to_bits() & !u128::from(u64::MAX)).into(),
         v4 @ IpAddr::V4(_) => v4,
-    }
-}
-
-impl ConnectionSlot {
-    pub(crate) fn number(&self) -> u64 {
-        self.number
     }
 }
 

@@ -34,12 +34,7 @@ impl Verdict {
         if self.reasons.is_empty() {
             return if self.ok { "ok\n".to_owned() } else { "no\n".to_owned() };
         }
-        let mut text = String::new();
-        for reason in &self.reasons {
-            text.push_str(&reason.replace(['\r', '\n'], " "));
-            text.push('\n');
-        }
-        text
+        self.reasons.iter().map(|reason| reason.replace(['\r', '\n'], " ") + "\n").collect()
     }
 }
 
@@ -75,9 +70,6 @@ pub trait Reporter: Send + Sync + 'static {
 
     /// Whether new clients should be sent here.
     fn ready(&self) -> Verdict;
-
-    /// Whether the start has completed, so that liveness may be judged.
-    fn started(&self) -> Verdict;
 
     /// The metrics in the requested format.
     fn metrics(&self, format: Format) -> String;

@@ -29,7 +29,7 @@ pub const NONCE: &str = "PAGE-NONCE";
 /// The authentication scheme that browsers know.
 const BASIC: &str = "Basic realm=\"pointsman\", charset=\"UTF-8\"";
 
-/// A method that a handler supports. HEAD is answered wherever GET is.
+/// The method that a handler supports. HEAD is answered wherever GET is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Method {
     /// Read something. Includes HEAD.
@@ -43,36 +43,25 @@ pub enum Method {
 pub struct Request<'a> {
     /// GET for a HEAD request too.
     pub method: Method,
+    /// Where it came from.
+    pub origin: Origin,
     parts: &'a Parts,
-    origin: Origin,
     streams: &'a Arc<Semaphore>,
 }
 
 /// Where a request came from.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Origin {
-    /// It came through the Unix socket, from one of its users.
-    pub(crate) is_owner: bool,
+pub struct Origin {
+    /// It came through the Unix socket, from one of its users
+    /// ([`Server::unix_socket`](crate::Server::unix_socket)).
+    pub is_owner: bool,
     /// It came through an address that accepts no commands.
     pub(crate) is_read_only: bool,
     /// The address of the peer; none on a Unix socket.
-    pub(crate) peer: Option<IpAddr>,
+    pub peer: Option<IpAddr>,
 }
 
 impl Request<'_> {
-    /// Whether it came through the Unix socket, from one of its users
-    /// ([`Server::unix_socket`](crate::Server::unix_socket)).
-    #[must_use]
-    pub fn is_from_socket_owner(&self) -> bool {
-        self.origin.is_owner
-    }
-
-    /// The address that the request came from; `None` on the Unix socket.
-    #[must_use]
-    pub fn peer(&self) -> Option<IpAddr> {
-        self.origin.peer
-    }
-
     /// Reserves one of the few endless responses; `None` if all are taken.
     ///
     /// Reserve before executing anything whose response is a stream, so that a command that cannot
@@ -203,26 +192,11 @@ impl Reply {
     }
 }
 
-/// Answers one path. Everything it executes is answered, and nothing is executed that is answered
-/// with an error: the request is complete by then, and the only resource that an answer may lack, a
-/// stream, is reserved first ([`Request::reserve_stream`]). Called on the admin thread, so it must
-/// not block or wait, like [`Reporter`].
-pub trait Handler: Send + Sync + 'static {
-    /// The supported methods; all other methods are answered with 405. The default is GET and HEAD.
-    fn methods(&self) -> &'static [Method] {
-        &[Method::Get]
-    }
+/// Answers one path, see [`Server::route`](crate::Server::route).
+pub(crate) type Handler = dyn Fn(&Request<'_>) -> Result<Reply, Reply> + Send + Sync;
 
-    /// The reply.
-    fn answer(&self, request: &Request<'_>) -> Reply;
-}
-
-/// Decides who may read. It is asked before every answer except those to probes, and must not
-/// block.
-pub trait Guard: Send + Sync + 'static {
-    /// The refusal of a request without permission.
-    fn refuse(&self, request: &Request<'_>) -> Option<Reply>;
-}
+/// Decides who may read, see [`Server::guard`](crate::Server::guard).
+pub(crate) type Guard = dyn Fn(&Request<'_>) -> Result<(), Reply> + Send + Sync;
 
 /// The built-in paths, with the descriptions that a 404 lists.
 const BUILT_IN: [(&str, &str); 9] = [
@@ -250,17 +224,13 @@ pub type StreamPermit = OwnedSemaphorePermit;
 /// Every path and its handler.
 #[derive(Clone, Default)]
 pub(crate) struct Routes {
-    added: BTreeMap<Cow<'static, str>, Arc<dyn Handler>>,
+    pub(crate) added: BTreeMap<&'static str, (Method, Arc<Handler>)>,
     pub(crate) hosts: HostNames,
-    pub(crate) guard: Option<Arc<dyn Guard>>,
+    pub(crate) guard: Option<Arc<Guard>>,
 }
 
 impl Routes {
-    pub(crate) fn add(&mut self, path: Cow<'static, str>, handler: Arc<dyn Handler>) {
-        self.added.insert(path, handler);
-    }
-
-    /// The reply to a request. `nonce` returns a fresh value per call.
+    /// The reply to a request, or its refusal. `nonce` returns a fresh value per call.
     pub(crate) fn answer(
         &self,
         parts: &Parts,
@@ -268,48 +238,44 @@ impl Routes {
         streams: &Arc<Semaphore>,
         reporter: &dyn Reporter,
         nonce: impl FnOnce() -> String,
-    ) -> Reply {
+    ) -> Result<Reply, Reply> {
         let path = parts.uri.path();
         let added = self.added.get(path);
         if added.is_none() && !BUILT_IN.iter().any(|(known, _)| *known == path) {
-            return Reply::text(404, self.directory(path));
+            return Err(Reply::text(404, self.directory(path)));
         }
-        let methods = added.map_or(&[Method::Get][..], |handler| handler.methods());
-        let method = match parts.method {
-            hyper::Method::GET | hyper::Method::HEAD => Method::Get,
-            hyper::Method::POST => Method::Post,
-            _ => return not_allowed(methods),
-        };
-        if !methods.contains(&method) {
-            return not_allowed(methods);
+        let method = added.map_or(Method::Get, |(method, _)| *method);
+        match (method, &parts.method) {
+            (Method::Get, &hyper::Method::GET | &hyper::Method::HEAD) => {}
+            (Method::Post, &hyper::Method::POST) => {}
+            (Method::Get, _) => return Err(not_allowed("GET, HEAD")),
+            (Method::Post, _) => return Err(not_allowed("POST")),
         }
         let request = Request { method, parts, origin, streams };
-        if let Some(refusal) = self.refuse(&request) {
-            return refusal;
-        }
+        self.authorize(&request)?;
         match added {
-            Some(handler) => handler.answer(&request),
-            None => built_in(&request, reporter, nonce),
+            Some((_, handler)) => handler(&request),
+            None => Ok(built_in(&request, reporter, nonce)),
         }
     }
 
-    /// The refusal of a request that is well-formed and not permitted.
-    fn refuse(&self, request: &Request<'_>) -> Option<Reply> {
+    /// Refuses a request that is well-formed and not permitted.
+    fn authorize(&self, request: &Request<'_>) -> Result<(), Reply> {
         let (path, origin) = (request.path(), request.origin);
         if PROBES.contains(&path) || origin.is_owner {
-            return None;
+            return Ok(());
         }
         if path != METRICS && !self.hosts.permit(request.parts) {
-            return Some(Reply::text(
+            return Err(Reply::text(
                 421,
                 "the Host of this request is not a name of this server: use its IP address, or add \
                  the name to admin.hosts\n",
             ));
         }
         if origin.is_read_only && request.method == Method::Post {
-            return Some(Reply::text(403, "this address accepts no commands\n"));
+            return Err(Reply::text(403, "this address accepts no commands\n"));
         }
-        self.guard.as_ref()?.refuse(request)
+        self.guard.as_ref().map_or(Ok(()), |guard| guard(request))
     }
 
     fn directory(&self, path: &str) -> String {
@@ -335,7 +301,7 @@ fn built_in(
     match request.path() {
         "/alive" | "/livez" | "/healthz" => Reply::verdict(&reporter.alive()),
         "/ready" | "/readyz" => Reply::verdict(&reporter.ready()),
-        "/startup" => Reply::verdict(&reporter.started()),
+        "/startup" => Reply::verdict(&Verdict::yes()),
         "/metrics" => {
             let format = metrics_format(request.header("accept"));
             Reply::whole(200, format.content_type(), reporter.metrics(format))
@@ -345,12 +311,7 @@ fn built_in(
     }
 }
 
-fn not_allowed(methods: &[Method]) -> Reply {
-    let allow = match (methods.contains(&Method::Get), methods.contains(&Method::Post)) {
-        (true, true) => "GET, HEAD, POST",
-        (false, true) => "POST",
-        _ => "GET, HEAD",
-    };
+fn not_allowed(allow: &'static str) -> Reply {
     let reply = Reply::text(405, format!("method not allowed; use {allow}\n"));
     reply.header(header::ALLOW, HeaderValue::from_static(allow))
 }

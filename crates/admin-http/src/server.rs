@@ -2,7 +2,6 @@
 //!
 //! The caller decides whether a process without probes is worth running.
 
-use std::borrow::Cow;
 use std::hash::RandomState;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -21,7 +20,7 @@ use crate::hosts::HostNames;
 use crate::listener::AdminListener;
 use crate::registry::{Registry, ServerStats};
 use crate::report::Reporter;
-use crate::routes::{Guard, Handler, Routes};
+use crate::routes::{Method, Reply, Request, Routes};
 use crate::settings::ServerSettings;
 use crate::stop_stage::StopStage;
 
@@ -84,14 +83,16 @@ pub struct StartError(#[from] io::Error);
 /// A server that is bound and does not answer yet.
 pub struct Server {
     listeners: Vec<TcpListener>,
-    addresses: Vec<SocketAddr>,
+    /// The addresses in the order given, with their actual ports.
+    pub addresses: Vec<SocketAddr>,
     /// Addresses that accept no commands.
     read_only: Vec<SocketAddr>,
     owners: Option<(UnixListener, Vec<u32>)>,
     settings: ServerSettings,
     routes: Routes,
     tls: Option<AdminTls>,
-    stats: ServerStats,
+    /// The server's own statistics.
+    pub stats: ServerStats,
 }
 
 impl Server {
@@ -161,18 +162,6 @@ impl Server {
         })
     }
 
-    /// The addresses in the order given, with their actual ports.
-    #[must_use]
-    pub fn addresses(&self) -> &[SocketAddr] {
-        &self.addresses
-    }
-
-    /// The server's own statistics.
-    #[must_use]
-    pub fn stats(&self) -> ServerStats {
-        self.stats.clone()
-    }
-
     /// Duplicates of the listening sockets, for a process that takes over. While one of them is
     /// open, stopping the server does not close its port.
     ///
@@ -183,11 +172,22 @@ impl Server {
         self.listeners.iter().map(TcpListener::try_clone).collect()
     }
 
-    /// Adds a handler for `path`, which is compared byte by byte. If a path is added twice or built
-    /// in, the handler added last answers it.
+    /// Adds a handler for `path`, which is compared byte by byte. It returns the reply, or a
+    /// refusal; all other methods are answered with 405. If a path is added twice or built in, the
+    /// handler added last answers it.
+    ///
+    /// Everything that a handler executes is answered, and nothing is executed that is answered
+    /// with an error: the request is complete by then, and the only resource that an answer may
+    /// lack, a stream, is reserved first ([`Request::reserve_stream`]). It is called on the admin
+    /// thread, so it must not block or wait, like [`Reporter`].
     #[must_use]
-    pub fn route(mut self, path: impl Into<Cow<'static, str>>, handler: Arc<dyn Handler>) -> Self {
-        self.routes.add(path.into(), handler);
+    pub fn route(
+        mut self,
+        path: &'static str,
+        method: Method,
+        handler: impl Fn(&Request<'_>) -> Result<Reply, Reply> + Send + Sync + 'static,
+    ) -> Self {
+        self.routes.added.insert(path, (method, Arc::new(handler)));
         self
     }
 
@@ -207,10 +207,14 @@ impl Server {
         self
     }
 
-    /// Asks `guard` before every answer except those to probes and through the Unix socket.
+    /// Asks `guard` before every answer except those to probes and through the Unix socket. It
+    /// refuses a request without permission, and must not block.
     #[must_use]
-    pub fn guard(mut self, guard: Arc<dyn Guard>) -> Self {
-        self.routes.guard = Some(guard);
+    pub fn guard(
+        mut self,
+        guard: impl Fn(&Request<'_>) -> Result<(), Reply> + Send + Sync + 'static,
+    ) -> Self {
+        self.routes.guard = Some(Arc::new(guard));
         self
     }
 
@@ -327,26 +331,16 @@ fn listen(address: SocketAddr, only_v6: bool) -> io::Result<TcpListener> {
 /// A running server. Dropping it stops the server without waiting.
 #[derive(Debug)]
 pub struct Handle {
-    addresses: Vec<SocketAddr>,
-    stats: ServerStats,
+    /// The addresses in the order given, with their actual ports.
+    pub addresses: Vec<SocketAddr>,
+    /// The server's own statistics.
+    pub stats: ServerStats,
     stop: watch::Sender<StopStage>,
     end: oneshot::Receiver<()>,
     grace: Duration,
 }
 
 impl Handle {
-    /// The addresses in the order given, with their actual ports.
-    #[must_use]
-    pub fn addresses(&self) -> &[SocketAddr] {
-        &self.addresses
-    }
-
-    /// The server's own statistics.
-    #[must_use]
-    pub fn stats(&self) -> ServerStats {
-        self.stats.clone()
-    }
-
     /// Closes the listeners and the connections that wait for a request. Responses in progress go
     /// on until [`stop`](Self::stop).
     pub fn leave(&self) {

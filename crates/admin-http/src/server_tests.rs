@@ -2,12 +2,11 @@
 
 use std::io::Write;
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::Arc;
 
 use crate::testing::{
     TEST_TIMEOUT, ask, connect, fake_reporter, get, loopback, receive, serve, until_closed,
 };
-use crate::{Handler, Method, Reply, Request, Server, ServerSettings};
+use crate::{Method, Reply, Request, Server, ServerSettings};
 
 #[test]
 fn answers_every_path_with_security_headers() {
@@ -39,7 +38,7 @@ fn answers_every_path_with_security_headers() {
     for path in ["/alive", "/ready", "/startup", "/metrics", "/status"] {
         assert!(lost.body.contains(path), "{}", lost.body);
     }
-    assert_eq!(handle.stats().counts().requests, 9);
+    assert_eq!(handle.stats.counts().requests, 9);
 }
 
 #[test]
@@ -110,27 +109,21 @@ fn answers_head_without_body_and_lists_allowed_methods() {
     assert_eq!((old.status, old.body.as_str()), (200, "ok\n"));
 }
 
-struct Echo;
-
-impl Handler for Echo {
-    fn methods(&self) -> &'static [Method] {
-        &[Method::Post]
-    }
-
-    fn answer(&self, request: &Request<'_>) -> Reply {
-        assert_eq!(request.method, Method::Post);
-        Reply::text(
-            202,
-            format!("{} {:?} {:?}", request.path(), request.query(), request.header("x-a")),
-        )
-    }
+fn echo(request: &Request<'_>) -> Reply {
+    assert_eq!(request.method, Method::Post);
+    Reply::text(
+        202,
+        format!("{} {:?} {:?}", request.path(), request.query(), request.header("x-a")),
+    )
 }
 
 #[test]
 fn adds_routes_with_their_own_methods() {
-    let server = Server::bind(&loopback(), ServerSettings::default())
-        .unwrap()
-        .route("/control", Arc::new(Echo));
+    let server = Server::bind(&loopback(), ServerSettings::default()).unwrap().route(
+        "/control",
+        Method::Post,
+        |request| Ok(echo(request)),
+    );
     let handle = server.serve(fake_reporter()).unwrap();
     let mut stream = connect(&handle);
     let response = ask(
@@ -164,7 +157,7 @@ fn answers_pipelined_requests_in_order() {
 #[test]
 fn queues_connections_between_bind_and_serve() {
     let server = Server::bind(&loopback(), ServerSettings::default()).unwrap();
-    let mut early = TcpStream::connect(server.addresses()[0]).unwrap();
+    let mut early = TcpStream::connect(server.addresses[0]).unwrap();
     early.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
     early.write_all(b"GET /startup HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
     let _handle = server.serve(fake_reporter()).unwrap();
@@ -198,7 +191,7 @@ fn serves_several_inherited_listeners() {
     let expected = [handed.local_addr().unwrap(), other.local_addr().unwrap()];
     let server = Server::from_listeners(vec![handed, other], ServerSettings::default()).unwrap();
     let handle = server.serve(fake_reporter()).unwrap();
-    assert_eq!(handle.addresses(), expected);
+    assert_eq!(handle.addresses, expected);
     for address in expected {
         let mut stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
@@ -212,5 +205,5 @@ fn binds_ipv6_only_if_port_is_used_for_ipv4() {
     let port = other.local_addr().unwrap().port();
     let settings = ServerSettings { ipv4_ports: vec![port], ..ServerSettings::default() };
     let server = Server::bind(&[format!("[::]:{port}").parse().unwrap()], settings).unwrap();
-    assert_eq!(server.addresses()[0].port(), port);
+    assert_eq!(server.addresses[0].port(), port);
 }

@@ -25,10 +25,6 @@ impl Reporter for FakeReporter {
         Verdict::unless(vec!["no master".to_owned(), "two\nlines".to_owned()])
     }
 
-    fn started(&self) -> Verdict {
-        Verdict::yes()
-    }
-
     fn metrics(&self, format: Format) -> String {
         format!("# {format:?}\n{}", "x".repeat(self.metrics))
     }
@@ -56,7 +52,7 @@ pub(crate) fn serve(settings: ServerSettings, reporter: Arc<FakeReporter>) -> Ha
 }
 
 pub(crate) fn connect(handle: &Handle) -> TcpStream {
-    let stream = TcpStream::connect(handle.addresses()[0]).unwrap();
+    let stream = TcpStream::connect(handle.addresses[0]).unwrap();
     stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
     stream.set_write_timeout(Some(TEST_TIMEOUT)).unwrap();
     stream

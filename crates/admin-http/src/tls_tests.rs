@@ -16,7 +16,7 @@ use tls::{
 use crate::testing::{
     Response, ask, connect, fake_reporter, get, loopback, receive, until_closed, wait_for,
 };
-use crate::{AdminTls, Handle, Handler, Method, Reply, Request, Server, ServerSettings, TlsRules};
+use crate::{AdminTls, Handle, Method, Reply, Request, Server, ServerSettings, TlsRules};
 
 const PROBES: [&str; 6] = ["/alive", "/livez", "/healthz", "/ready", "/readyz", "/startup"];
 const ORDER: &str = "POST /order HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n";
@@ -70,11 +70,7 @@ impl Authority {
 #[derive(Default)]
 struct Commands(AtomicUsize);
 
-impl Handler for Commands {
-    fn methods(&self) -> &'static [Method] {
-        &[Method::Post]
-    }
-
+impl Commands {
     fn answer(&self, _: &Request<'_>) -> Reply {
         self.0.fetch_add(1, Ordering::SeqCst);
         Reply::text(200, "done\n")
@@ -84,7 +80,8 @@ impl Handler for Commands {
 fn serve_with(tls: &AdminTls, settings: ServerSettings) -> (Handle, Arc<Commands>) {
     let commands = Arc::new(Commands::default());
     let server = Server::bind(&loopback(), settings).unwrap().tls(tls.clone());
-    let server = server.route("/order", Arc::clone(&commands) as Arc<dyn Handler>);
+    let own = Arc::clone(&commands);
+    let server = server.route("/order", Method::Post, move |request| Ok(own.answer(request)));
     (server.serve(fake_reporter()).unwrap(), commands)
 }
 
@@ -140,7 +137,7 @@ fn serves_plain_clients_probes_only() {
     }
     assert_eq!(ask(&mut connect(&handle), ORDER).status, 400);
     assert_eq!(commands.0.load(Ordering::SeqCst), 1);
-    let counts = handle.stats().counts();
+    let counts = handle.stats.counts();
     assert_eq!((counts.plaintext, counts.handshakes, counts.failed_handshakes), (5, 1, 0));
 }
 
@@ -173,7 +170,7 @@ fn requires_client_certificate_except_for_probes() {
     let mut stream = secure(&handle, &foreign, "admin.test");
     assert!(request(&mut stream, ORDER).is_err(), "refused in the handshake");
     assert_eq!(commands.0.load(Ordering::SeqCst), 1);
-    assert_eq!(handle.stats().counts().uncertified, 4);
+    assert_eq!(handle.stats.counts().uncertified, 4);
 }
 
 #[test]
@@ -212,7 +209,7 @@ fn uses_replaced_certificate_for_new_connections() {
 fn from_other_source(handle: &Handle) -> TcpStream {
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     socket.bind(&"127.0.66.8:0".parse::<std::net::SocketAddr>().unwrap().into()).unwrap();
-    socket.connect(&handle.addresses()[0].into()).unwrap();
+    socket.connect(&handle.addresses[0].into()).unwrap();
     socket.set_read_timeout(Some(crate::testing::TEST_TIMEOUT)).unwrap();
     socket.into()
 }
@@ -247,7 +244,7 @@ fn keeps_served_clients_beside_stalled_handshakes() {
     );
     assert_eq!(get_over(&mut served, "/alive").unwrap().status, 200, "it was not evicted");
     assert_eq!(get_over(&mut slow, "/alive").unwrap().status, 200, "nor was it");
-    assert!(handle.stats().counts().evicted >= 20, "{:?}", handle.stats().counts());
+    assert!(handle.stats.counts().evicted >= 20, "{:?}", handle.stats.counts());
 }
 
 #[test]
@@ -263,12 +260,12 @@ fn closes_stalled_handshake_at_header_timeout() {
         until_closed(stream);
     }
     // The socket is closed first.
-    wait_for("the counts", || handle.stats().counts().failed_handshakes == 2);
-    assert_eq!(handle.stats().counts().timed_out, 2);
+    wait_for("the counts", || handle.stats.counts().failed_handshakes == 2);
+    assert_eq!(handle.stats.counts().timed_out, 2);
     // A client that only connects is not a failure.
     drop(connect(&handle));
-    wait_for("its end", || handle.stats().counts().open == 0);
-    assert_eq!(handle.stats().counts().failed_handshakes, 2);
+    wait_for("its end", || handle.stats.counts().open == 0);
+    assert_eq!(handle.stats.counts().failed_handshakes, 2);
     let mut probe = connect(&handle);
     probe.write_all(b"GET /alive HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
     assert_eq!(receive(&mut probe, false).status, 200);

@@ -25,10 +25,6 @@ impl Reporter for HealthyReporter {
         Verdict::yes()
     }
 
-    fn started(&self) -> Verdict {
-        Verdict::yes()
-    }
-
     fn metrics(&self, _format: Format) -> String {
         String::new()
     }
@@ -49,7 +45,7 @@ fn take_all() -> Vec<File> {
 
 fn connect(handle: &Handle, socket: &Socket) {
     socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    socket.connect(&handle.addresses()[0].into()).unwrap();
+    socket.connect(&handle.addresses[0].into()).unwrap();
 }
 
 /// Whether a probe is answered. The caller keeps the socket, so its descriptor does not become
@@ -91,7 +87,7 @@ fn answers_probes_without_free_file_descriptors() {
     for socket in probing {
         assert!(is_answered(&handle, socket));
     }
-    let counts = handle.stats().counts();
+    let counts = handle.stats.counts();
     assert!(
         counts.accept_errors >= 8 && counts.accept_errors < 1000,
         "no shortage, or a busy loop: {counts:?}"

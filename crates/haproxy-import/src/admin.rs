@@ -33,7 +33,13 @@ impl<'a> Planner<'a> {
             match values::bind_addresses(&bind.word(1), bind.has("v6only")) {
                 Ok(addrs) => {
                     let has_tls = bind.has("ssl") && !self.options.allow_plaintext;
-                    add(&mut all, addrs, bind, has_tls);
+                    // `*:6379` and `[::]:6379` contain the same address; it is listened on once.
+                    for addr in addrs {
+                        if !all.iter().any(|known| known.addr == addr) {
+                            let position = bind.position.clone();
+                            all.push(PlannedListen { addr, position, has_tls });
+                        }
+                    }
                     let key = match key {
                         "service.listen" if has_tls => "service.tls_listen",
                         "service.replica_listen" if has_tls => "service.replica_tls_listen",
@@ -148,13 +154,4 @@ impl<'a> Planner<'a> {
 fn turns_away(rule: &Directive) -> bool {
     (rule.begins("http-request") || rule.begins("tcp-request"))
         && (1..=2).any(|at| TURNS_AWAY.contains(&rule.word(at).as_str()))
-}
-
-/// `*:6379` and `[::]:6379` in one section contain the same address; it is listened on once.
-fn add(all: &mut Vec<PlannedListen>, addrs: Vec<BindAddress>, line: &Directive, has_tls: bool) {
-    for addr in addrs {
-        if !all.iter().any(|known| known.addr == addr) {
-            all.push(PlannedListen { addr, position: line.position.clone(), has_tls });
-        }
-    }
 }

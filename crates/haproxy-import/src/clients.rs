@@ -42,8 +42,10 @@ struct ClientRules<'a> {
     allow: Option<Value<'a>>,
     /// The networks of load balancers.
     balancers: Option<Value<'a>>,
-    /// The lines that these come from.
+    /// The lines that say which networks may connect.
     lines: Vec<&'a Directive>,
+    /// The lines that expect the PROXY protocol.
+    balancer_lines: Vec<&'a Directive>,
 }
 
 impl<'a> Planner<'a> {
@@ -67,7 +69,7 @@ impl<'a> Planner<'a> {
         };
         let all = || masters.iter().chain(readers);
         let mut note_balancers = |outcome, note: &str| {
-            for line in all().flat_map(|it| &it.lines).filter(|it| is_about_proxies(it)) {
+            for line in all().flat_map(|it| &it.balancer_lines) {
                 self.notes.replace(&line.position, outcome, note);
             }
         };
@@ -106,7 +108,7 @@ impl<'a> Planner<'a> {
             let Some((value, line)) = value else { continue };
             set(key, value, line);
             let note = format!("service.{key} = {value}");
-            for line in rules.iter().flat_map(|it| &it.lines).filter(|it| !is_about_proxies(it)) {
+            for line in rules.iter().flat_map(|it| &it.lines) {
                 self.notes.replace(&line.position, LineOutcome::Mapped, &note);
             }
         }
@@ -126,7 +128,7 @@ impl<'a> Planner<'a> {
             // With a part of the addresses only, a value that no other listener has.
             let value = if without.is_empty() { EVERYONE } else { "" };
             rules.balancers = Some((value.to_owned(), first));
-            rules.lines.extend(&with_proxy);
+            rules.balancer_lines.extend(&with_proxy);
         }
         let before = "tcp-request connection expect-proxy layer4";
         let mut is_proxied = rules.balancers.is_some();
@@ -134,7 +136,7 @@ impl<'a> Planner<'a> {
             is_proxied = true;
             if let Some(Condition::Inside(networks)) = condition(own, rule, 4) {
                 rules.balancers = Some((toml_list(&networks), rule));
-                rules.lines.push(rule);
+                rules.balancer_lines.push(rule);
             }
         }
         let mut found: Vec<Restriction<'a>> = Vec::new();
@@ -213,10 +215,6 @@ fn names_source(own: &[&Directive], rule: &Directive) -> bool {
         let mut acls = own.iter().filter(|it| it.is_acl(word));
         is_source(word) || word == "LOCALHOST" || acls.any(|it| is_source(&it.word(2)))
     })
-}
-
-fn is_about_proxies(line: &Directive) -> bool {
-    line.begins("bind") || line.has("expect-proxy")
 }
 
 /// The value that all listeners have; `None` if none has one.

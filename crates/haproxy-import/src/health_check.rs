@@ -256,7 +256,7 @@ fn read_login(
         _ if arguments?.iter().any(is_unreadable) => Password::Computed,
         [Fragment::Text(text)] => Password::Literal(text.clone()),
         [Fragment::Variable { name, .. }] if name == COMPUTED => Password::Computed,
-        [Fragment::Variable { name, .. }] => match variables.in_file(name) {
+        [Fragment::Variable { name, .. }] => match variables.set.get(name) {
             Some(value) => Password::Literal(value.clone()),
             None => Password::Variable(name.clone()),
         },

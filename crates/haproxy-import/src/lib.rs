@@ -44,7 +44,7 @@ mod variables;
 use std::fmt;
 use std::sync::Arc;
 
-pub use report::{Detail, ImportReport, LineOutcome, LineReport};
+pub use report::{ImportReport, LineOutcome, LineReport};
 
 /// The port of Sentinel where none is given.
 const SENTINEL_PORT: u16 = 26379;

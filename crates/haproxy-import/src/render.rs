@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use crate::Position;
 use crate::health_check::{CheckLogin, Password};
 use crate::plan::{Plan, PlannedKey, PlannedListen, PlannedService};
+use crate::tokenizer::clean;
 
 /// The configuration file.
 pub(super) fn render(plan: &Plan<'_>, files: &[&str]) -> String {
@@ -134,9 +135,4 @@ fn from(position: Option<&Position>) -> String {
 /// TOML decides what has to be escaped.
 pub(super) fn quote(text: &str) -> String {
     toml::Value::String(text.to_owned()).to_string()
-}
-
-/// A TOML comment must not contain control characters, and a file name may.
-fn clean(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }

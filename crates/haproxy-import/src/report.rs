@@ -47,15 +47,6 @@ pub struct LineReport {
     pub note: String,
 }
 
-/// How much of a report is shown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Detail {
-    /// Assumptions and lines without counterpart.
-    Warnings,
-    /// Every line.
-    Everything,
-}
-
 /// The outcome of every line, in the order of the files.
 #[derive(Debug, Default)]
 pub struct ImportReport {
@@ -70,13 +61,14 @@ impl ImportReport {
         self.lines.iter().filter(|line| line.outcome == outcome).count()
     }
 
-    /// The report as text. Lines with the same outcome and note are one group, and equal lines of a
-    /// group are shown once with all their line numbers.
+    /// The report as text: every line, or only assumptions and lines without counterpart. Lines
+    /// with equal outcome and note are one group, and equal lines of a group are shown once with
+    /// all their line numbers.
     #[must_use]
-    pub fn render(&self, detail: Detail) -> String {
+    pub fn render(&self, every_line: bool) -> String {
         use LineOutcome::{Assumed, Mapped, Unmatched, Unneeded};
         let order = [Unmatched, Assumed, Mapped, Unneeded];
-        let shown = if detail == Detail::Everything { &order[..] } else { &order[..2] };
+        let shown = if every_line { &order[..] } else { &order[..2] };
         let mut text = String::new();
         for outcome in shown {
             let lines = self.lines.iter().filter(|line| line.outcome == *outcome);

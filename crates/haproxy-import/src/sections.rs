@@ -124,10 +124,10 @@ pub(super) fn read(files: &[(String, String)], refusals: &mut Vec<Refusal>) -> V
                 continue;
             }
             match tokenizer::split(line) {
-                Err(open) => {
-                    let what = format!("the quote {} is not closed", open.quote);
+                Err((quote, column)) => {
+                    let what = format!("the quote {quote} is not closed");
                     let remedy = "close it, or escape it with a backslash";
-                    refusals.push(Refusal::new(&position(open.column), what, remedy));
+                    refusals.push(Refusal::new(&position(column), what, remedy));
                 }
                 Ok(words) => {
                     if let Some(first) = words.first() {

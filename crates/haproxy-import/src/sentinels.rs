@@ -1,8 +1,6 @@
 //! Where the sentinels of a service are: in an option, in its checks, in the rest of the file, or,
 //! as an assumption, on the hosts of the Redis servers.
 
-use std::collections::BTreeSet;
-
 use crate::plan::Planner;
 use crate::proxies::RedisListener;
 use crate::report::LineOutcome;
@@ -145,7 +143,7 @@ impl<'a> Planner<'a> {
 
     /// Sentinel's usual place: port 26379 on the hosts of the Redis servers.
     fn on_server_hosts(&mut self, listener: &RedisListener) -> Vec<String> {
-        let (mut found, mut known) = (Vec::new(), BTreeSet::new());
+        let mut found = Vec::new();
         for section in &listener.backends {
             for server in self.config.servers(*section) {
                 let endpoint =
@@ -156,7 +154,7 @@ impl<'a> Planner<'a> {
                 };
                 let note = "a sentinel is assumed at port 26379 of this host";
                 self.notes.add(server.directive, LineOutcome::Assumed, note);
-                if known.insert(endpoint.clone()) {
+                if !found.contains(&endpoint) {
                     found.push(endpoint);
                 }
             }

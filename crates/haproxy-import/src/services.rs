@@ -29,10 +29,7 @@ const READER_ENDINGS: &[&str] = &["readonly", "slave", "slaves", "replica", "rep
 impl<'a> Planner<'a> {
     pub(super) fn add_services(&mut self, plan: &mut Plan<'a>) {
         let (masters, replicas) = self.by_role();
-        let mut named = Vec::with_capacity(masters.len());
-        for listener in masters {
-            named.push(self.name_of(listener));
-        }
+        let named: Vec<_> = masters.into_iter().map(|it| self.name_of(it)).collect();
         let names = Self::service_names(&named);
         for (named, name) in named.into_iter().zip(names) {
             self.add_master(named, name, plan);

@@ -91,7 +91,7 @@ impl<'a> Planner<'a> {
 
     /// The keys of `[service.tls]`; `None` after a refusal.
     fn keys_of_bind(&mut self, bind: &'a Directive, defaults: &TlsDefaults) -> Option<Vec<Key>> {
-        let words = &defaults.of_bind(bind);
+        let words = &defaults.of(bind.rest(2));
         let refusals = self.refusals.len();
         self.refuse_unsupported(bind, words);
         let (chains, keys) = self.certificates(bind, words);

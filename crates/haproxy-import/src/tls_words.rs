@@ -76,11 +76,6 @@ impl TlsDefaults {
         defaults
     }
 
-    /// The options of a `bind`.
-    pub(super) fn of_bind(&self, bind: &Directive) -> TlsWords {
-        self.of(bind.rest(2))
-    }
-
     /// The options of a `server`, after those of the `default-server` lines that apply to it.
     pub(super) fn of_server(
         &self,
@@ -93,7 +88,8 @@ impl TlsDefaults {
         self.of(defaults.chain(server.rest(3)).collect())
     }
 
-    fn of(&self, words: Vec<String>) -> TlsWords {
+    /// What these options of a line mean.
+    pub(super) fn of(&self, words: Vec<String>) -> TlsWords {
         let mut read = TlsWords { min: SPOKEN.0, max: SPOKEN.1, ..self.words.clone() };
         let mut words = self.options.iter().cloned().chain(words);
         while let Some(word) = words.next() {

@@ -28,13 +28,6 @@ pub(super) struct Word {
     pub(super) column: usize,
 }
 
-/// A quote without its closing quote.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Unclosed {
-    pub(super) quote: char,
-    pub(super) column: usize,
-}
-
 impl Word {
     /// Whether it is exactly this text, ignoring case.
     pub(super) fn is(&self, text: &str) -> bool {
@@ -84,8 +77,8 @@ impl fmt::Display for Word {
 /// The words of a line; none if it is blank or a comment.
 ///
 /// # Errors
-/// The quote that is not closed.
-pub(super) fn split(line: &str) -> Result<Vec<Word>, Unclosed> {
+/// The quote that is not closed, and its column.
+pub(super) fn split(line: &str) -> Result<Vec<Word>, (char, usize)> {
     let mut words = Vec::new();
     let mut open: Option<Word> = None;
     let mut double: Option<usize> = None;
@@ -110,7 +103,7 @@ pub(super) fn split(line: &str) -> Result<Vec<Word>, Unclosed> {
                     match chars.next() {
                         Some('\'') => break,
                         Some(c) => word.push(c),
-                        None => return Err(Unclosed { quote: '\'', column: start }),
+                        None => return Err(('\'', start)),
                     }
                 }
             }
@@ -121,7 +114,7 @@ pub(super) fn split(line: &str) -> Result<Vec<Word>, Unclosed> {
     }
     words.extend(open);
     match double {
-        Some(column) => Err(Unclosed { quote: '"', column }),
+        Some(column) => Err(('"', column)),
         None => Ok(words),
     }
 }
@@ -192,13 +185,13 @@ pub(super) fn without_credentials(word: &str) -> &str {
 
 /// A word as messages show it: short, without control characters and credentials.
 pub(super) fn safe_word(word: &str) -> String {
-    shorten(
-        &without_credentials(word)
-            .chars()
-            .map(|c| if c.is_control() { '?' } else { c })
-            .collect::<String>(),
-        MAX_WORD,
-    )
+    shorten(&clean(without_credentials(word)), MAX_WORD)
+}
+
+/// A text with a question mark for each control character, which a message or a comment of TOML
+/// must not contain, and the name of a file may.
+pub(super) fn clean(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 /// At most `max` characters of a text.
@@ -252,9 +245,9 @@ mod tests {
 
     #[test]
     fn reports_column_of_unclosed_quote() {
-        assert_eq!(split("a \"b"), Err(Unclosed { quote: '"', column: 3 }));
-        assert_eq!(split("a 'b"), Err(Unclosed { quote: '\'', column: 3 }));
-        assert_eq!(split("ä 'b"), Err(Unclosed { quote: '\'', column: 3 }));
+        assert_eq!(split("a \"b"), Err(('"', 3)));
+        assert_eq!(split("a 'b"), Err(('\'', 3)));
+        assert_eq!(split("ä 'b"), Err(('\'', 3)));
     }
 
     proptest! {

@@ -16,8 +16,9 @@ const EXPANDED: &str = "bind, clitcpka-idle, contimeout, default-server, default
 /// All variables that the files may refer to.
 pub(super) struct Variables<'a> {
     env: &'a dyn Fn(&str) -> Option<String>,
-    /// Those that the file sets, except `presetenv` of those that the environment has.
-    set: BTreeMap<String, String>,
+    /// Those that the file sets, except `presetenv` of those that the environment has. The process
+    /// that replaces haproxy does not get them.
+    pub(super) set: BTreeMap<String, String>,
 }
 
 impl<'a> Variables<'a> {
@@ -38,12 +39,7 @@ impl<'a> Variables<'a> {
 
     /// The value that haproxy would use here.
     pub(super) fn get(&self, name: &str) -> Option<String> {
-        self.in_file(name).cloned().or_else(|| (self.env)(name))
-    }
-
-    /// The value that the file itself gives. The process that replaces haproxy does not get it.
-    pub(super) fn in_file(&self, name: &str) -> Option<&String> {
-        self.set.get(name)
+        self.set.get(name).cloned().or_else(|| (self.env)(name))
     }
 
     /// A word with its variables expanded.

@@ -36,38 +36,26 @@ pub(crate) fn list<T: ToString>(values: &[T]) -> String {
 /// Keeps the log's thread alive. Dropping it writes the remaining lines, for at most one second.
 pub(crate) struct Logging {
     _guard: WriterGuard,
-    lines: LineQueue,
-    settings: LogSettings,
+    pub(crate) handle: LogHandle,
 }
 
-/// Changes the log's level and rate limit.
+/// Changes the log's level and rate limit, and counts lines that were lost. Can outlive
+/// [`Logging`].
 #[derive(Debug, Clone)]
-pub(crate) struct LogSettings {
+pub(crate) struct LogHandle {
     level: reload::Handle<LevelFilter, Registry>,
     rate_limiter: LogRateLimiter,
+    lines: LineQueue,
 }
 
-impl LogSettings {
+impl LogHandle {
     /// Applies these settings from now on.
     pub(crate) fn set(&self, log: &LogConfig) {
         // Fails only if another log is installed in this process, as in tests.
         drop(self.level.reload(LevelFilter::from_level(log.level)));
         self.rate_limiter.set(lines_per_second(log));
     }
-}
 
-fn lines_per_second(log: &LogConfig) -> u32 {
-    u32::try_from(log.lines_per_second).unwrap_or(u32::MAX)
-}
-
-/// Counts lines that were lost. Can outlive [`Logging`].
-#[derive(Clone)]
-pub(crate) struct LostLines {
-    lines: LineQueue,
-    rate_limiter: LogRateLimiter,
-}
-
-impl LostLines {
     /// Returns the number of lines dropped because the reader was too slow or the write failed.
     pub(crate) fn dropped(&self) -> u64 {
         self.lines.dropped()
@@ -77,6 +65,10 @@ impl LostLines {
     pub(crate) fn suppressed(&self) -> u64 {
         self.rate_limiter.suppressed()
     }
+}
+
+fn lines_per_second(log: &LogConfig) -> u32 {
+    u32::try_from(log.lines_per_second).unwrap_or(u32::MAX)
 }
 
 /// Whether output for people has colours.
@@ -126,18 +118,8 @@ impl Logging {
         // Only a second start in one process fails; the first log stays installed.
         drop(started);
         panic::set_hook(Box::new(log_panic));
-        let settings = LogSettings { level: handle, rate_limiter };
-        Ok(Self { _guard: guard, lines: writer, settings })
-    }
-
-    /// Returns a handle that changes the log's settings.
-    pub(crate) fn settings(&self) -> LogSettings {
-        self.settings.clone()
-    }
-
-    /// Returns the counters of lost lines.
-    pub(crate) fn lost_lines(&self) -> LostLines {
-        LostLines { lines: self.lines.clone(), rate_limiter: self.settings.rate_limiter.clone() }
+        let handle = LogHandle { level: handle, rate_limiter, lines: writer };
+        Ok(Self { _guard: guard, handle })
     }
 }
 

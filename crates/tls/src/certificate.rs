@@ -69,22 +69,13 @@ pub struct CertificateFacts {
 }
 
 impl CertificateFacts {
-    /// Reads the facts of a chain.
-    ///
-    /// # Errors
-    ///
-    /// A certificate cannot be parsed.
-    pub(crate) fn of(file: &PemFile, chain: &[CertificateDer<'_>]) -> Result<Self, Problem> {
-        Self::parse(file.path(), chain)
-    }
-
     /// Reads the facts of the chain in a file.
     ///
     /// # Errors
     ///
     /// It has no certificate, or one that cannot be parsed.
     pub fn of_file(file: &PemFile) -> Result<Self, Problem> {
-        Self::of(file, &file.certificates()?)
+        Self::parse(file.path(), &file.certificates()?)
     }
 
     /// Reads the facts of the chain that a peer showed. `None` if it cannot be parsed.
@@ -93,7 +84,12 @@ impl CertificateFacts {
         Self::parse(Path::new(""), chain).ok()
     }
 
-    fn parse(path: &Path, chain: &[CertificateDer<'_>]) -> Result<Self, Problem> {
+    /// Reads the facts of a chain that was read from this file.
+    ///
+    /// # Errors
+    ///
+    /// A certificate cannot be parsed.
+    pub(crate) fn parse(path: &Path, chain: &[CertificateDer<'_>]) -> Result<Self, Problem> {
         let parsed = chain
             .iter()
             .map(|der| CertificateInner::<Raw>::from_der(der))
@@ -158,7 +154,8 @@ impl CertificateFiles {
         provider: &CryptoProvider,
     ) -> Result<(CertifiedKey, CertificateFacts), PairFault> {
         let chain = self.chain.certificates().map_err(PairFault::Unusable)?;
-        let facts = CertificateFacts::of(&self.chain, &chain).map_err(PairFault::Unusable)?;
+        let facts =
+            CertificateFacts::parse(self.chain.path(), &chain).map_err(PairFault::Unusable)?;
         let key = self.key.private_key().map_err(PairFault::Unusable)?;
         let (cert_path, key_path) = (self.chain.path(), self.key.path());
         let certified = CertifiedKey::from_der(chain, key, provider).map_err(|error| {

@@ -199,12 +199,6 @@ impl ClientTls {
         Arc::strong_count(&self.current) > 1
     }
 
-    /// Whether both are handles to the same settings.
-    #[must_use]
-    pub fn is_same(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.current, &other.current)
-    }
-
     /// The certificate that is shown to servers.
     #[must_use]
     pub fn certificate(&self) -> Option<CertificateFacts> {

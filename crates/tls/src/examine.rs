@@ -99,7 +99,8 @@ impl CertificateFiles {
     #[must_use]
     pub fn examine(&self, authorities: &KnownAuthorities) -> ExaminedPair {
         let chain = self.chain.certificates();
-        let read = chain.and_then(|chain| Ok((CertificateFacts::of(&self.chain, &chain)?, chain)));
+        let read = chain
+            .and_then(|chain| Ok((CertificateFacts::parse(self.chain.path(), &chain)?, chain)));
         match read {
             Ok((facts, chain)) => {
                 let fault = self.load(&aws_lc_rs::default_provider()).err();

@@ -15,9 +15,7 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// A problem of a file.
-    #[must_use]
-    pub fn of_file(file: &Path, what: &str, remedy: impl Into<String>) -> Self {
+    pub(crate) fn of_file(file: &Path, what: &str, remedy: impl Into<String>) -> Self {
         let what = format!("{file:?} {what}");
         Self { file: Some(file.to_owned()), what, remedy: remedy.into() }
     }

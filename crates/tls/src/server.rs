@@ -72,8 +72,6 @@ struct Current {
     certificates: Arc<[CertificateFacts]>,
 }
 
-struct ClientRules(ClientCertificates, Vec<CertificateDer<'static>>);
-
 /// The settings of a listener, replaceable while it runs. Cheap to clone; all clones share them.
 #[derive(Clone)]
 pub struct ServerTls {
@@ -178,9 +176,7 @@ struct Built {
 impl Built {
     fn of(settings: &ServerSettings) -> Result<Self, Vec<Problem>> {
         let mut problems = Vec::new();
-        let mut noted = |problem: Problem| {
-            problems.push(problem);
-        };
+        let mut noted = |problem: Problem| problems.push(problem);
         let provider = settings.protocols.provider().map_err(&mut noted).ok();
         let keys = provider.as_ref().map(|provider| {
             let load = |files: &CertificateFiles| {
@@ -204,8 +200,8 @@ impl Built {
             let what = format!("the settings cannot be used: {error}");
             vec![Problem::of_setting(what, "check versions, ciphers and authorities")]
         };
-        let rules = ClientRules(settings.client_certificates, authorities);
-        let verifier = rules.verifier(&provider).map_err(|error| unusable(&error))?;
+        let verifier = settings.verifier(authorities, &provider);
+        let verifier = verifier.map_err(|error| unusable(&error))?;
         let (resolver, certificates) = CertificatesByName::new(keys);
         let asks = settings.client_certificates != ClientCertificates::None;
         let asked = Some(Arc::clone(&verifier)).filter(|_| asks);
@@ -254,24 +250,22 @@ impl ServerSettings {
             (_, Some(ca)) => ca.certificates(),
         }
     }
-}
 
-impl ClientRules {
     fn verifier(
         &self,
+        authorities: Vec<CertificateDer<'static>>,
         provider: &Arc<rustls::crypto::CryptoProvider>,
     ) -> Result<Arc<dyn ClientCertVerifier>, Box<dyn std::error::Error>> {
-        let Self(certificates, authorities) = self;
-        if *certificates == ClientCertificates::None {
+        if self.client_certificates == ClientCertificates::None {
             return Ok(WebPkiClientVerifier::no_client_auth());
         }
         let mut roots = RootCertStore::empty();
         for authority in authorities {
-            roots.add(authority.clone())?;
+            roots.add(authority)?;
         }
         let builder =
             WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider));
-        Ok(match certificates {
+        Ok(match self.client_certificates {
             ClientCertificates::Optional => builder.allow_unauthenticated().build()?,
             _ => builder.build()?,
         })

@@ -22,7 +22,7 @@ fn client_of(authority: &Authority) -> ClientTls {
 fn served(server: &ServerTls, client: &ClientTls, name: &str) -> Result<Vec<String>, Error> {
     let (_, client) = handshake(server.config(), client.connect(name).unwrap())?;
     let chain = client.peer_certificates().unwrap();
-    let names = crate::CertificateFacts::of(&pem("peer", ""), chain).unwrap().names;
+    let names = crate::CertificateFacts::of_peer(chain).unwrap().names;
     Ok(names.iter().map(ToString::to_string).collect())
 }
 

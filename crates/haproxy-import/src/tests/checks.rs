@@ -45,7 +45,7 @@ fn reports_computed_passwords() {
     ] {
         let imported = import(&listen(&format!(" tcp-check {send}\n")));
         assert!(!service(&imported).contains_key("auth"), "{send}");
-        let report = imported.report.render(Detail::Everything);
+        let report = imported.report.render(true);
         assert!(!(report + &imported.toml).contains("horse"), "{send}");
         assert_eq!(line(&imported, 4).outcome, LineOutcome::Unmatched, "{send}");
     }
@@ -69,7 +69,7 @@ fn takes_variables_that_the_file_sets() {
     );
     assert_eq!(service["connect_timeout"].as_str(), Some("5s"));
     assert_eq!(service["auth"]["password"].as_str(), Some("secret"));
-    assert!(!imported.report.render(Detail::Everything).contains("secret"));
+    assert!(!imported.report.render(true).contains("secret"));
 }
 
 #[test]

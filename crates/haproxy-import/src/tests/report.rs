@@ -12,7 +12,7 @@ fn keeps_passwords_out_of_the_report() {
     let imported = import_with(text, &named(&["redis=m"]));
     let login = service(&imported)["sentinel_auth"]["password"].as_str().map(str::to_owned);
     assert_eq!(login.as_deref(), Some("hunter2"));
-    let shown = imported.report.render(Detail::Everything);
+    let shown = imported.report.render(true);
     assert!(!shown.contains("hunter2"), "{shown}");
     assert_eq!(imported.report.lines.len(), 17);
 }
@@ -35,7 +35,7 @@ fn refuses_guesses_if_strict() {
     let strict = ImportOptions { strict: true, ..ImportOptions::default() };
     let imported = import_with(&listen(""), &strict);
     assert!(refused(&imported).contains("--strict: 2 lines ASSUMED, 0 lines with NO COUNTERPART"));
-    assert!(imported.report.render(Detail::Warnings).contains("ASSUMED"));
+    assert!(imported.report.render(false).contains("ASSUMED"));
     let options =
         ImportOptions { strict: true, sentinels: vec![(None, "s:1".to_owned())], ..named(&[]) };
     let name = import_with(&listen(" tcp-check expect string role:master\n"), &options);
@@ -62,7 +62,7 @@ fn reads_several_files_as_one() {
     let files = [file("a.cfg", "defaults\n timeout connect 3s\n"), file("b.cfg", &listen(""))];
     let imported = import_files(&files, &ImportOptions::default());
     assert_eq!(service(&imported)["connect_timeout"].as_str(), Some("3s"));
-    let mapped = imported.report.render(Detail::Everything);
+    let mapped = imported.report.render(true);
     assert!(mapped.contains("a.cfg:2  timeout connect 3s"), "{mapped}");
 }
 
@@ -70,7 +70,7 @@ fn reads_several_files_as_one() {
 #[test]
 fn groups_equal_lines_of_the_report() {
     let checks = " option tcp-check\n tcp-check connect\n tcp-check connect\n".repeat(2);
-    let shown = import(&listen(&checks)).report.render(Detail::Everything);
+    let shown = import(&listen(&checks)).report.render(true);
     assert_eq!(shown.matches("Pointsman has no health checks").count(), 1, "{shown}");
     assert!(
         shown.contains("    h.cfg:4, 7  option tcp-check\n    h.cfg:5-6, 8-9  tcp-check connect\n"),
@@ -166,7 +166,7 @@ fn keeps_secrets_of_http_and_conditions_out() {
                 http-response set-header X S3CRET\n http-check send hdr Authorization S3CRET\n \
                 rspadd X:\\ S3CRET\n redirect prefix /S3CRET\n";
     for imported in [import(text), import_with(text, &named(&["redis=m"]))] {
-        let shown = imported.report.render(Detail::Everything);
+        let shown = imported.report.render(true);
         assert!(!shown.contains("S3CRET"), "{shown}");
         for part in ["acl inside src 10.0.0.0/8", "{ src 10.0.0.0/8 }", "{ nbsrv(redis) ge 1 }"] {
             assert!(shown.contains(part), "{part}: {shown}");

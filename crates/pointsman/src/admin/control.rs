@@ -22,7 +22,7 @@ mod token_attempts;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use admin_http::{Handler, Method, Reply, Request};
+use admin_http::{Method, Reply, Request};
 use sentinel::{CommandId, DiscoveryHandle, NodeAddr, Pause, SwitchoverOptions, switchover};
 use serde_json::{Value as Json, json};
 use tokio::sync::mpsc;
@@ -65,7 +65,8 @@ enum ControlCommand {
 
 /// The state of the control API.
 pub(crate) struct Control {
-    access: ControlAccess,
+    /// Decides who may give commands.
+    pub(crate) access: ControlAccess,
     services: ServiceRegistry,
     log: CommandLog,
     runtime: tokio::runtime::Handle,
@@ -83,27 +84,22 @@ impl Control {
 
     /// Adds its paths to the admin server.
     pub(crate) fn add_to(self: &Arc<Self>, server: admin_http::Server) -> admin_http::Server {
-        let handler = |command| Arc::new(CommandHandler { control: Arc::clone(self), command });
-        server
-            .route("/control/pause", handler(ControlCommand::Pause))
-            .route("/control/resume", handler(ControlCommand::Resume))
-            .route("/control/switchover", handler(ControlCommand::Switchover))
-            .route("/control/follow", handler(ControlCommand::Follow))
-            .route("/control/unfollow", handler(ControlCommand::Unfollow))
+        let commands = [
+            ("/control/pause", ControlCommand::Pause),
+            ("/control/resume", ControlCommand::Resume),
+            ("/control/switchover", ControlCommand::Switchover),
+            ("/control/follow", ControlCommand::Follow),
+            ("/control/unfollow", ControlCommand::Unfollow),
+        ];
+        commands.into_iter().fold(server, |server, (path, command)| {
+            let control = Arc::clone(self);
+            server.route(path, Method::Post, move |request| control.answer(request, command))
+        })
     }
 
-    /// Returns the refusal of a request without permission.
-    pub(crate) fn refuse(&self, request: &Request<'_>) -> Option<Reply> {
-        self.access.refuse(request)
-    }
-
-    /// Whether there is a service of this name.
-    pub(crate) fn knows(&self, name: &str) -> Result<(), String> {
-        self.service(Some(name)).map(drop)
-    }
-
-    /// A service that is being removed takes no commands.
-    fn service(&self, name: Option<&str>) -> Result<Arc<ReportedService>, String> {
+    /// The service of this name, or the only one. A service that is being removed takes no
+    /// commands.
+    pub(crate) fn service(&self, name: Option<&str>) -> Result<Arc<ReportedService>, String> {
         let (leaving, services): (Vec<_>, Vec<_>) =
             self.services.list().into_iter().partition(|it| it.is_leaving);
         if let Some(removed) = leaving.iter().find(|it| Some(it.name.as_str()) == name)
@@ -250,88 +246,69 @@ impl Control {
         });
         Reply::stream("application/x-ndjson", body, permit)
     }
-}
 
-struct CommandHandler {
-    control: Arc<Control>,
-    command: ControlCommand,
-}
-
-impl Handler for CommandHandler {
-    fn methods(&self) -> &'static [Method] {
-        &[Method::Post]
-    }
-
-    fn answer(&self, request: &Request<'_>) -> Reply {
-        if let Some(refusal) = self.control.refuse(request) {
-            return refusal;
-        }
-        let service = match self.control.service(parameter(request, "service")) {
-            Ok(service) => service,
-            Err(problem) => return Reply::text(404, problem + "\n"),
-        };
+    fn answer(&self, request: &Request<'_>, command: ControlCommand) -> Result<Reply, Reply> {
+        self.access.authorize_command(request)?;
+        let service = self.service(parameter(request, "service"));
+        let service = service.map_err(|problem| Reply::text(404, problem + "\n"))?;
         let (name, handle) = (service.name.as_str(), &service.discovery);
-        if self.command != ControlCommand::Switchover && handle.is_switching() {
-            return Reply::text(409, format!("{SWITCHING}\n"));
+        if command != ControlCommand::Switchover && handle.is_switching() {
+            return Err(Reply::text(409, format!("{SWITCHING}\n")));
         }
-        let lasts = matches!(self.command, ControlCommand::Pause | ControlCommand::Follow);
-        if lasts && self.control.services.is_offered() {
-            return Reply::text(409, format!("{TAKEN_OVER}\n"));
+        let lasts = matches!(command, ControlCommand::Pause | ControlCommand::Follow);
+        if lasts && self.services.is_offered() {
+            return Err(Reply::text(409, format!("{TAKEN_OVER}\n")));
         }
         // Reserved first: a command without a response stream must not be executed.
-        let Some(permit) = request.reserve_stream() else { return Reply::no_stream() };
+        let permit = request.reserve_stream().ok_or_else(Reply::no_stream)?;
         let logged = |command, parameters| Responder {
             permit,
-            command: self.control.log.begin(name, command, parameters),
+            command: self.log.begin(name, command, parameters),
         };
-        match self.command {
-            ControlCommand::Pause => self.pause(request, name, handle, logged),
+        Ok(match command {
+            ControlCommand::Pause => self.pause(request, name, handle, logged)?,
             ControlCommand::Resume => {
                 info!(service = name, "traffic resumed by command");
                 let (responder, give) = (logged("resume", json!({})), DiscoveryHandle::resume);
                 let done = json!({ "ok": true, "service": name });
-                self.control.respond_when_applied(handle, give, vec![done], responder)
+                self.respond_when_applied(handle, give, vec![done], responder)
             }
-            ControlCommand::Follow => match Order::read(|name| parameter(request, name)) {
-                Ok(order) => {
-                    let parameters = json!({ "to": order.addr.to_string(), "force": order.force });
-                    self.control.follow(name, handle, order, logged("follow", parameters))
-                }
-                Err(problem) => Reply::text(400, problem + "\n"),
-            },
-            ControlCommand::Unfollow => {
-                self.control.unfollow(name, handle, logged("unfollow", json!({})))
+            ControlCommand::Follow => {
+                let order = Order::read(|name| parameter(request, name));
+                let order = order.map_err(|problem| Reply::text(400, problem + "\n"))?;
+                let parameters = json!({ "to": order.addr.to_string(), "force": order.force });
+                self.follow(name, handle, order, logged("follow", parameters))
             }
+            ControlCommand::Unfollow => self.unfollow(name, handle, logged("unfollow", json!({}))),
             ControlCommand::Switchover => {
-                let paused = parameter(request, "pause_clients").map_or(Ok(false), str::parse);
-                let Ok(pause_clients) = paused else {
-                    return Reply::text(400, "pause_clients must be true or false\n");
-                };
-                let to = parameter(request, "to").map(|it| node_addr(it).ok_or(()));
-                let Ok(to) = to.transpose() else {
-                    return Reply::text(400, "write the replica as host:port\n");
-                };
+                let pause_clients =
+                    parameter(request, "pause_clients").map_or(Ok(false), str::parse);
+                let wrong = |_| Reply::text(400, "pause_clients must be true or false\n");
+                let pause_clients = pause_clients.map_err(wrong)?;
+                let to = parameter(request, "to").map(|it| {
+                    node_addr(it)
+                        .ok_or_else(|| Reply::text(400, "write the replica as host:port\n"))
+                });
+                let to = to.transpose()?;
                 let requested = to.as_ref().map(ToString::to_string);
                 let parameters = json!({ "to": requested, "pause_clients": pause_clients });
                 let plan = SwitchoverOptions { pause_clients, to };
-                self.control.switch_over(name, handle, plan, logged("switchover", parameters))
+                self.switch_over(name, handle, plan, logged("switchover", parameters))
             }
-        }
+        })
     }
-}
 
-impl CommandHandler {
     fn pause(
         &self,
         request: &Request<'_>,
         name: &str,
         handle: &DiscoveryHandle,
         logged: impl FnOnce(&'static str, Json) -> Responder,
-    ) -> Reply {
+    ) -> Result<Reply, Reply> {
         let given = parameter(request, "for").map(|it| parse_duration(it).ok());
         let duration = given.unwrap_or(Some(DEFAULT_PAUSE));
         let Some(duration) = duration.filter(|it| !it.is_zero() && *it <= MAX_PAUSE) else {
-            return Reply::text(400, "write the duration as 30s or 2m, up to 10m\n");
+            return Err(Reply::text(400, "write the duration as 30s or 2m, up to 10m\n"));
         };
         let seconds = given.flatten().map(|it| it.as_secs_f64());
         let (responder, since) = (logged("pause", json!({ "seconds": seconds })), Instant::now());
@@ -339,7 +316,7 @@ impl CommandHandler {
         info!(service = name, seconds = duration.as_secs_f64(), "order received: pause traffic");
         let done = json!({ "ok": true, "service": name, "seconds": duration.as_secs_f64() });
         let give = move |handle: &DiscoveryHandle| handle.pause(pause);
-        self.control.respond_when_applied(handle, give, vec![done], responder)
+        Ok(self.respond_when_applied(handle, give, vec![done], responder))
     }
 }
 

@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use admin_http::{Handler, Reply, Request};
-use proxy::Distribution;
+use admin_http::Reply;
+use proxy::ServiceSnapshot;
 use serde_json::{Value, json};
 
 use crate::admin::control::CommandLog;
@@ -19,16 +19,6 @@ use crate::admin::service_registry::ServiceRegistry;
 pub(crate) const INTERVAL: Duration = Duration::from_secs(2);
 /// Number of samples kept.
 const CAPACITY: usize = 300;
-
-/// Totals at one moment, from which rates are computed.
-#[derive(Debug, Clone)]
-struct TrafficTotals {
-    at: Instant,
-    commands: u64,
-    bytes: u64,
-    accepted: u64,
-    times: Distribution,
-}
 
 /// The plotted values of one moment.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -45,36 +35,33 @@ struct HistorySample {
 
 #[derive(Debug, Default)]
 struct ServiceHistory {
-    before: Option<TrafficTotals>,
+    /// The totals of the last sample, from which rates are computed.
+    before: Option<(Instant, ServiceSnapshot)>,
     samples: VecDeque<HistorySample>,
 }
 
 impl ServiceHistory {
-    fn add(&mut self, totals: TrafficTotals, sessions: u64, generation: Option<u64>) {
-        let before = self.before.take();
-        if let Some(before) = &before {
-            let seconds = totals.at.saturating_duration_since(before.at).as_secs_f64().max(0.001);
-            let rate = |now: u64, then: u64| {
-                (precise(now.saturating_sub(then)) / seconds * 10.0).round() / 10.0
+    fn add(&mut self, at: Instant, totals: ServiceSnapshot, generation: Option<u64>) {
+        if let Some((then, before)) = &self.before {
+            let seconds = at.saturating_duration_since(*then).as_secs_f64().max(0.001);
+            let rate = |of: fn(&ServiceSnapshot) -> u64| {
+                let count = of(&totals).saturating_sub(of(before));
+                (precise(count) / seconds * 10.0).round() / 10.0
             };
-            let (commands, bytes) =
-                (rate(totals.commands, before.commands), rate(totals.bytes, before.bytes));
-            let new_sessions = rate(totals.accepted, before.accepted);
-            let p99 =
-                totals.times.since(&before.times).quantile(990).map(|it| it.as_secs_f64() * 1000.0);
+            let p99 = totals.command_time.since(&before.command_time).quantile(990);
             if self.samples.len() >= CAPACITY {
                 self.samples.pop_front();
             }
             self.samples.push_back(HistorySample {
-                sessions,
-                commands,
-                bytes,
-                new_sessions,
-                p99,
+                sessions: totals.open(),
+                commands: rate(|it| it.commands),
+                bytes: rate(|it| it.bytes_in + it.bytes_out),
+                new_sessions: rate(|it| it.accepted),
+                p99: p99.map(|it| it.as_secs_f64() * 1000.0),
                 generation,
             });
         }
-        self.before = Some(totals);
+        self.before = Some((at, totals));
     }
 
     fn document(&self, name: &str, orders: &Value) -> Value {
@@ -121,26 +108,17 @@ impl History {
             let mut histories = self.histories();
             histories.retain(|name, _| services.iter().any(|it| it.name == *name));
             for service in services {
-                let traffic = service.writers.0.snapshot();
-                let open = traffic.open();
-                let totals = TrafficTotals {
-                    at: Instant::now(),
-                    commands: traffic.commands,
-                    bytes: traffic.bytes_in + traffic.bytes_out,
-                    accepted: traffic.accepted,
-                    times: traffic.command_time,
-                };
+                let totals = service.writers.0.snapshot();
                 let generation =
                     service.discovery.snapshot().master.as_ref().map(|master| master.generation);
                 let history = histories.entry(service.name.clone()).or_default();
-                history.add(totals, open, generation);
+                history.add(Instant::now(), totals, generation);
             }
         }
     }
-}
 
-impl Handler for History {
-    fn answer(&self, _request: &Request<'_>) -> Reply {
+    /// Answers with all samples.
+    pub(crate) fn answer(&self) -> Reply {
         let histories = self.histories();
         let empty = ServiceHistory::default();
         let services = self.services.list().into_iter().map(|service| {
@@ -170,14 +148,15 @@ mod tests {
         let start = Instant::now();
         for number in 0..=u64::try_from(CAPACITY).unwrap() + 5 {
             let at = start + INTERVAL * u32::try_from(number).unwrap();
-            let totals = TrafficTotals {
-                at,
+            let totals = ServiceSnapshot {
                 commands: number * 10,
-                bytes: number * 1000,
+                bytes_in: number * 400,
+                bytes_out: number * 600,
                 accepted: number * 2,
-                times: Distribution::default(),
+                closed: vec![number],
+                ..ServiceSnapshot::default()
             };
-            history.add(totals, number, Some(1));
+            history.add(at, totals, Some(1));
         }
         assert_eq!(history.samples.len(), CAPACITY);
         let last = HistorySample {
@@ -197,14 +176,8 @@ mod tests {
     #[test]
     fn needs_two_samples_for_rate() {
         let mut history = ServiceHistory::default();
-        let totals = TrafficTotals {
-            at: Instant::now(),
-            commands: 1_000_000,
-            bytes: 0,
-            accepted: 0,
-            times: Distribution::default(),
-        };
-        history.add(totals, 3, None);
+        let totals = ServiceSnapshot { commands: 1_000_000, ..ServiceSnapshot::default() };
+        history.add(Instant::now(), totals, None);
         assert!(history.samples.is_empty());
     }
 }

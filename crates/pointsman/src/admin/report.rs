@@ -16,7 +16,7 @@ use crate::admin::metrics::Scraper;
 use crate::admin::service_registry::{ReportedService, ServiceRegistry};
 use crate::admin::status::{self, Status};
 use crate::config::PendingReads;
-use crate::logging::LostLines;
+use crate::logging::LogHandle;
 use crate::system::memory::Memory;
 
 /// Everything that reports are made from.
@@ -39,8 +39,8 @@ pub(crate) struct ProcessReport {
     pub workers: Vec<proxy::Heartbeat>,
     /// Discovery's heartbeat.
     pub discovery: sentinel::Heartbeat,
-    /// Counters of lost log lines.
-    pub lost_lines: LostLines,
+    /// The log, for its counters of lost lines.
+    pub log: LogHandle,
     /// The memory limit, if known.
     pub memory: Option<Memory>,
     /// Counters of the admin server itself.
@@ -136,11 +136,6 @@ impl Reporter for ProcessReport {
             self.scarcity.is_memory_low().then_some("memory is about to run out")
         };
         health::ready(self.drain.phase(), settings.readiness, full, &self.services())
-    }
-
-    fn started(&self) -> Verdict {
-        // The admin server starts after the workers: nothing is left to wait for.
-        Verdict::yes()
     }
 
     fn metrics(&self, format: Format) -> String {

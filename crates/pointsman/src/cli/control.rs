@@ -15,7 +15,7 @@ use super::args::{ControlArgs, EndpointArgs};
 use super::http::{self, ControlEndpoint};
 use super::status::StatusError;
 use super::token;
-use crate::config::{Secret, Value};
+use crate::config::{AdminConfig, Secret, Value};
 
 /// The variable with the token, unless a file is given.
 const TOKEN_VARIABLE: &str = "POINTSMAN_CONTROL_TOKEN";
@@ -153,7 +153,12 @@ pub(super) fn access(
 ) -> Result<(ControlEndpoint, Option<Secret>), ControlError> {
     let endpoint = endpoint(args, env)?;
     let token = match endpoint {
-        ControlEndpoint::Network(_) => Some(token(args, env)?),
+        ControlEndpoint::Network(_) => {
+            let (file, config) = (args.token_file.as_deref(), args.config.as_ref());
+            let of = |admin: AdminConfig| admin.control_token;
+            let found = token::find(file, TOKEN_VARIABLE, of, &args.server, config, env)?;
+            Some(found.ok_or(ControlError::NoToken)?)
+        }
         ControlEndpoint::Socket(_) => None,
     };
     Ok((endpoint, token))
@@ -173,15 +178,4 @@ fn endpoint(args: &EndpointArgs, env: &Variables) -> Result<ControlEndpoint, Con
     }
     let server = admin_server::find(&args.server, args.config.as_ref(), env)?;
     Ok(ControlEndpoint::Network(server))
-}
-
-/// Returns the token. That of the local configuration is not sent to another address.
-fn token(args: &EndpointArgs, env: &Variables) -> Result<Secret, ControlError> {
-    let given = token::given(args.token_file.as_deref(), TOKEN_VARIABLE, env)?;
-    let configured = || {
-        let is_local = admin_server::given(&args.server, env).is_none();
-        let admin = is_local.then(|| token::configured(args.config.as_ref(), env));
-        admin.flatten()?.control_token.0
-    };
-    given.or_else(configured).ok_or(ControlError::NoToken)
 }

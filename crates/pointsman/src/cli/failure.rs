@@ -81,7 +81,7 @@ impl Failure {
             }
             // The lines without a prefix, so that editors find the places.
             Self::Faults(faults) => {
-                let count = faults.findings().len();
+                let count = faults.0.len();
                 format!(
                     "{faults}\npointsman: {count} {} in the configuration\n",
                     if count == 1 { "fault" } else { "faults" }
@@ -103,9 +103,4 @@ fn chain(error: &dyn Error) -> String {
     }
     text.push('\n');
     text
-}
-
-/// Whether the reader of our output has gone, which is not an error.
-pub(super) fn is_broken_pipe(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::BrokenPipe
 }

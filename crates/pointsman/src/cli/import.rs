@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use haproxy_import::{Detail, Environment, Import, ImportOptions};
+use haproxy_import::{Environment, Import, ImportOptions};
 
 use super::args::ImportArgs;
 use crate::config::{self, SENTINEL_PORT, parse_endpoint};
@@ -58,9 +58,9 @@ pub(super) fn haproxy(args: &ImportArgs) -> Result<(String, String), ImportError
     if !import.refusals.is_empty() {
         return Err(ImportError::Refused(refusals(&import, args)));
     }
-    let detail = if args.explain { Detail::Everything } else { Detail::Warnings };
     let hint = if args.explain { "" } else { " (--explain shows every line)" };
-    let report = format!("{}{}{hint}\n", import.report.render(detail), import.report.summary());
+    let report =
+        format!("{}{}{hint}\n", import.report.render(args.explain), import.report.summary());
     Ok((import.toml, report))
 }
 
@@ -93,11 +93,8 @@ fn of_listener(text: &str) -> (Option<String>, String) {
 
 /// The refusals, one per line, after the lines of the report that explain them.
 fn refusals(import: &Import, args: &ImportArgs) -> String {
-    let mut text = match (args.explain, args.strict) {
-        (true, _) => import.report.render(Detail::Everything),
-        (false, true) => import.report.render(Detail::Warnings),
-        (false, false) => String::new(),
-    };
+    let is_shown = args.explain || args.strict;
+    let mut text = if is_shown { import.report.render(args.explain) } else { String::new() };
     for refusal in &import.refusals {
         let _ = writeln!(text, "{refusal}");
     }

@@ -33,7 +33,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory as _, Parser as _};
 
 use args::{Arguments, Command, FollowArgs, ImportFrom, RunArgs};
-use failure::{Failure, is_broken_pipe};
+use failure::Failure;
 
 use crate::config::{self, Finding, Flags};
 use crate::process::config_source::ConfigSource;
@@ -149,8 +149,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
 
 /// Runs the proxy until it is stopped.
 fn serve(args: &RunArgs) -> Result<ExitCode, Failure> {
-    let mut startup =
-        Startup::new(ConfigSource::new(args.source.clone())).map_err(RunError::from)?;
+    let mut startup = Startup::new(ConfigSource(args.source.clone())).map_err(RunError::from)?;
     let Some(loaded) = startup.read().map_err(RunError::from)? else {
         return Ok(ExitCode::SUCCESS);
     };
@@ -194,9 +193,6 @@ fn warn(warnings: &[Finding]) -> Result<(), Failure> {
     write(io::stderr().lock(), &lines)
 }
 
-fn write(mut to: impl io::Write, text: &str) -> Result<(), Failure> {
-    match to.write_all(text.as_bytes()).and_then(|()| to.flush()) {
-        Err(error) if !is_broken_pipe(&error) => Err(Failure::Output(error)),
-        _ => Ok(()),
-    }
+fn write(to: impl io::Write, text: &str) -> Result<(), Failure> {
+    status::write_all(to, text).map(drop).map_err(Failure::Output)
 }

@@ -54,7 +54,7 @@ pub(super) fn sentinels(
         for (service, values) in services {
             // The default is not one of our addresses: on this host a Redis server may listen
             // there.
-            let listen = values.setting("service.listen");
+            let listen = values.settings.get("service.listen");
             let is_own = listen.is_some_and(|it| it.origin != Origin::Default);
             let mut result = examine(&config, is_own, service, &args.zones(), now).await;
             if let Some(section) = loaded.listener_certificates(values) {

@@ -194,11 +194,12 @@ pub(super) fn show<E: From<StatusError>>(
     mut next: impl FnMut() -> Result<String, E>,
 ) -> Result<ExitCode, E> {
     let mut out = io::stdout().lock();
-    let mut has_reader = !on_screen || write_all(&mut out, "\u{1b}[2J")?;
+    let mut has_reader =
+        !on_screen || write_all(&mut out, "\u{1b}[2J").map_err(StatusError::Output)?;
     while has_reader {
         let text = next()?;
         let frame = if on_screen { overwrite(&text, rows(&out)) } else { text };
-        has_reader = write_all(&mut out, &frame)?;
+        has_reader = write_all(&mut out, &frame).map_err(StatusError::Output)?;
         let Some(interval) = interval.filter(|_| has_reader) else { break };
         std::thread::park_timeout(interval);
     }
@@ -228,12 +229,12 @@ fn rows(out: impl AsFd) -> usize {
     if size == 0 { usize::MAX } else { size.into() }
 }
 
-/// Returns whether there was a reader.
-fn write_all(out: &mut impl io::Write, text: &str) -> Result<bool, StatusError> {
+/// Writes to the reader of our output. Returns whether there was one; that it has gone is not an
+/// error.
+pub(super) fn write_all(mut out: impl io::Write, text: &str) -> io::Result<bool> {
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
-        Err(error) => Err(StatusError::Output(error)),
-        Ok(()) => Ok(true),
+        written => written.map(|()| true),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::Variables;
-use super::admin_server::{self, AdminServerError};
+use super::admin_server::{self, AdminArgs, AdminServerError};
 use super::args::StatusArgs;
 use crate::config::{self, AdminConfig, Flags, PendingReads, Secret};
 
@@ -12,7 +12,7 @@ const TOKEN_VARIABLE: &str = "POINTSMAN_READ_TOKEN";
 /// Maximum size of a token file.
 const MAX_TOKEN_BYTES: u64 = 64 * 1024;
 
-/// Returns the token. That of the local configuration is not sent to another address.
+/// Returns the token for reading.
 ///
 /// # Errors
 ///
@@ -21,17 +21,22 @@ pub(super) fn token(
     args: &StatusArgs,
     env: &Variables,
 ) -> Result<Option<Secret>, AdminServerError> {
-    let given = given(args.token_file.as_deref(), TOKEN_VARIABLE, env)?;
-    if given.is_some() || admin_server::given(&args.server, env).is_some() {
-        return Ok(given);
-    }
-    Ok(configured(args.config.as_ref(), env).and_then(|admin| admin.read_token.0))
+    let (file, config) = (args.token_file.as_deref(), args.config.as_ref());
+    find(file, TOKEN_VARIABLE, |admin| admin.read_token, &args.server, config, env)
 }
 
-/// The token of the file, else that of the variable.
-pub(super) fn given(
+/// Returns the token of the file, else that of the variable, else that of the local configuration
+/// if it has no fault. The last one is not sent to another address.
+///
+/// # Errors
+///
+/// The file cannot be read.
+pub(super) fn find(
     file: Option<&Path>,
     variable: &str,
+    configured: fn(AdminConfig) -> Option<Secret>,
+    server: &AdminArgs,
+    config: Option<&PathBuf>,
     env: &Variables,
 ) -> Result<Option<Secret>, AdminServerError> {
     if let Some(path) = file {
@@ -40,11 +45,11 @@ pub(super) fn given(
         return Ok(Some(Secret::new(text.trim_end_matches(['\n', '\r']).to_owned())));
     }
     let given = env.iter().find(|(name, value)| name == variable && !value.is_empty());
-    Ok(given.and_then(|(_, value)| value.to_str()).map(|text| Secret::new(text.to_owned())))
-}
-
-/// The admin section of the local configuration, if that has no fault.
-pub(super) fn configured(config: Option<&PathBuf>, env: &Variables) -> Option<AdminConfig> {
+    let given = given.and_then(|(_, value)| value.to_str());
+    if given.is_some() || admin_server::given(server, env).is_some() {
+        return Ok(given.map(|text| Secret::new(text.to_owned())));
+    }
     let flags = Flags { config: config.cloned(), ..Flags::default() };
-    config::load(&flags, env.iter().cloned()).config().ok().map(|config| config.admin)
+    let loaded = config::load(&flags, env.iter().cloned()).config();
+    Ok(loaded.ok().and_then(|config| configured(config.admin)))
 }

@@ -293,7 +293,7 @@ fn check_orders(settings: &Settings, findings: &mut Vec<Finding>) {
             continue;
         }
         let is_written =
-            values.setting(less).is_some_and(|setting| setting.origin != Origin::Default);
+            values.settings.get(less).is_some_and(|setting| setting.origin != Origin::Default);
         let (key, other, relation, span, bound) =
             if is_written { (less, more, "above", a, b) } else { (more, less, "below", b, a) };
         let what = format!(

@@ -74,12 +74,9 @@ pub(crate) struct Credentials {
 }
 
 /// A token: a secret without a user name.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Token(pub Option<Secret>);
-
-impl FromSettings for Token {
+impl FromSettings for Option<Secret> {
     fn read(values: &SettingMap, section: &str) -> Self {
-        Self(values.passwords.get(section).cloned())
+        values.passwords.get(section).cloned()
     }
 }
 

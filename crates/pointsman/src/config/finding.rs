@@ -52,9 +52,10 @@ impl fmt::Display for Finding {
     }
 }
 
-/// All faults of a configuration, in the order of the file. Never empty.
+/// All faults of a configuration: those of the file by line, then those of the environment and of
+/// flags. Never empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Faults(Vec<Finding>);
+pub(crate) struct Faults(pub Vec<Finding>);
 
 impl Faults {
     /// Sorts the findings and removes duplicates. `None` if there are none.
@@ -62,11 +63,6 @@ impl Faults {
         findings.sort();
         findings.dedup();
         (!findings.is_empty()).then_some(Self(findings))
-    }
-
-    /// The faults: those of the file by line, then those of the environment and of flags.
-    pub(crate) fn findings(&self) -> &[Finding] {
-        &self.0
     }
 }
 

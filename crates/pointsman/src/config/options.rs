@@ -16,7 +16,7 @@ use target::EmptyPool;
 use tracing::Level;
 
 use super::choices::{LogFormat, Upstream};
-use super::credentials::{Credentials, Secret, Token};
+use super::credentials::{Credentials, Secret};
 use super::option_spec::section;
 use super::tls_options::{AdminTlsConfig, ClientTlsConfig, ServerTlsConfig};
 use super::value::{ChoiceValue, ValueKind};
@@ -508,9 +508,9 @@ section! {
     }
     with {
         /// The token that commands must present.
-        control_token: Token;
+        control_token: Option<Secret>;
         /// The token that readers must present.
-        read_token: Token;
+        read_token: Option<Secret>;
         /// TLS of its addresses.
         tls: AdminTlsConfig;
     }

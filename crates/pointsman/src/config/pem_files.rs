@@ -37,8 +37,7 @@ const OF_CLIENT: [&str; 3] = ["ca_file", "certificate_file", "key_file"];
 /// In the place of a key: the file with the authorities of the system.
 pub(super) const SYSTEM_CA: &str = "system_ca";
 
-const EXPIRED: &str = "has a certificate that has expired";
-const REMEDY: &str = "write one that is valid now; check the clock";
+const EXPIRED: &str = "has expired";
 
 /// The PEM files of one section, each with its key.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -115,49 +114,42 @@ pub(super) fn resolve(
     }
 }
 
-/// The certificates of a section, which were found sound before.
-fn certificates(values: &SettingMap, section: &str) -> Vec<CertificateFacts> {
+/// The certificates of a section, which were found sound before, each with its key.
+fn certificates(values: &SettingMap, section: &str) -> Vec<(String, CertificateFacts)> {
     let files = values.pem_files.get(section).map(|texts| &*texts.0).unwrap_or_default();
     let files = files.iter().filter(|(key, _)| key.starts_with("certificate_file"));
-    files.filter_map(|(_, file)| CertificateFacts::of_file(file).ok()).collect()
+    let facts = |file| CertificateFacts::of_file(file).ok();
+    files.filter_map(|(key, file)| Some((format!("{section}.{key}"), facts(file)?))).collect()
 }
 
-/// The sections with a certificate that is not valid at `now`, since 1970, in the system's clock:
-/// a start has no other one to use.
+fn not_valid(values: &SettingMap, key: &str, it: &CertificateFacts, how: &str) -> Finding {
+    let what = format!("{:?} has a certificate that {how}", it.file);
+    values.finding(key, Problem::new(what, "write one that is valid now; check the clock"))
+}
+
+/// The certificates that are not valid at `now`, since 1970: a start has no others to use.
 pub(super) fn invalid(values: &SettingMap, now: Duration) -> Vec<Finding> {
-    let mut found = Vec::new();
-    for (section, keys) in PEM_SECTIONS {
-        for it in certificates(values, section) {
-            let what = match () {
-                () if it.not_after < now => EXPIRED,
-                () if it.not_before > now => "has a certificate that is not valid yet",
-                () => continue,
-            };
-            found.push(place(
-                section,
-                &keys,
-                values,
-                tls::Problem::of_file(&it.file, what, REMEDY),
-            ));
-        }
-    }
-    found
+    let of = |(section, _)| certificates(values, section);
+    let found = PEM_SECTIONS.into_iter().flat_map(of).filter_map(|(key, it)| match () {
+        () if it.not_after < now => Some(not_valid(values, &key, &it, EXPIRED)),
+        () if it.not_before > now => Some(not_valid(values, &key, &it, "is not valid yet")),
+        () => None,
+    });
+    found.collect()
 }
 
 /// The sections in which a certificate has expired, and that from the same file in `old` has not.
 pub(super) fn expired(new: &SettingMap, old: &SettingMap, now: Duration) -> Vec<UnreadSecret> {
-    let mut found = Vec::new();
-    for (section, keys) in PEM_SECTIONS {
+    let service = Some(new.name().to_owned()).filter(|name| !name.is_empty());
+    let sections = PEM_SECTIONS.iter().filter_map(|(section, _)| {
         let old = certificates(old, section);
-        let lasts = |file: &Path| old.iter().any(|it| it.file == file && it.not_after >= now);
-        let worse = certificates(new, section).into_iter();
-        found.extend(worse.filter(|it| it.not_after < now && lasts(&it.file)).map(|it| {
-            let problem = tls::Problem::of_file(&it.file, EXPIRED, REMEDY);
-            let service = Some(new.name().to_owned()).filter(|name| !name.is_empty());
-            UnreadSecret { service, section, finding: place(section, &keys, new, problem) }
-        }));
-    }
-    found
+        let lasts = |file: &Path| old.iter().any(|(_, it)| it.file == file && it.not_after >= now);
+        let mut all = certificates(new, section).into_iter();
+        let (key, it) = all.find(|(_, it)| it.not_after < now && lasts(&it.file))?;
+        let finding = not_valid(new, &key, &it, EXPIRED);
+        Some(UnreadSecret { service: service.clone(), section, finding })
+    });
+    sections.collect()
 }
 
 /// The finding about a problem, at the key that names the file concerned.

@@ -53,7 +53,7 @@ fn print_option(
         comment(out, &paragraph);
     }
     let path = section.path_of(option.key);
-    let setting = values.setting(&path);
+    let setting = values.settings.get(&path);
     let mut notes = match option.default_value() {
         Some(value) => format!("default {}", value.to_toml()),
         None => "no default".to_owned(),

@@ -93,7 +93,7 @@ fn plan_values(
             pending.push(named(&path));
             continue;
         }
-        match new.setting(&path) {
+        match new.settings.get(&path) {
             Some(setting) => old.settings.insert(path.clone(), setting.clone()),
             None => old.settings.remove(&path),
         };

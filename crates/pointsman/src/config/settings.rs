@@ -67,7 +67,7 @@ pub(crate) struct Setting {
 pub(crate) struct SettingMap {
     /// The position in the file at which this service begins, for faults about missing keys.
     pub(super) service_origin: Option<Origin>,
-    pub(super) settings: BTreeMap<String, Setting>,
+    pub(crate) settings: BTreeMap<String, Setting>,
     /// Keys whose value is invalid.
     pub(super) broken: BTreeSet<String>,
     /// Passwords by the path of their section (`service.auth`), from any of the password keys.
@@ -82,13 +82,6 @@ impl SettingMap {
         self.settings.get(path).map(|setting| &setting.value)
     }
 
-    /// The value at `path` with its origin, if there is one.
-    pub(crate) fn setting(&self, path: &str) -> Option<&Setting> {
-        self.settings.get(path)
-    }
-
-    /// The origin to report for a fault about `path`: that of its value, or the beginning of its
-    /// service if the value is a default or missing.
     /// The value of an option whose kind is a text.
     pub(crate) fn text(&self, path: &str) -> Option<&str> {
         match self.value(path) {
@@ -112,6 +105,8 @@ impl SettingMap {
         Finding::of(self.origin(path), path, problem)
     }
 
+    /// The origin to report for a fault about `path`: that of its value, or the beginning of its
+    /// service if the value is a default or missing.
     pub(super) fn origin(&self, path: &str) -> Origin {
         match self.settings.get(path) {
             Some(setting) if setting.origin != Origin::Default => setting.origin.clone(),
@@ -131,7 +126,7 @@ pub(crate) struct Settings {
 
 impl Settings {
     /// The structs of the configuration. Only meaningful for settings without faults.
-    pub(super) fn to_config(&self, warnings: &[Finding]) -> Config {
+    pub(crate) fn to_config(&self, warnings: &[Finding]) -> Config {
         Config {
             services: self
                 .services
@@ -180,11 +175,6 @@ impl Settings {
         let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
         let maps = self.services.iter().chain([&self.process]);
         maps.flat_map(|it| pem_files::invalid(it, now)).collect()
-    }
-
-    /// The structs of a configuration that was checked before.
-    pub(crate) fn in_force(&self) -> Config {
-        self.to_config(&[])
     }
 
     /// A hash of the effective configuration, as 16 hexadecimal digits, by which an operator sees

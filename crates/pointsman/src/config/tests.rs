@@ -306,7 +306,8 @@ fn prefers_flags_to_environment_to_file_to_default() {
     assert_eq!(service.hold_timeout, Duration::from_secs(2));
     assert_eq!(config.shutdown.accept_min, Duration::from_secs(3));
     assert_eq!((service.sentinels.len(), config.log.level), (2, tracing::Level::DEBUG));
-    let origin = |path: &str| loaded.settings.services[0].setting(path).unwrap().origin.to_string();
+    let origin =
+        |path: &str| loaded.settings.services[0].settings.get(path).unwrap().origin.to_string();
     assert_eq!(origin("service.connect_timeout"), "flag --set");
     assert_eq!(origin("service.sentinels"), "environment POINTSMAN_SENTINEL");
     assert_eq!(origin("service.hold_timeout"), "f:4");
@@ -327,7 +328,7 @@ fn opens_the_admin_server_only_if_it_is_set() {
     assert_eq!(admin(&file, &[image]), "127.0.0.1:9");
     assert_eq!(admin(&file, &[image, ("POINTSMAN_ADMIN", "[::1]:7")]), "[::1]:7");
     let wrong = with(GOOD, &[("POINTSMAN_DEFAULT_ADMIN", "8888")], &Flags::default());
-    assert_eq!(wrong.config().unwrap_err().findings().len(), 1);
+    assert_eq!(wrong.config().unwrap_err().0.len(), 1);
     let broken = format!("{GOOD}[admin]\nlisten=[\"x\"]\n");
     assert!(with(&broken, &[image], &Flags::default()).config().is_err());
 }

@@ -150,7 +150,7 @@ mod tests {
         let (one, two) = (section("one"), section("two"));
         let client = one.client().unwrap();
         let shown = || client.certificate().unwrap().subject;
-        assert!(two.client().unwrap().is_same(&client));
+        assert_eq!(two.client().unwrap(), client);
         assert_eq!(shown(), "CN=one", "the reload may still be refused");
         two.renew();
         assert_eq!(shown(), "CN=two");
@@ -161,7 +161,7 @@ mod tests {
         let keys = "enabled = true\nverify = \"none\"\nserver_name = \"one.example\"";
         let client = |keys: &str| load(keys).0.unwrap().services[0].redis_tls.client().unwrap();
         let one = client(keys);
-        assert!(one.is_same(&client(keys)));
-        assert!(!one.is_same(&client(&keys.replace("one.", "other."))));
+        assert_eq!(one, client(keys));
+        assert_ne!(one, client(&keys.replace("one.", "other.")));
     }
 }

@@ -23,16 +23,9 @@ pub(super) enum SocketOwner {
     ListenerSet(usize),
 }
 
-/// Why no part of the process may use a socket.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub(crate) struct ActivationError(String);
-
-impl ActivationError {
-    /// A socket whose name has this problem.
-    fn of(name: &str, addr: &ListenAddr, problem: impl Display) -> Self {
-        Self(format!("socket {addr} of the service manager is named {name}, {problem}"))
-    }
+/// Why no part of the process may use a socket: its name has this problem.
+fn fault(name: &str, addr: &ListenAddr, problem: impl Display) -> String {
+    format!("socket {addr} of the service manager is named {name}, {problem}")
 }
 
 /// How the clients of a socket with this name speak.
@@ -63,7 +56,7 @@ pub(super) fn owner_of(
     name: &str,
     addr: &ListenAddr,
     config: &Config,
-) -> Result<SocketOwner, ActivationError> {
+) -> Result<SocketOwner, String> {
     let sets = listener_set::all(config);
     let at = sets.iter().position(|it| it.listen.contains(addr));
     let named = sets.iter().position(|it| it.name == name);
@@ -82,7 +75,7 @@ pub(super) fn owner_of(
             "and no service has {key} with this name; add {key} to the service, or correct \
              FileDescriptorName= in the socket unit"
         );
-        return Err(ActivationError::of(name, addr, problem));
+        return Err(fault(name, addr, problem));
     }
     if let Some(number) = at {
         return Ok(SocketOwner::ListenerSet(number));
@@ -93,11 +86,11 @@ pub(super) fn owner_of(
     if sets.len() == 1 {
         return Ok(SocketOwner::ListenerSet(0));
     }
-    Err(ActivationError(format!(
+    Err(format!(
         "socket {addr} ({name}) of the service manager matches no service; set \
          FileDescriptorName= to the name of a service, or to admin; with the suffix {TLS} for \
          clients that speak TLS"
-    )))
+    ))
 }
 
 /// Refuses a socket with the name of this set if its address is configured for the other protocol.
@@ -106,7 +99,7 @@ fn agrees(
     name: &str,
     addr: &ListenAddr,
     sets: &[ListenerSet],
-) -> Result<(), ActivationError> {
+) -> Result<(), String> {
     let is_exact = |it: &ListenerSet| it.tls == set.tls && it.listen.contains(addr);
     if sets.iter().any(is_exact) {
         return Ok(());
@@ -121,7 +114,7 @@ fn agrees(
                 "which is for plain clients, and the service has only {key}; set \
                  FileDescriptorName={owner} in its socket unit, or add the address to {plain}"
             );
-            Err(ActivationError::of(name, addr, problem))
+            Err(fault(name, addr, problem))
         }
     }
 }
@@ -131,7 +124,7 @@ fn refuse_other<'a>(
     mut sets: impl Iterator<Item = &'a ListenerSet>,
     name: &str,
     addr: &ListenAddr,
-) -> Result<(), ActivationError> {
+) -> Result<(), String> {
     let found = sets.find_map(|set| {
         let configured = set.listen.iter().find(|configured| covers(addr, configured))?;
         let (speaks, key, owner) = (speaks(name), set.key(), &set.name);
@@ -140,7 +133,7 @@ fn refuse_other<'a>(
              unit of its own with FileDescriptorName={owner} and Service=pointsman.service, or \
              change {key}"
         );
-        Some(ActivationError::of(name, addr, problem))
+        Some(fault(name, addr, problem))
     });
     found.map_or(Ok(()), Err)
 }
@@ -177,7 +170,7 @@ mod tests {
     /// The name of the set that owns a socket, or the refusal.
     fn owner(name: &str, addr: &str, config: &Config) -> Result<String, String> {
         let addr = ListenAddr::parse(addr).unwrap();
-        match owner_of(name, &addr, config).map_err(|error| error.to_string())? {
+        match owner_of(name, &addr, config)? {
             SocketOwner::Admin => Ok(ADMIN.to_owned()),
             SocketOwner::ListenerSet(number) => Ok(listener_set::all(config)[number].name.clone()),
         }

@@ -43,34 +43,28 @@ pub(crate) async fn watch(
     scarcity: ResourceShortage,
 ) {
     let mut watch = descriptors::LimitWatch::default();
-    let files = async {
-        loop {
-            tokio::time::sleep(CHECK_INTERVAL).await;
-            let settings = effective.settings();
-            if let Some((sessions, pipes)) = watch.check(settings.files, settings.max_connections) {
-                scarcity.set_files(sessions, pipes);
-            }
-        }
-    };
-    tokio::join!(watch_memory(memory, scarcity.clone()), files);
-}
-
-/// Refuses new clients while memory is about to run out. Never returns.
-async fn watch_memory(memory: Option<Memory>, scarcity: ResourceShortage) {
-    let Some(memory) = memory.filter(Memory::is_enforced) else {
-        return std::future::pending().await;
-    };
     loop {
         tokio::time::sleep(CHECK_INTERVAL).await;
-        let was = scarcity.is_memory_low();
-        let is = memory.is_scarce(&cgroup::read, was);
-        if is != was {
-            scarcity.set(is);
-            if is {
-                warn!(%memory, "memory is about to run out, refusing new clients");
-            } else {
-                info!("memory is available again, accepting new clients");
-            }
+        let settings = effective.settings();
+        if let Some((sessions, pipes)) = watch.check(settings.files, settings.max_connections) {
+            scarcity.set_files(sessions, pipes);
+        }
+        if let Some(memory) = &memory {
+            check_memory(memory, &scarcity);
+        }
+    }
+}
+
+/// Refuses new clients while memory is about to run out.
+fn check_memory(memory: &Memory, scarcity: &ResourceShortage) {
+    let was = scarcity.is_memory_low();
+    let is = memory.is_scarce(&cgroup::read, was);
+    if is != was {
+        scarcity.set(is);
+        if is {
+            warn!(%memory, "memory is about to run out, refusing new clients");
+        } else {
+            info!("memory is available again, accepting new clients");
         }
     }
 }

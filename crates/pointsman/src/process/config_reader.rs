@@ -151,7 +151,7 @@ mod tests {
     fn reader(folder: &tempfile::TempDir) -> ConfigReader {
         let file = folder.path().join("pointsman.toml");
         std::fs::write(&file, TEXT).unwrap();
-        ConfigReader::new(ConfigSource::new(Flags { config: Some(file), ..Flags::default() }))
+        ConfigReader::new(ConfigSource(Flags { config: Some(file), ..Flags::default() }))
     }
 
     #[tokio::test]

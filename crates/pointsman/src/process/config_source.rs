@@ -17,23 +17,16 @@ use crate::config::{self, CONFIG_VARIABLE, FileStamp, Flags, PendingReads, stamp
 /// How often the file is checked.
 pub(crate) const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The source of the configuration, which can be read again.
+/// The source of the configuration, which can be read again. Environment and file are read as they
+/// are at each reading.
 #[derive(Debug, Clone)]
-pub(crate) struct ConfigSource {
-    flags: Flags,
-}
+pub(crate) struct ConfigSource(pub(crate) Flags);
 
 impl ConfigSource {
-    /// Creates a source from these flags. Environment and file are read as they are at each
-    /// reading.
-    pub(crate) fn new(flags: Flags) -> Self {
-        Self { flags }
-    }
-
     /// Reads everything, on a thread that may block. `files` reports which file is being read. A
     /// secret file is waited for at most for `patience`, if given.
     pub(crate) fn load(&self, files: &PendingReads, patience: Option<Duration>) -> config::Loaded {
-        config::load_tracked(&self.flags, std::env::vars_os(), files, patience)
+        config::load_tracked(&self.0, std::env::vars_os(), files, patience)
     }
 
     /// Returns the file's metadata; the same limits hold as for a read.
@@ -46,7 +39,7 @@ impl ConfigSource {
         let from_env = || {
             std::env::var_os(CONFIG_VARIABLE).filter(|value| !value.is_empty()).map(PathBuf::from)
         };
-        self.flags.config.clone().or_else(from_env)
+        self.0.config.clone().or_else(from_env)
     }
 
     pub(crate) fn is_stdin(&self) -> bool {

@@ -22,7 +22,7 @@ use socket2::SockRef;
 use tracing::warn;
 
 use crate::config::Config;
-use crate::process::activation::{ActivationError, SocketOwner, is_of_admin, owner_of};
+use crate::process::activation::{SocketOwner, is_of_admin, owner_of};
 use crate::process::listener_set::{self, ListenerSet};
 
 /// The variable with the names of the sockets, separated by colons (sd_listen_fds(3)).
@@ -61,8 +61,8 @@ pub(crate) enum InheritError {
         source: io::Error,
     },
     /// No part of the process may use the socket.
-    #[error(transparent)]
-    Owner(#[from] ActivationError),
+    #[error("{0}")]
+    Owner(String),
 }
 
 /// Returns the sockets given by the service manager; none without one.
@@ -155,7 +155,7 @@ impl SocketAssignment {
         let mut assignment = Self::none(config);
         assignment.is_activated = true;
         for NamedSocket { name, addr, listener } in sockets {
-            let owner = owner_of(&name, &addr, config)?;
+            let owner = owner_of(&name, &addr, config).map_err(InheritError::Owner)?;
             assignment.add(owner, addr, listener);
         }
         for it in assignment.sets.iter_mut().filter(|it| !it.inherited.is_empty()) {

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use admin_http::HostNames;
+use admin_http::{HostNames, Method};
 use drain::{Drain, Summary};
 use proxy::Running;
 use sentinel::{Discovery, Resolver};
@@ -97,15 +97,17 @@ impl RunningProcess {
         }
         plane.services.serve(listeners, &mut plane.workers);
         let late = "unix sockets are not published yet: a folder does not respond";
-        publish((!unix.is_empty()).then(|| unix.publisher()), late).await?;
-        warn_of_copying(config, plane.workers.splices());
+        publish((!unix.paths().is_empty()).then(|| unix.publisher()), late).await?;
+        warn_of_copying(config, &plane.workers.splices);
         let shortage = plane.workers.shortage.clone();
         let memory = capacity::watch(inputs.memory.clone(), effective.clone(), shortage);
         let memory = tokio::spawn(memory);
 
         let (access, hosts) = (ControlAccess::of(config), HostNames::new(admin_hosts(config)));
         let offered_sockets = OfferedSockets::new(&plane.services.sockets, admin.handles()?);
-        let admin = admin.hosts(hosts.clone()).guard(Arc::new(access.clone()));
+        let admin = admin.hosts(hosts.clone());
+        let reading = access.clone();
+        let admin = admin.guard(move |request| reading.authorize_reader(request));
         let admin = add_routes(admin, &access, &registry, &plane.workers.sessions);
         let report = Arc::new(report(start, &inputs, &plane, &effective, &admin, &access));
         log_start(&admin, config);
@@ -119,7 +121,7 @@ impl RunningProcess {
             leaving: Vec::new(),
             effective,
             memory: inputs.memory,
-            log: inputs.logging.settings(),
+            log: inputs.logging.handle.clone(),
             control: access,
             hosts,
         };
@@ -174,7 +176,7 @@ impl DataPlane {
         let (drain, controller) = drain::new(settings::drain(config));
         let controller = tokio::spawn(controller.run());
         let mut workers = Running::start(settings::workers(config), limits.total, &drain)?;
-        let admin = admin.addresses().to_vec();
+        let admin = admin.addresses.clone();
         let own = listeners.iter().filter_map(|it| it.listener.addr.tcp());
         let own: Vec<_> = own.chain(admin.iter().copied()).collect();
         let timeouts = settings::sentinel_timeouts(&config.services);
@@ -202,7 +204,7 @@ async fn wait_for_masters(
     while have() < services.len() {
         checks = checks.saturating_sub(1);
         if taken.is_abandoned() {
-            let path = taken.path().to_owned();
+            let path = taken.path.clone();
             let is_unused = move || takeover::is_unused(&path);
             match run_unless_stopped(signals, "the state folder", is_unused).await? {
                 None => return Ok(false),
@@ -264,10 +266,10 @@ fn report(
         scarcity: plane.workers.shortage.clone(),
         workers: plane.workers.heartbeats.clone(),
         discovery: plane.heartbeat.clone(),
-        lost_lines: inputs.logging.lost_lines(),
+        log: inputs.logging.handle.clone(),
         memory: inputs.memory.clone(),
-        admin: admin.stats(),
-        tokens: access.refused(),
+        admin: admin.stats.clone(),
+        tokens: Arc::clone(&access.refused),
         scraper: Mutex::new(Scraper::find()),
     }
 }
@@ -288,7 +290,7 @@ fn watch_config(
 }
 
 /// Warns if large values are copied although `splice = "on"` is configured.
-fn warn_of_copying(config: &Config, splices: Result<(), &std::io::Error>) {
+fn warn_of_copying(config: &Config, splices: &Result<(), std::io::Error>) {
     match splices {
         Ok(()) => debug!("large values are moved with splice"),
         Err(error) if config.services.iter().any(|service| service.splice == proxy::Splice::On) => {
@@ -313,12 +315,12 @@ fn add_routes(
     let history = History::new(services.clone(), log);
     // The task ends with the runtime. Without it the page has no plots.
     tokio::spawn(Arc::clone(&history).record());
-    admin.route("/history", history)
+    admin.route("/history", Method::Get, move |_| Ok(history.answer()))
 }
 
 /// Logs that the process has started.
 fn log_start(admin: &admin_http::Server, config: &Config) {
-    let (admin, version) = (logging::list(admin.addresses()), env!("CARGO_PKG_VERSION"));
+    let (admin, version) = (logging::list(&admin.addresses), env!("CARGO_PKG_VERSION"));
     info!(admin, version, config = %config.hash, "started");
 }
 

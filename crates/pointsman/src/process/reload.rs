@@ -22,7 +22,7 @@ use crate::admin::certificates::ServedCertificate;
 use crate::admin::control::ControlAccess;
 use crate::admin::effective_config::{EffectiveConfig, EffectiveSettings, ReloadOutcome};
 use crate::config::{self, Config, ReloadPlan, SettingMap, Settings};
-use crate::logging::{self, LogSettings};
+use crate::logging::{self, LogHandle};
 use crate::process::launch::admin_hosts;
 use crate::process::service_set::ServiceSet;
 use crate::process::settings::{self, workers};
@@ -41,7 +41,7 @@ pub(crate) struct Reloader {
     /// The memory, for the limits on connections.
     pub memory: Option<Memory>,
     /// The level of the log.
-    pub log: LogSettings,
+    pub log: LogHandle,
     /// Who may give commands.
     pub(crate) control: ControlAccess,
     /// The names by which clients may address the admin server.
@@ -63,7 +63,7 @@ impl Reloader {
         let change = match loaded.change(&self.running, &self.leaving) {
             Ok(change) => change,
             Err(faults) => {
-                self.refuse(why, faults.findings().iter().map(ToString::to_string).collect());
+                self.refuse(why, faults.0.iter().map(ToString::to_string).collect());
                 return;
             }
         };
@@ -128,7 +128,7 @@ impl Reloader {
             .map_err(|error| error.to_string())?;
         files.raise(plan.connections.total).map_err(|error| error.to_string())?;
         let limits = &plan.connections.services;
-        let before = self.running.in_force();
+        let before = self.running.to_config(&[]);
         let mut pending = change.pending.clone();
         pending.extend(services.unserved(config));
         pending.extend(services.tls.pending(config));

@@ -105,7 +105,7 @@ impl RunningProcess {
     /// Runs until the drain has ended.
     async fn serve(mut self) -> Result<Summary, RunError> {
         let mut workers_ended = false;
-        let mut timer = tokio::time::interval(self.service_manager.interval());
+        let mut timer = tokio::time::interval(self.service_manager.interval);
         timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let summary = loop {
             tokio::select! {

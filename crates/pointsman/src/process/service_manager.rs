@@ -39,7 +39,8 @@ const EXTEND: &str = "EXTEND_TIMEOUT_USEC=15000000\n";
 pub(crate) struct ServiceManager {
     socket: Option<NotifySocket>,
     watchdog: bool,
-    interval: Duration,
+    /// The interval at which [`tick`](Self::tick) is to be called.
+    pub(crate) interval: Duration,
     last_status: String,
     /// Messages that are sent only once and are not delivered yet, oldest first, each with its key.
     unsent: Vec<(&'static str, String)>,
@@ -72,11 +73,6 @@ impl ServiceManager {
             last_status: String::new(),
             unsent: Vec::new(),
         }
-    }
-
-    /// Returns the interval at which [`tick`](Self::tick) is to be called.
-    pub(crate) fn interval(&self) -> Duration {
-        self.interval
     }
 
     /// Reports that the process serves.

@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use drain::Summary;
 use proxy::{ListenAddr, ListenerId, NewListener, Running, ServerCommands, Sockets};
-use sentinel::{DiscoveryControl, DiscoveryHandle};
+use sentinel::DiscoveryControl;
 use target::TargetWriter;
 use tokio::task::JoinSet;
 use tracing::{info, warn};
@@ -188,7 +188,7 @@ impl ServiceSet {
             let is_configured = config.services.iter().any(|it| it.name == service.name);
             if !is_configured && !std::mem::replace(&mut service.is_leaving, true) {
                 info!(service = service.name, "service removed, its sessions leave");
-                service.handle().set_service_removed(true);
+                service.route.discovery.set_service_removed(true);
             }
         }
         let closing: Vec<(Arc<str>, ListenerId, bool)> = plan
@@ -245,7 +245,7 @@ impl ServiceSet {
         let Some(running) = self.services.get_mut(position) else { return };
         let returns = std::mem::replace(&mut running.is_leaving, false);
         if returns {
-            running.handle().set_service_removed(false);
+            running.route.discovery.set_service_removed(false);
         }
         if returns || old.is_some_and(|old| old.sentinels != service.sentinels) {
             self.control.set_sentinels(running.discovery, service.sentinels.clone());
@@ -402,8 +402,9 @@ impl ServiceSet {
         }
         self.services.retain(|service| {
             // A switchover in progress ends by itself, and its gate with it.
-            let is_over =
-                service.is_leaving && service.sets.is_empty() && !service.handle().is_switching();
+            let is_over = service.is_leaving
+                && service.sets.is_empty()
+                && !service.route.discovery.is_switching();
             if is_over {
                 control.remove(service.discovery);
                 info!(service = service.name, "removed service has ended");
@@ -432,7 +433,7 @@ impl ServiceSet {
                 writers: writers.unwrap_or_else(|| (service.writers.clone(), Vec::new())),
                 readers: set(Destinations::Replicas),
                 sentinels: set(Destinations::Sentinels),
-                discovery: service.handle().clone(),
+                discovery: service.route.discovery.clone(),
                 was_added: service.was_added,
                 is_leaving: service.is_leaving,
                 settings: service.settings,
@@ -489,10 +490,6 @@ impl RunningService {
             is_leaving: false,
             settings: ServiceSettings::of(service, limit),
         }
-    }
-
-    fn handle(&self) -> &DiscoveryHandle {
-        &self.route.discovery
     }
 }
 

@@ -51,7 +51,8 @@ enum Change {
 #[derive(Debug, Clone)]
 pub(crate) struct TlsServers {
     servers: Arc<Mutex<BTreeMap<String, Made>>>,
-    admin: Option<AdminTls>,
+    /// The rules for the admin server; `None` without TLS.
+    pub(crate) admin: Option<AdminTls>,
     /// How many handshakes of a service may wait for their clients.
     max_waiting: usize,
 }
@@ -77,11 +78,6 @@ impl TlsServers {
         }
         servers.commit(servers.prepare(config)?);
         Ok(servers)
-    }
-
-    /// The rules for the admin server; `None` without TLS.
-    pub(crate) fn admin(&self) -> Option<AdminTls> {
-        self.admin.clone()
     }
 
     /// Builds the settings of servers that are new, and of those that have changed. Nothing is in

@@ -107,11 +107,6 @@ impl Memory {
     pub(crate) fn enforced(&self, read: ReadFile<'_>) -> Option<(u64, Option<u64>)> {
         self.cgroup.as_ref().map(|cgroup| (self.limit, used(cgroup, read)))
     }
-
-    /// Whether [`is_scarce`](Self::is_scarce) can ever return `true`.
-    pub(crate) fn is_enforced(&self) -> bool {
-        self.cgroup.is_some()
-    }
 }
 
 impl std::fmt::Display for Memory {
@@ -213,7 +208,7 @@ mod tests {
         let none = ("/sys/fs/cgroup/memory.limit_in_bytes", "9223372036854771712\n");
         for files_given in [&[MEMINFO][..], &[MEMINFO, VERSION_TWO[0], VERSION_TWO[1], none]] {
             let memory = find(files_given).unwrap();
-            assert_eq!((memory.limit, memory.is_enforced()), (8_000_000 * 1024, false));
+            assert_eq!((memory.limit, memory.cgroup.is_some()), (8_000_000 * 1024, false));
             assert!(!memory.is_scarce(&|_| None, false));
         }
         assert_eq!(find(&[]), None);

@@ -125,11 +125,6 @@ impl UnixFiles {
         self.0.iter().map(|file| file.path().to_owned()).collect()
     }
 
-    /// Whether there is no file to publish or remove.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     /// Gives up all files: another process accepts on the sockets.
     pub(crate) fn disown(&self) {
         self.0.iter().for_each(|file| file.disown());

@@ -139,7 +139,7 @@ fn copies_when_sandbox_forbids_splice_from_start() {
             forbid_more_than(0, code);
             let backend = Backend::new();
             let proxy = proxy(Splice::On, &backend);
-            let known = proxy.running().splices().unwrap_err();
+            let known = proxy.running().splices.as_ref().unwrap_err();
             assert_eq!(Errno::from_io_error(known), Some(errno));
             assert_eq!(echo_large_value(&proxy, &backend), 0);
         });
@@ -154,7 +154,7 @@ fn loses_nothing_when_splice_is_refused_late() {
         forbid_more_than(1, libc::EPERM);
         let backend = Backend::new();
         let proxy = proxy(Splice::On, &backend);
-        assert!(proxy.running().splices().is_ok());
+        assert!(proxy.running().splices.is_ok());
         assert_eq!(echo_large_value(&proxy, &backend), 0);
     });
     sandbox.join().unwrap();

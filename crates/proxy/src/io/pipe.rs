@@ -12,6 +12,7 @@
 use std::cell::RefCell;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -50,7 +51,7 @@ pub(crate) struct Pipe {
 
 /// How many pipes a worker may use now.
 fn allowed() -> usize {
-    limits::pipes_per_worker().min(MAX_PIPES)
+    limits::PIPES_PER_WORKER.load(Ordering::Relaxed).min(MAX_PIPES)
 }
 
 /// An empty pipe, if this worker may use one more.

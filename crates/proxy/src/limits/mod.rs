@@ -23,12 +23,7 @@ use crate::limits::handshakes::{WaitingHandshake, WaitingHandshakes};
 use crate::limits::sources::{ClientSource, SourceTable};
 
 /// The number of pipes that each worker may use for splicing, as the limit on open files permits.
-static PIPES_PER_WORKER: AtomicUsize = AtomicUsize::new(usize::MAX);
-
-/// The number of pipes that each worker may use for splicing.
-pub(crate) fn pipes_per_worker() -> usize {
-    PIPES_PER_WORKER.load(Ordering::Relaxed)
-}
+pub(crate) static PIPES_PER_WORKER: AtomicUsize = AtomicUsize::new(usize::MAX);
 
 labelled! {
     /// Why a client was rejected.

@@ -597,12 +597,10 @@ impl<C: ClientStream> Connecting<'_, C> {
         }
         Ok(())
     }
-}
 
-// The steps of a session that resumes: why the connection was lost, the permit for the next one,
-// and what follows a failed attempt.
+    // The steps of a session that resumes: why the connection was lost, the permit for the next
+    // one, and what follows a failed attempt.
 
-impl<C: ClientStream> Connecting<'_, C> {
     /// Lets sessions with a request go first, unless this is one.
     pub(super) async fn yield_to_requests(&self) {
         if self.held.unsent.is_empty() && !self.held.client.is_readable() {

@@ -271,12 +271,11 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
         let undelivered = undelivered.map(KeptBytes::new);
         CarryState { ledger: Box::new(ledger), unsent, undelivered, lost, waited: self.waited() }
     }
-}
 
-/// Leaving, when the drain or an ejected replica asks the session to: carries out the rules of
-/// [`leave`] on a pump. It waits for the turn of the session, asks its client to move if it can be
-/// asked, and ends the session at the moment that the rules allow.
-impl<C: ByteStream, U: TargetStream> Pump<C, U> {
+    // Leaving, when the drain or an ejected replica asks the session to: carries out the rules of
+    // [`leave`] on a pump. It waits for the turn of the session, asks its client to move if it can
+    // be asked, and ends the session at the moment that the rules allow.
+
     pub(in crate::session) fn is_draining(&self) -> bool {
         self.context.listener.drain.phase() >= Phase::Draining
     }
@@ -398,22 +397,21 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
         }
         !stays
     }
-}
 
-/// Rules for sessions on a replica that do not apply to a master's: they wait a bounded time for an
-/// unresponsive replica, and move from a replica with many sessions to one with fewer.
-///
-/// An unresponsive replica, which was ejected because it answers nothing, may never answer what it
-/// was asked. Sessions that cannot be carried away from it, because a reply is owed, they block or
-/// they are pinned, end after `silent_timeout`. If the replica answers in time, they stay. An
-/// unresponsive master needs no such rule: once it is superseded its fence is raised, which ends
-/// its sessions.
-///
-/// A session that was chosen to equalise the shares
-/// ([`PoolWriter::balance`](target::PoolWriter::balance)) moves at once if it is quiet, or after
-/// its replies. It is never closed for that: it keeps its connection until the new one works, and
-/// if it reaches no boundary in time, another session is moved instead.
-impl<C: ByteStream, U: TargetStream> Pump<C, U> {
+    // Rules for sessions on a replica that do not apply to a master's: they wait a bounded time for
+    // an unresponsive replica, and move from a replica with many sessions to one with fewer.
+    //
+    // An unresponsive replica, which was ejected because it answers nothing, may never answer what
+    // it was asked. Sessions that cannot be carried away from it, because a reply is owed, they
+    // block or they are pinned, end after `silent_timeout`. If the replica answers in time, they
+    // stay. An unresponsive master needs no such rule: once it is superseded its fence is raised,
+    // which ends its sessions.
+    //
+    // A session that was chosen to equalise the shares
+    // ([`PoolWriter::balance`](target::PoolWriter::balance)) moves at once if it is quiet, or after
+    // its replies. It is never closed for that: it keeps its connection until the new one works,
+    // and if it reaches no boundary in time, another session is moved instead.
+
     /// Whether the target has been unresponsive for too long. Starts and stops the timer.
     pub(in crate::session) fn check_unresponsive(&mut self, waker: &Waker) -> Option<Stop> {
         let set = self.rare.as_ref().is_some_and(|rare| rare.unresponsive.is_set());
@@ -479,10 +477,9 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
         self.leaving = Leaving::No;
         self.rare().patience.clear();
     }
-}
 
-/// Timeouts of a client that is silent, and of requests that wait at a closed gate.
-impl<C: ByteStream, U: TargetStream> Pump<C, U> {
+    // Timeouts of a client that is silent, and of requests that wait at a closed gate.
+
     /// Why the client is closed for its silence; `None` if it is not.
     #[cold]
     pub(in crate::session) fn check_idle(&mut self, waker: &Waker) -> Option<EndReason> {

@@ -255,7 +255,7 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
         // The gate is closed, and a request waits for it to open.
         let held = !self.target.may_accept_requests()
             && (self.has_waiting_requests() || self.client.has_unread());
-        let (state, waits_for) = match self.ledger.session_state() {
+        match self.ledger.session_state() {
             SessionState::Ended => (ListedState::Closing, WaitsFor::Close),
             _ if held => (ListedState::Held, WaitsFor::Target),
             _ if self.leaving != Leaving::No => (ListedState::Draining, WaitsFor::Boundary),
@@ -267,7 +267,6 @@ impl<C: ByteStream, U: TargetStream> Pump<C, U> {
             SessionState::Busy => (ListedState::InFlight, waits_for),
             SessionState::Transaction | SessionState::Pinned => (ListedState::Pinned, waits_for),
             SessionState::Quiet => (ListedState::Idle, waits_for),
-        };
-        (state, waits_for)
+        }
     }
 }

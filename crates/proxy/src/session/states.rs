@@ -282,17 +282,16 @@ impl Session {
             }
         }
     }
-}
 
-// How a session gets a connection of its own although its service shares connections, and how it
-// returns.
-//
-// Either happens at a boundary: everything that was sent is answered, and the server keeps nothing
-// for the session but state that can be set on any connection. Usually the client has read all
-// replies, too. One that sends more than is taken may not read before it has sent all of it: it
-// takes the replies along to its own connection, where nothing limits what it may send.
+    // How a session gets a connection of its own although its service shares connections, and how
+    // it returns.
+    //
+    // Either happens at a boundary: everything that was sent is answered, and the server keeps
+    // nothing for the session but state that can be set on any connection. Usually the client has
+    // read all replies, too. One that sends more than is taken may not read before it has sent all
+    // of it: it takes the replies along to its own connection, where nothing limits what it may
+    // send.
 
-impl Session {
     /// Gives up the session's own connection. If it only served to verify requests, it serves the
     /// next session that has any.
     pub(crate) fn return_to_shared(

@@ -128,7 +128,9 @@ pub struct Running {
     total: Arc<Slots>,
     /// The flag that rejects new clients while memory is low. The data plane only reads it.
     pub shortage: ResourceShortage,
-    splices: Result<(), io::Error>,
+    /// Whether large values can be spliced, as tested at the start, or why not: then they are
+    /// copied, whatever the [options](crate::Splice) say.
+    pub splices: Result<(), io::Error>,
     /// The heartbeat of each worker, in order.
     pub heartbeats: Vec<Heartbeat>,
     /// The sessions.
@@ -208,15 +210,6 @@ impl Running {
             running.threads.push(thread);
         }
         Ok(running)
-    }
-
-    /// Whether large values can be spliced, as tested at the start.
-    ///
-    /// # Errors
-    ///
-    /// Why not. They are copied then, whatever the [options](crate::Splice) say.
-    pub fn splices(&self) -> Result<(), &io::Error> {
-        self.splices.as_ref().copied()
     }
 
     /// Changes the maximum number of client connections of all services together.

@@ -134,10 +134,9 @@ impl SessionVisits {
         inbox.worker.wake();
         answer.await.map_err(|_| NoAnswer::Ended)
     }
-}
 
-/// Answering the questions to one worker, on its thread.
-impl SessionVisits {
+    // Answering the questions to one worker, on its thread.
+
     /// Visits a few tasks. Returns whether there is more to do. A question on which it panics is
     /// not answered.
     pub(super) fn run(&self, tasks: &mut Tasks) -> bool {

@@ -11,14 +11,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use admin_http::{Guard, Reply, Request};
+use admin_http::{Reply, Request};
 use arc_swap::ArcSwap;
 use base64::Engine as _;
 use base64::alphabet::STANDARD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use tracing::warn;
 
-use super::token_attempts::{Allowance, TokenAttempts};
+use super::token_attempts::TokenAttempts;
 use crate::config::{Config, Secret};
 
 /// Base64 as clients send it (RFC 4648, section 4), with or without padding.
@@ -37,7 +37,8 @@ const CONTROL_PATHS: &str = "/control/";
 pub(crate) struct ControlAccess {
     rules: Arc<ArcSwap<AccessRules>>,
     attempts: Arc<Mutex<TokenAttempts>>,
-    refused: Arc<TokenRefusals>,
+    /// The counts of refused tokens.
+    pub(crate) refused: Arc<TokenRefusals>,
 }
 
 #[derive(Debug)]
@@ -52,26 +53,16 @@ struct AccessRules {
 /// Refused tokens since the start.
 #[derive(Debug, Default)]
 pub(crate) struct TokenRefusals {
-    wrong: AtomicU64,
-    throttled: AtomicU64,
-}
-
-impl TokenRefusals {
     /// Wrong tokens.
-    pub(crate) fn wrong(&self) -> u64 {
-        self.wrong.load(Ordering::Relaxed)
-    }
-
+    pub wrong: AtomicU64,
     /// Further wrong tokens of sources that had presented too many.
-    pub(crate) fn throttled(&self) -> u64 {
-        self.throttled.load(Ordering::Relaxed)
-    }
+    pub throttled: AtomicU64,
 }
 
 impl AccessRules {
     fn of(config: &Config) -> Self {
         let admin = &config.admin;
-        let (token, read_token) = (admin.control_token.0.clone(), admin.read_token.0.clone());
+        let (token, read_token) = (admin.control_token.clone(), admin.read_token.clone());
         Self { enabled: admin.control, token, read_token }
     }
 }
@@ -91,23 +82,18 @@ impl ControlAccess {
         self.rules.store(Arc::new(AccessRules::of(config)));
     }
 
-    /// The counts of refused tokens.
-    pub(crate) fn refused(&self) -> Arc<TokenRefusals> {
-        Arc::clone(&self.refused)
-    }
-
-    /// Returns the refusal of a command without permission.
-    pub(crate) fn refuse(&self, request: &Request<'_>) -> Option<Reply> {
+    /// Refuses a command without permission.
+    pub(crate) fn authorize_command(&self, request: &Request<'_>) -> Result<(), Reply> {
         let access = self.rules.load();
         if !access.enabled {
             // Begins as the answer to an unknown path, by which the command line recognises it.
-            return Some(Reply::text(404, "no such path: admin.control is off\n"));
+            return Err(Reply::text(404, "no such path: admin.control is off\n"));
         }
-        if request.is_from_socket_owner() {
-            return None;
+        if request.origin.is_owner {
+            return Ok(());
         }
         let Some(token) = &access.token else {
-            return Some(Reply::text(
+            return Err(Reply::text(
                 403,
                 "control commands are accepted through the control socket only\n",
             ));
@@ -122,47 +108,45 @@ impl ControlAccess {
         self.check(request, given.map(str::as_bytes), &[token], required)
     }
 
-    /// Returns the refusal of a token that is none of `tokens`.
+    /// Refuses a token that is none of `tokens`.
     fn check(
         &self,
         request: &Request<'_>,
         given: Option<&[u8]>,
         tokens: &[&Secret],
         required: impl Fn() -> Reply,
-    ) -> Option<Reply> {
-        let Some(given) = given else { return Some(required()) };
+    ) -> Result<(), Reply> {
+        let given = given.ok_or_else(&required)?;
         // Every token is compared, so that the time does not tell which one is near.
         let matching = tokens
             .iter()
             .filter(|token| constant_time_eq(given, token.reveal().as_bytes()))
             .count();
         if matching > 0 {
-            return None;
+            return Ok(());
         }
-        let (peer, now) = (request.peer(), Instant::now());
+        let (peer, now) = (request.origin.peer, Instant::now());
         let mut attempts = self.attempts.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(wait) = attempts.wait(peer, now) {
             self.refused.throttled.fetch_add(1, Ordering::Relaxed);
             let seconds = u32::try_from(wait.as_secs()).unwrap_or(u32::MAX).saturating_add(1);
             let why = "this token is wrong, like too many others from this address\n";
-            return Some(Reply::text(429, why).retry_after(seconds));
+            return Err(Reply::text(429, why).retry_after(seconds));
         }
         self.refused.wrong.fetch_add(1, Ordering::Relaxed);
-        if attempts.record_wrong(peer, given, now) == Allowance::UsedUp {
+        if attempts.record_wrong(peer, given, now) {
             let source = peer.map(tracing::field::display);
             warn!(source, "too many wrong tokens for the admin server from this source");
         }
-        Some(required())
+        Err(required())
     }
-}
 
-/// Asks readers for the token, if there is one.
-impl Guard for ControlAccess {
-    fn refuse(&self, request: &Request<'_>) -> Option<Reply> {
+    /// Refuses a reader without the token, if there is one.
+    pub(crate) fn authorize_reader(&self, request: &Request<'_>) -> Result<(), Reply> {
         let access = self.rules.load();
-        let read_token = access.read_token.as_ref()?;
+        let Some(read_token) = &access.read_token else { return Ok(()) };
         if request.path().starts_with(CONTROL_PATHS) {
-            return None;
+            return Ok(());
         }
         let header = request.header("authorization");
         let given = header.and_then(|header| {

@@ -62,7 +62,8 @@ impl CommandLog {
         }
         let at = Instant::now();
         commands.last.push_back(LoggedCommand { number, command, parameters, at, end: None });
-        RunningCommand { log: self.clone(), service: service.to_owned(), number, is_over: false }
+        let result = json!({ "ok": false, "error": "the command was not carried out" });
+        RunningCommand { log: self.clone(), service: service.to_owned(), number, result }
     }
 
     /// The commands of a service, the oldest first.
@@ -101,29 +102,22 @@ pub(super) struct RunningCommand {
     log: CommandLog,
     pub(super) service: String,
     number: u64,
-    is_over: bool,
+    result: Value,
 }
 
 impl RunningCommand {
     /// Records the result: the last line of the response.
     pub(super) fn end(mut self, result: &Value) {
-        self.record(result);
-    }
-
-    fn record(&mut self, result: &Value) {
-        self.is_over = true;
-        let mut services = self.log.services();
-        let commands = services.get_mut(&self.service).into_iter().flat_map(|it| &mut it.last);
-        for command in commands.filter(|it| it.number == self.number) {
-            command.end = Some((command.at.elapsed(), result.clone()));
-        }
+        self.result = result.clone();
     }
 }
 
 impl Drop for RunningCommand {
     fn drop(&mut self) {
-        if !self.is_over {
-            self.record(&json!({ "ok": false, "error": "the command was not carried out" }));
+        let mut services = self.log.services();
+        let commands = services.get_mut(&self.service).into_iter().flat_map(|it| &mut it.last);
+        for command in commands.filter(|it| it.number == self.number) {
+            command.end = Some((command.at.elapsed(), self.result.clone()));
         }
     }
 }

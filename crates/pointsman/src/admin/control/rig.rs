@@ -13,9 +13,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use admin_http::{
-    Format, Handle, Handler, Method, Reply, Reporter, Request, Server, ServerSettings, Verdict,
-};
+use admin_http::{Format, Handle, Method, Reply, Reporter, Server, ServerSettings, Verdict};
 
 use super::access::ControlAccess;
 use crate::config::{Secret, load_text};
@@ -43,10 +41,6 @@ impl Reporter for Report {
         Verdict::yes()
     }
 
-    fn started(&self) -> Verdict {
-        Verdict::yes()
-    }
-
     fn metrics(&self, _format: Format) -> String {
         "secret_of_readers 1\n".to_owned()
     }
@@ -60,33 +54,24 @@ impl Reporter for Report {
     }
 }
 
-struct Command(ControlAccess);
-
-impl Handler for Command {
-    fn methods(&self) -> &'static [Method] {
-        &[Method::Post]
-    }
-
-    fn answer(&self, request: &Request<'_>) -> Reply {
-        self.0.refuse(request).unwrap_or_else(|| {
-            EXECUTED.fetch_add(1, Ordering::SeqCst);
-            Reply::text(200, "executed\n")
-        })
-    }
-}
-
 #[allow(clippy::expect_used, reason = "it reports by a panic")]
 fn serve() -> Handle {
     let text = "[[service]]\nname = \"m\"\nlisten = [\"127.0.0.1:1\"]\nsentinels = [\"a:1\"]\n";
     let mut config = load_text("rig.toml", text).config().expect("a configuration").clone();
     config.admin.control = true;
-    config.admin.control_token.0 = Some(Secret::new(CONTROL.to_owned()));
-    config.admin.read_token.0 = Some(Secret::new(READ.to_owned()));
+    config.admin.control_token = Some(Secret::new(CONTROL.to_owned()));
+    config.admin.read_token = Some(Secret::new(READ.to_owned()));
     let access = ControlAccess::of(&config);
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let server = Server::bind(&[address], ServerSettings::default()).expect("an address");
-    let server = server.guard(Arc::new(access.clone()));
-    server.route("/control/m", Arc::new(Command(access))).serve(Arc::new(Report)).expect("a thread")
+    let reading = access.clone();
+    let server = server.guard(move |request| reading.authorize_reader(request));
+    let server = server.route("/control/m", Method::Post, move |request| {
+        access.authorize_command(request)?;
+        EXECUTED.fetch_add(1, Ordering::SeqCst);
+        Ok(Reply::text(200, "executed\n"))
+    });
+    server.serve(Arc::new(Report)).expect("a thread")
 }
 
 /// Sends the bytes from an address of their own, since wrong tokens are counted by address.
@@ -121,7 +106,7 @@ fn contains(bytes: &[u8], part: &str) -> bool {
 #[allow(clippy::panic, reason = "it reports by a panic")]
 pub fn run(data: &[u8]) -> Vec<u8> {
     let server = SERVER.get_or_init(serve);
-    let Some(address) = server.addresses().first().copied() else { panic!("no address") };
+    let Some(address) = server.addresses.first().copied() else { panic!("no address") };
     let before = EXECUTED.load(Ordering::SeqCst);
     let response = exchange(address, data);
     let executed = EXECUTED.load(Ordering::SeqCst) - before;

@@ -41,15 +41,6 @@ struct Source {
     known: [Option<u64>; KNOWN],
 }
 
-/// What a wrong token means for its source.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Allowance {
-    /// It may present further ones.
-    Left,
-    /// This was the last one for now.
-    UsedUp,
-}
-
 impl TokenAttempts {
     /// How long a source has to wait until it may present a token; `None` if it may do so now.
     pub(super) fn wait(&self, source: Option<IpAddr>, now: Instant) -> Option<Duration> {
@@ -59,13 +50,13 @@ impl TokenAttempts {
         (!wait.is_zero()).then_some(wait)
     }
 
-    /// Records a wrong token.
+    /// Records a wrong token. Returns whether it uses up the allowance of its source.
     pub(super) fn record_wrong(
         &mut self,
         source: Option<IpAddr>,
         token: &[u8],
         now: Instant,
-    ) -> Allowance {
+    ) -> bool {
         let (ip, hash) = (group(source), Some(self.hashes.hash_one(token)));
         if self.sources.len() >= MAX_SOURCES && !self.sources.contains_key(&ip) {
             self.forget_one(now);
@@ -73,17 +64,14 @@ impl TokenAttempts {
         let source =
             self.sources.entry(ip).or_insert(Source { complete: now, known: [None; KNOWN] });
         if source.known.contains(&hash) {
-            return Allowance::Left;
+            return false;
         }
         source.known.rotate_right(1);
         if let Some(first) = source.known.first_mut() {
             *first = hash;
         }
         source.complete = source.complete.max(now) + REFILL;
-        match self.wait(Some(ip), now) {
-            Some(_) => Allowance::UsedUp,
-            None => Allowance::Left,
-        }
+        self.wait(Some(ip), now).is_some()
     }
 
     /// Makes room for a source.
@@ -125,8 +113,8 @@ mod tests {
         let (guessing, other) = (ip("192.0.2.1"), ip("192.0.2.2"));
         for number in 1..=ALLOWANCE {
             assert_eq!(attempts.wait(guessing, start), None, "{number}");
-            let left = if number < ALLOWANCE { Allowance::Left } else { Allowance::UsedUp };
-            assert_eq!(attempts.record_wrong(guessing, &[number as u8], start), left, "{number}");
+            let is_used_up = attempts.record_wrong(guessing, &[number as u8], start);
+            assert_eq!(is_used_up, number == ALLOWANCE, "{number}");
         }
         assert_eq!(attempts.wait(guessing, start), Some(REFILL));
         assert_eq!(attempts.wait(other, start), None, "another source is not affected");
@@ -150,7 +138,7 @@ mod tests {
         let script = ip("192.0.2.1");
         for number in 0..1000_u32 {
             let token = if number % 2 == 0 { &b"replaced"[..] } else { b"not in force yet" };
-            assert_eq!(attempts.record_wrong(script, token, now), Allowance::Left);
+            assert!(!attempts.record_wrong(script, token, now));
         }
         assert_eq!(attempts.wait(script, now), None);
     }

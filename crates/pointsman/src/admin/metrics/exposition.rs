@@ -65,11 +65,12 @@ pub(crate) struct Exposition {
     recorder: PrometheusRecorder,
     /// The text of the histograms, by name.
     histograms: BTreeMap<&'static str, String>,
-    sparse: bool,
+    /// Whether counters of services that are zero are omitted.
+    pub(crate) sparse: bool,
 }
 
 impl Exposition {
-    /// Creates an empty exposition. If `sparse`, counters of services that are zero are omitted.
+    /// Creates an empty exposition.
     pub(crate) fn new(sparse: bool) -> Self {
         let recorder = PrometheusBuilder::new().build_recorder();
         for Metric { name, kind, help, .. } in CATALOGUE.iter().chain(HAPROXY) {
@@ -82,11 +83,6 @@ impl Exposition {
             }
         }
         Self { recorder, histograms: BTreeMap::new(), sparse }
-    }
-
-    /// Whether counters of services that are zero are omitted.
-    pub(crate) fn is_sparse(&self) -> bool {
-        self.sparse
     }
 
     /// Adds the value of a counter.

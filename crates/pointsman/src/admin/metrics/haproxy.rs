@@ -10,6 +10,7 @@
 
 use std::time::{Duration, Instant};
 
+use drain::Phase;
 use proxy::{EndReason, ServiceSnapshot};
 use sentinel::{
     DiscoverySnapshot, NodeSnapshot, ProbeFailure, ReplicaPoolSnapshot, ReplicaState, Role,
@@ -27,14 +28,6 @@ pub(super) struct ListenerMetrics<'a> {
     pub(super) replicas: Option<&'a ReplicaPoolSnapshot>,
 }
 
-/// The process.
-pub(super) struct ProcessMetrics {
-    pub(super) uptime: Duration,
-    pub(super) limit: usize,
-    pub(super) stopping: bool,
-    pub(super) accepting: bool,
-}
-
 /// The check states of haproxy that are used here.
 const CHECKS: [&str; 6] = ["HANA", "L4CON", "L7TOUT", "L7RSP", "L7STS", "L7OK"];
 
@@ -47,20 +40,22 @@ const SERVER_ABORTS: [EndReason; 5] = [
     EndReason::TargetTlsFailed,
 ];
 
-/// Writes the metrics of the process.
+/// Writes the metrics of a process that may have at most `limit` clients.
 pub(super) fn process(
     page: &mut Exposition,
-    process: &ProcessMetrics,
+    uptime: Duration,
+    limit: usize,
+    phase: Phase,
     listeners: &[ListenerMetrics<'_>],
 ) {
     let sum =
         |of: fn(&ServiceSnapshot) -> u64| listeners.iter().map(|it| of(it.traffic)).sum::<u64>();
     page.gauge("haproxy_process_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
-    page.gauge("haproxy_process_uptime_seconds", &[], process.uptime.as_secs());
-    page.gauge("haproxy_process_max_connections", &[], process.limit);
+    page.gauge("haproxy_process_uptime_seconds", &[], uptime.as_secs());
+    page.gauge("haproxy_process_max_connections", &[], limit);
     page.gauge("haproxy_process_current_connections", &[], sum(ServiceSnapshot::open));
     page.count("haproxy_process_connections_total", &[], sum(accepted));
-    page.flag("haproxy_process_stopping", &[], process.stopping);
+    page.flag("haproxy_process_stopping", &[], phase > Phase::Serving);
 }
 
 /// Writes the metrics of one listener: frontend, backend and servers.
@@ -122,7 +117,7 @@ pub(super) fn listener(page: &mut Exposition, accepting: bool, it: &ListenerMetr
         }
     }
     for server in &servers {
-        server.write(page, proxy);
+        server.write(page, proxy, it.replicas.is_some());
     }
 }
 
@@ -132,24 +127,18 @@ fn accepted(traffic: &ServiceSnapshot) -> u64 {
 }
 
 /// One node of a listener.
-struct ServerMetrics {
-    name: String,
+struct ServerMetrics<'a> {
+    node: &'a NodeSnapshot,
     up: bool,
     sessions: u64,
-    check: &'static str,
-    failures: u64,
-    answered_in: Option<Duration>,
 }
 
-impl ListenerMetrics<'_> {
-    fn servers(&self) -> Vec<ServerMetrics> {
-        let server = |node: &NodeSnapshot| {
-            let replica = |it: &ReplicaPoolSnapshot| {
-                it.replicas.iter().find(|it| it.addr == node.addr).cloned()
-            };
+impl<'a> ListenerMetrics<'a> {
+    fn servers(&self) -> Vec<ServerMetrics<'a>> {
+        let server = |node: &'a NodeSnapshot| {
             let (up, sessions) = match self.replicas {
-                Some(replicas) => {
-                    let replica = replica(replicas)?;
+                Some(pool) => {
+                    let replica = pool.replicas.iter().find(|it| it.addr == node.addr)?;
                     (replica.state == ReplicaState::Eligible, replica.sessions as u64)
                 }
                 None => {
@@ -160,14 +149,7 @@ impl ListenerMetrics<'_> {
                     (is && self.seen.stopped_since.is_none(), sessions)
                 }
             };
-            Some(ServerMetrics {
-                name: node.addr.to_string(),
-                up,
-                sessions,
-                check: check(node, self.replicas.is_some()),
-                failures: node.failures,
-                answered_in: node.answered_in,
-            })
+            Some(ServerMetrics { node, up, sessions })
         };
         self.seen.nodes.iter().filter_map(server).collect()
     }
@@ -193,9 +175,10 @@ fn check(node: &NodeSnapshot, reads: bool) -> &'static str {
     }
 }
 
-impl ServerMetrics {
-    fn write(&self, page: &mut Exposition, proxy: LabelPair<'_>) {
-        let of = [proxy, ("server", &*self.name)];
+impl ServerMetrics<'_> {
+    fn write(&self, page: &mut Exposition, proxy: LabelPair<'_>, reads: bool) {
+        let (name, check) = (self.node.addr.to_string(), check(self.node, reads));
+        let of = [proxy, ("server", &*name)];
         let with = |state| [of[0], of[1], ("state", state)];
         for (state, is) in [
             ("DOWN", !self.up),
@@ -207,10 +190,10 @@ impl ServerMetrics {
             page.flag("haproxy_server_status", &with(state), is);
         }
         for state in CHECKS {
-            page.flag("haproxy_server_check_status", &with(state), state == self.check);
+            page.flag("haproxy_server_check_status", &with(state), state == check);
         }
-        page.count("haproxy_server_check_failures_total", &of, self.failures);
-        let took = self.answered_in.unwrap_or_default();
+        page.count("haproxy_server_check_failures_total", &of, self.node.failures);
+        let took = self.node.answered_in.unwrap_or_default();
         page.gauge("haproxy_server_check_duration_seconds", &of, took.as_secs_f64());
         page.gauge("haproxy_server_current_sessions", &of, self.sessions);
     }

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use admin_http::Format;
@@ -67,7 +68,7 @@ impl Scraper {
             }
         }
         self.failovers(&mut page, &services);
-        if page.is_sparse() {
+        if page.sparse {
             let mut dials = Distribution::default();
             let all = services
                 .iter()
@@ -87,7 +88,7 @@ impl Scraper {
         for ScrapedService { service, seen, .. } in services {
             let failovers = self.failovers.entry(service.name.clone()).or_default();
             failovers.add_new(seen);
-            if page.is_sparse() {
+            if page.sparse {
                 all.add(failovers);
             } else {
                 failovers.write(page, &[("service", &seen.name)]);
@@ -132,13 +133,14 @@ fn process(page: &mut Exposition, report: &ProcessReport, now: Instant) {
         page.flag("pointsman_drain_phase", &[("phase", it.name())], it == phase);
     }
     page.flag("pointsman_memory_pressure", &[], report.scarcity.is_memory_low());
-    page.count("pointsman_log_lines_dropped_total", &[], report.lost_lines.dropped());
-    page.count("pointsman_log_lines_suppressed_total", &[], report.lost_lines.suppressed());
+    page.count("pointsman_log_lines_dropped_total", &[], report.log.dropped());
+    page.count("pointsman_log_lines_suppressed_total", &[], report.log.suppressed());
     let admin = report.admin.counts();
     page.gauge("pointsman_admin_connections", &[], admin.open);
     page.count("pointsman_admin_requests_total", &[], admin.requests);
     page.count("pointsman_admin_foreign_hosts_total", &[], admin.foreign_hosts);
-    let tokens = [("wrong", report.tokens.wrong()), ("throttled", report.tokens.throttled())];
+    let tokens = [("wrong", &report.tokens.wrong), ("throttled", &report.tokens.throttled)];
+    let tokens = tokens.map(|(reason, count)| (reason, count.load(Ordering::Relaxed)));
     page.counts("pointsman_admin_tokens_refused_total", &[], "reason", tokens);
     let handshakes = [("completed", admin.handshakes), ("failed", admin.failed_handshakes)];
     page.counts("pointsman_admin_tls_handshakes_total", &[], "result", handshakes);
@@ -248,14 +250,9 @@ fn haproxy_metrics(
         }
     }
     let phase = report.drain.phase();
-    let process = haproxy::ProcessMetrics {
-        uptime: report.start.elapsed(),
-        limit: settings.max_connections.min(report.scarcity.files()),
-        stopping: phase > Phase::Serving,
-        accepting: phase < Phase::Draining,
-    };
-    haproxy::process(page, &process, &listeners);
+    let limit = settings.max_connections.min(report.scarcity.files());
+    haproxy::process(page, report.start.elapsed(), limit, phase, &listeners);
     for it in &listeners {
-        haproxy::listener(page, process.accepting, it);
+        haproxy::listener(page, phase < Phase::Draining, it);
     }
 }

@@ -59,7 +59,7 @@ pub(super) fn discovery(page: &mut Exposition, seen: &DiscoverySnapshot, now: In
     for alarm in Alarm::ALL {
         let on = seen.alarms.iter().filter(|it| it.alarm == alarm && it.ended_at.is_none());
         let concerned: usize = on.map(|it| it.sentinels.len()).sum();
-        if concerned > 0 || !page.is_sparse() {
+        if concerned > 0 || !page.sparse {
             page.gauge("pointsman_alarm", &[service[0], ("alarm", alarm.label())], concerned);
         }
     }
@@ -254,7 +254,7 @@ pub(super) fn traffic(
     page.counts("pointsman_maintenance_notifications_total", of, "kind", notices);
     let ordinary = std::iter::once((ORDINARY, traffic.ordinary()));
     for (state, count) in ordinary.chain(Pin::ALL.iter().map(|it| it.label()).zip(traffic.pinned)) {
-        if !page.is_sparse() || count > 0 {
+        if !page.sparse || count > 0 {
             let labels = [of, &[("state", state)]].concat();
             page.gauge("pointsman_sessions_by_state", &labels, count);
         }
@@ -263,10 +263,10 @@ pub(super) fn traffic(
     page.counts("pointsman_sessions_not_carried_total", of, "reason", reasons);
     let reasons = EndReason::ALL.iter().map(|it| it.label()).zip(traffic.closed.iter().copied());
     page.counts("pointsman_sessions_closed_total", of, "reason", reasons);
-    if !page.is_sparse() || traffic.command_time.count() > 0 {
+    if !page.sparse || traffic.command_time.count() > 0 {
         histogram::write(page, "pointsman_command_duration_seconds", of, &traffic.command_time);
     }
-    if !page.is_sparse() {
+    if !page.sparse {
         histogram::write(page, "pointsman_dial_duration_seconds", of, &traffic.dial_time);
     }
 }

@@ -22,7 +22,7 @@ pub(super) mod testing;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use admin_http::{Handler, Method, Reply, Request, Server, StreamPermit};
+use admin_http::{Method, Reply, Request, Server, StreamPermit};
 use bytes::Bytes;
 use proxy::{KillError, SessionId, SessionVisits};
 use serde_json::json;
@@ -59,10 +59,11 @@ impl SessionsApi {
 
     /// Adds the paths.
     pub(crate) fn add_to(self: &Arc<Self>, server: Server) -> Server {
+        let [networks, list, kill] = [(); 3].map(|()| Arc::clone(self));
         server
-            .route("/networks", Arc::new(NetworksHandler(Arc::clone(self))))
-            .route("/control/sessions", Arc::new(ListHandler(Arc::clone(self))))
-            .route("/control/kill", Arc::new(KillHandler(Arc::clone(self))))
+            .route("/networks", Method::Get, move |request| networks.answer_networks(request))
+            .route("/control/sessions", Method::Get, move |request| list.answer_list(request))
+            .route("/control/kill", Method::Post, move |request| kill.answer_kill(request))
     }
 
     /// The permits that a list needs.
@@ -82,30 +83,17 @@ impl SessionsApi {
         let last = self.networks.lock().unwrap_or_else(PoisonError::into_inner);
         last.as_ref().filter(|(at, _)| at.elapsed() < FRESH).map(|(_, body)| body.clone())
     }
-}
 
-struct ListHandler(Arc<SessionsApi>);
-
-impl Handler for ListHandler {
-    fn answer(&self, request: &Request<'_>) -> Reply {
-        if let Some(refusal) = self.0.control.refuse(request) {
-            return refusal;
+    fn answer_list(&self, request: &Request<'_>) -> Result<Reply, Reply> {
+        self.control.access.authorize_command(request)?;
+        let refusal = |status| move |problem: String| Reply::text(status, problem + "\n");
+        let query = Query::parse(request.query()).map_err(refusal(400))?;
+        if let Some(name) = &query.service {
+            self.control.service(Some(name)).map_err(refusal(404))?;
         }
-        let query = match Query::parse(request.query()) {
-            Ok(query) => query,
-            Err(problem) => return Reply::text(400, problem + "\n"),
-        };
-        if let Some(name) = query.service()
-            && let Err(problem) = self.0.control.knows(name)
-        {
-            return Reply::text(404, problem + "\n");
-        }
-        let (turn, stream) = match self.0.permits(request) {
-            Ok(permits) => permits,
-            Err(refusal) => return refusal,
-        };
+        let (turn, stream) = self.permits(request)?;
         let (pieces, body) = mpsc::channel(1);
-        let sessions = self.0.sessions.clone();
+        let sessions = self.sessions.clone();
         tokio::spawn(async move {
             let mut listing = Listing::new(query);
             let silent = collect::all(&sessions, |row| listing.add(row)).await;
@@ -117,23 +105,16 @@ impl Handler for ListHandler {
             // Not before, so that the rows of one list at most are in memory.
             drop(turn);
         });
-        Reply::stream("application/json", body, stream)
+        Ok(Reply::stream("application/json", body, stream))
     }
-}
 
-struct NetworksHandler(Arc<SessionsApi>);
-
-impl Handler for NetworksHandler {
-    fn answer(&self, request: &Request<'_>) -> Reply {
-        if let Some(body) = self.0.fresh_networks() {
-            return Reply::json(200, body);
+    fn answer_networks(self: &Arc<Self>, request: &Request<'_>) -> Result<Reply, Reply> {
+        if let Some(body) = self.fresh_networks() {
+            return Ok(Reply::json(200, body));
         }
-        let (turn, stream) = match self.0.permits(request) {
-            Ok(permits) => permits,
-            Err(refusal) => return refusal,
-        };
+        let (turn, stream) = self.permits(request)?;
         let (pieces, body) = mpsc::channel(1);
-        let api = Arc::clone(&self.0);
+        let api = Arc::clone(self);
         tokio::spawn(async move {
             let mut networks = Networks::default();
             let silent = collect::all(&api.sessions, |row| networks.add(&row)).await;
@@ -144,31 +125,19 @@ impl Handler for NetworksHandler {
             // The client may be gone.
             let _ = pieces.send(document).await;
         });
-        Reply::stream("application/json", body, stream)
-    }
-}
-
-struct KillHandler(Arc<SessionsApi>);
-
-impl Handler for KillHandler {
-    fn methods(&self) -> &'static [Method] {
-        &[Method::Post]
+        Ok(Reply::stream("application/json", body, stream))
     }
 
-    fn answer(&self, request: &Request<'_>) -> Reply {
-        if let Some(refusal) = self.0.control.refuse(request) {
-            return refusal;
-        }
+    fn answer_kill(&self, request: &Request<'_>) -> Result<Reply, Reply> {
+        self.control.access.authorize_command(request)?;
         let Some(id) = parameter(request, "id").and_then(SessionId::parse) else {
-            return Reply::text(
-                400,
-                "id must be the ID of a session, as `pointsman sessions` prints it\n",
-            );
+            let problem = "id must be the ID of a session, as `pointsman sessions` prints it\n";
+            return Err(Reply::text(400, problem));
         };
-        let by = if request.is_from_socket_owner() { "control socket" } else { "token" };
-        let Some(permit) = request.reserve_stream() else { return Reply::no_stream() };
+        let by = if request.origin.is_owner { "control socket" } else { "token" };
+        let permit = request.reserve_stream().ok_or_else(Reply::no_stream)?;
         let (lines, body) = mpsc::channel(1);
-        let sessions = self.0.sessions.clone();
+        let sessions = self.sessions.clone();
         tokio::spawn(async move {
             // A worker that has not answered in time finds nobody who waits, and ends nothing.
             let killed = tokio::time::timeout(KILL_DEADLINE, sessions.kill(id)).await;
@@ -187,6 +156,6 @@ impl Handler for KillHandler {
             // The client may be gone; the session has ended anyway.
             let _ = lines.send(format!("{line}\n").into()).await;
         });
-        Reply::stream("application/x-ndjson", body, permit)
+        Ok(Reply::stream("application/x-ndjson", body, permit))
     }
 }

@@ -26,10 +26,8 @@ struct Totals {
 
 impl Totals {
     fn add(&mut self, row: &SessionRow) {
-        self.sessions += 1;
-        self.bytes_in = self.bytes_in.saturating_add(row.bytes.0);
-        self.bytes_out = self.bytes_out.saturating_add(row.bytes.1);
-        self.commands = self.commands.saturating_add(row.commands);
+        let (bytes_in, bytes_out) = row.bytes;
+        self.merge(Self { sessions: 1, bytes_in, bytes_out, commands: row.commands });
     }
 
     fn merge(&mut self, other: Self) {

@@ -45,7 +45,8 @@ impl Sort {
 /// What is asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Query {
-    service: Option<String>,
+    /// The service that is asked for, if one is.
+    pub(super) service: Option<String>,
     source: Option<Network>,
     /// States, and reasons for which a session would be closed. Any of them; all if empty.
     states: Vec<String>,
@@ -102,11 +103,6 @@ impl Query {
             }
         }
         Ok(parsed)
-    }
-
-    /// The service that is asked for, if one is.
-    pub(super) fn service(&self) -> Option<&str> {
-        self.service.as_deref()
     }
 
     /// Whether this session is asked for.

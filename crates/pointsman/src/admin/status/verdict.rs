@@ -10,7 +10,7 @@ use super::{NodeStatus, ServiceStatus, Status};
 /// The number of names in a sentence; more are a number.
 const NAMES: usize = 3;
 /// A certificate that expires within this many seconds is mentioned.
-const EXPIRES_SOON: u32 = 7 * 86_400;
+const EXPIRES_SOON: i64 = 7 * 86_400;
 /// Why traffic is held in the state `unconfirmed`.
 const UNCONFIRMED: &str =
     "the master may have been replaced, waiting for confirmation by the sentinels";
@@ -346,20 +346,19 @@ impl Status {
             list.push(VerdictStatus::warning(format!("Changed keys that need a restart: {keys}.")));
         }
         for it in &config.certificates {
-            let of = if it.service.is_empty() { "admin server" } else { &it.service };
-            let text = |how: String| format!("{of}: the certificate in {} {how}.", it.file);
-            list.extend(match u32::try_from(it.expires_in_s) {
+            let (status, how): (fn(String) -> VerdictStatus, _) = match it.expires_in_s {
                 _ if it.valid_in_s > 0 => {
-                    let how = format!("is not valid for another {}", span(it.valid_in_s.into()));
-                    Some(VerdictStatus::fault(text(how)))
+                    let left = span(it.valid_in_s.into());
+                    (VerdictStatus::fault, format!("is not valid for another {left}"))
                 }
-                Ok(left) if left < EXPIRES_SOON => {
-                    let how = format!("expires in {}", span(left.into()));
-                    Some(VerdictStatus::warning(text(how)))
+                left if left < 0 => (VerdictStatus::fault, "has expired".to_owned()),
+                left if left < EXPIRES_SOON => {
+                    (VerdictStatus::warning, format!("expires in {}", span(left as f64)))
                 }
-                Ok(_) => None,
-                Err(_) => Some(VerdictStatus::fault(text("has expired".to_owned()))),
-            });
+                _ => continue,
+            };
+            let of = if it.service.is_empty() { "admin server" } else { &it.service };
+            list.push(status(format!("{of}: the certificate in {} {how}.", it.file)));
         }
         list
     }

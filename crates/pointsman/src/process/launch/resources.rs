@@ -174,8 +174,8 @@ async fn prepare(
     }
     let tls = TlsServers::new(config).map_err(RunError::Tls)?;
     let admin = bind_admin(config, std::mem::take(&mut assignment.admin), assignment.is_activated)?;
-    let admin = match tls.admin() {
-        Some(rules) => admin.tls(rules),
+    let admin = match &tls.admin {
+        Some(rules) => admin.tls(rules.clone()),
         None => admin,
     };
     let (admin, control) = match control {
@@ -185,7 +185,7 @@ async fn prepare(
         None => (admin, None),
     };
     let limits = &inputs.connections.services;
-    let listeners = bind_listeners(config, limits, &tls, assignment, admin.addresses())?;
+    let listeners = bind_listeners(config, limits, &tls, assignment, &admin.addresses)?;
     Ok(Some(Acquired { admin, tls, listeners, control, unix, takeover_socket, taken }))
 }
 
@@ -318,7 +318,7 @@ fn bind_admin(
         let addresses: Vec<SocketAddr> = all.iter().chain(read_only).copied().collect();
         let server = admin_http::Server::bind_beside(&addresses, inherited, settings)?;
         // With their actual ports, in the same order.
-        let read_only = server.addresses().get(all.len()..).unwrap_or_default().to_vec();
+        let read_only = server.addresses.get(all.len()..).unwrap_or_default().to_vec();
         Ok(server.read_only(read_only))
     } else {
         let server = admin_http::Server::from_listeners(inherited, settings)?;

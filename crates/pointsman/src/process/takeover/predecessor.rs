@@ -123,7 +123,7 @@ impl TakeoverSocket {
         let mut pause = PAUSE.0;
         loop {
             let peer = match accept_with(&self.socket, SocketFlags::CLOEXEC) {
-                Ok(socket) => TakeoverPeer::accepted(socket),
+                Ok(socket) => TakeoverPeer(socket),
                 Err(Errno::INTR | Errno::CONNABORTED) => continue,
                 // Closed.
                 Err(Errno::INVAL) => return,

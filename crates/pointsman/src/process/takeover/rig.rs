@@ -55,7 +55,7 @@ pub fn run(data: &[u8]) -> Ended {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
     let (ours, theirs) = pair.expect("a pair of sockets");
-    let hostile = TakeoverPeer::accepted(theirs.try_clone().expect("a duplicate"));
+    let hostile = TakeoverPeer(theirs.try_clone().expect("a duplicate"));
     for (carries, line) in &lines {
         let handle: Option<OwnedFd> =
             carries.then(|| listener.try_clone().expect("a duplicate").into());
@@ -63,7 +63,7 @@ pub fn run(data: &[u8]) -> Ended {
     }
     // All of it can be read, and then the end.
     shutdown(&theirs, Shutdown::Write).expect("an open socket");
-    let peer = TakeoverPeer::accepted(ours);
+    let peer = TakeoverPeer(ours);
     let said: Vec<&str> = lines.iter().map(|(_, line)| line.as_str()).collect();
     if side == b'n' { take(&peer, &lines, &said) } else { give(&peer, &listener, &said) }
 }

@@ -53,7 +53,8 @@ pub(crate) struct TakenSockets {
     /// The files of Unix sockets among them, which still belong to the old process.
     pub(crate) files: TakenFiles,
     peer: TakeoverPeer,
-    path: PathBuf,
+    /// The path of the old process's takeover socket.
+    pub(crate) path: PathBuf,
 }
 
 /// How a takeover was completed.
@@ -97,11 +98,6 @@ impl TakenSockets {
         self.peer.has_gone()
     }
 
-    /// The path of the old process's takeover socket.
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// Reports to the old process that we serve, and returns when it has stopped accepting, or has
     /// ended. Waits without limit. The old process keeps its socket until the returned peer is
     /// dropped.
@@ -109,11 +105,10 @@ impl TakenSockets {
         self,
         cancellation: &Cancellation,
     ) -> (Completion, Option<TakeoverPeer>) {
-        let Self { peer, path, sockets, .. } = self;
+        let Self { mut peer, path, sockets, .. } = self;
         drop(sockets);
         let old = peer.pid();
         let conversation = Conversation { path: &path, cancellation };
-        let mut peer = peer;
         loop {
             match conversation.end(&peer) {
                 Ok(()) => return (Completion::Left, Some(peer)),

@@ -187,7 +187,7 @@ fn completes_takeover_when_stopped_process_resumes() {
     let taking = std::thread::spawn(move || take(&path).unwrap().unwrap());
     // The old process sends its sockets, and is stopped: its next messages come when it resumes.
     let accepted = rustix::net::accept(&socket.socket).unwrap();
-    let old = TakeoverPeer::accepted(accepted);
+    let old = TakeoverPeer(accepted);
     let soon = || Instant::now() + TEST_TIMEOUT;
     old.expect(HELLO, soon()).unwrap();
     let addr = fixture.listener.local_addr().unwrap();
@@ -200,7 +200,7 @@ fn completes_takeover_when_stopped_process_resumes() {
     old.expect(SERVING, soon()).unwrap();
     // It loses the conversation, and is asked again.
     drop(old);
-    let old = TakeoverPeer::accepted(rustix::net::accept(&socket.socket).unwrap());
+    let old = TakeoverPeer(rustix::net::accept(&socket.socket).unwrap());
     old.expect(HELLO, soon()).unwrap();
     old.send(END, None, soon()).unwrap();
     old.expect(SERVING, soon()).unwrap();
@@ -218,7 +218,7 @@ fn keeps_old_process_when_stopped_before_completion() {
     socket.publish().unwrap();
     let path = fixture.path.clone();
     let taking = std::thread::spawn(move || take(&path).unwrap().unwrap());
-    let old = TakeoverPeer::accepted(rustix::net::accept(&socket.socket).unwrap());
+    let old = TakeoverPeer(rustix::net::accept(&socket.socket).unwrap());
     let soon = || Instant::now() + TEST_TIMEOUT;
     old.expect(HELLO, soon()).unwrap();
     old.send(END, None, soon()).unwrap();
@@ -259,7 +259,7 @@ fn reads_queued_message_before_checking_deadline() {
     let socket = TakeoverSocket::open(&fixture.path, false).unwrap();
     socket.publish().unwrap();
     let one = TakeoverPeer::dial(&fixture.path, STEP).unwrap().unwrap();
-    let other = TakeoverPeer::accepted(rustix::net::accept(&socket.socket).unwrap());
+    let other = TakeoverPeer(rustix::net::accept(&socket.socket).unwrap());
     let past = Instant::now();
     one.send(SERVING, None, past).unwrap();
     // As after a stop that was longer than the step.

@@ -26,14 +26,9 @@ const REDIAL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The connection to the other process.
 #[derive(Debug)]
-pub(super) struct TakeoverPeer(OwnedFd);
+pub(super) struct TakeoverPeer(pub(super) OwnedFd);
 
 impl TakeoverPeer {
-    /// Wraps an accepted connection.
-    pub(super) fn accepted(socket: OwnedFd) -> Self {
-        Self(socket)
-    }
-
     /// Connects to the process that listens at `path`; `None` if there is none.
     ///
     /// # Errors

@@ -255,7 +255,7 @@ fn uses_replaced_certificates_for_new_sessions_only() {
     let mut upstream = backend.accept();
     let mut changed = ca.settings();
     changed.certificates = vec![ca.issue()];
-    settings.commit(&ServerTls::prepare(&changed).unwrap());
+    settings.commit(&tls::ServerTls::prepare(&changed).unwrap());
     let after = ca.connected(&proxy);
     let shown =
         |client: &TlsClient| client.conn.peer_certificates().unwrap()[0].clone().into_owned();
