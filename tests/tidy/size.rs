@@ -30,7 +30,7 @@ const CRATES: &[(&str, usize, usize)] = &[
     ("pointsman", 14_300, 14_300),
     ("proxy", 12_980, 12_900),
     ("resp", 5_910, 5_100),
-    ("sentinel", 13_385, 10_900),
+    ("sentinel", 13_400, 10_900),
     ("setup", 500, 300),
     ("simulator", 5_470, 3_700),
     ("target", 1_100, 1_100),

@@ -40,6 +40,8 @@ pub(crate) enum SeenProcess {
     Same,
     /// Most see another one. It may be this one a moment ago, since they ask every ten seconds.
     Another,
+    /// Most see another one, which is not that of a moment ago either.
+    Third,
 }
 
 impl Machine {
@@ -54,9 +56,17 @@ impl Machine {
         let (same, other): (Vec<_>, Vec<_>) = seen.partition(|it| it.run_id == lineage.run_id);
         match same.len().cmp(&other.len()) {
             Ordering::Greater => SeenProcess::Same,
-            Ordering::Less => SeenProcess::Another,
+            Ordering::Less if self.may_be_former(node, &lineage.run_id) => SeenProcess::Another,
+            Ordering::Less => SeenProcess::Third,
             Ordering::Equal => SeenProcess::Unknown,
         }
+    }
+
+    /// Whether `run_id` may have replaced the process that the sentinels have read at this node. A
+    /// node that is not the master has to be the one that they see before it becomes that.
+    fn may_be_former(&self, node: &NodeAddr, run_id: &str) -> bool {
+        let committed = self.committed.as_ref().filter(|it| it.addr == *node);
+        committed.is_some_and(|it| !self.may_decide(&self.seeing_third(it, run_id)))
     }
 
     /// Whether the sentinel has read another process at the address it names than we have.

@@ -227,9 +227,15 @@ impl Lookup {
 
     /// Whether the name has addresses now, and this one is not among them, by [`MISSES`] answers in
     /// a row: of several name servers one may remember the last address. One is enough if another
-    /// server `is_there`. Never waits: a lookup is begun now and then, first soon after
-    /// [`Self::address`], and counts with a later call. True at most once per lookup.
-    pub(crate) async fn has_left(&mut self, addr: SocketAddr, is_there: bool) -> bool {
+    /// server `is_there`. If that `is_wrong` for certain, the name has left it if it has others,
+    /// and the next of them is dialled. Never waits: a lookup is begun now and then, first soon
+    /// after [`Self::address`], and counts with a later call. True at most once per lookup.
+    pub(crate) async fn has_left(
+        &mut self,
+        addr: SocketAddr,
+        is_there: bool,
+        is_wrong: bool,
+    ) -> bool {
         let (last, pause) = self.recheck;
         let pause = if is_there { LOOKUP_SOON } else { pause };
         if self.pending.is_none() && last.elapsed() < pause {
@@ -240,16 +246,22 @@ impl Lookup {
             return false;
         }
         self.recheck = (Instant::now(), (pause * 2).min(LOOKUP_EVERY));
-        let is_missing = found.is_ok_and(|found| !found.contains(&addr));
+        let at = found.as_ref().map(|found| found.iter().position(|it| *it == addr));
+        let has_others = found.as_ref().is_ok_and(|found| found.len() > 1);
+        if let (Ok(Some(at)), true, true) = (at, is_wrong, has_others) {
+            // Unless another was tried already.
+            self.failures = if self.worked.take().is_some() { at + 1 } else { self.failures };
+            return true;
+        }
+        let is_missing = at == Ok(None);
         self.missed = if is_missing { self.missed.saturating_add(1) } else { 0 };
         self.missed >= if is_there { 1 } else { MISSES }
     }
 
     /// The address to dial now: the one that worked last, as long as the name still has it, or has
-    /// none. A
-    /// single failure may be a lost packet, and another address of the same server looks like
-    /// another server. It is therefore tried a second time before the other addresses, and twice in
-    /// each round after that. If none has worked yet, they are tried in turn.
+    /// none. A single failure may be a lost packet, and another address of the same server looks
+    /// like another server. It is therefore tried a second time before the other addresses, and
+    /// twice in each round after that. If none has worked yet, they are tried in turn.
     ///
     /// # Errors
     ///
@@ -355,6 +367,33 @@ mod tests {
         assert_eq!(lookup.address(Duration::from_secs(30)).await, Ok(all[2]));
         *found.lock().expect("no poison") = all[..2].to_vec();
         assert_eq!(lookup.address(Duration::from_secs(30)).await, Ok(all[0]));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn dials_all_other_addresses_than_a_wrong_one() {
+        let all: [SocketAddr; 3] =
+            ["10.0.0.1:5", "10.0.0.2:5", "10.0.0.3:5"].map(|it| it.parse().expect("address"));
+        let resolver = Resolver::new(move |_, _| Ok(all.to_vec()));
+        let mut lookup = Lookup::new(&resolver, "all.example", 5);
+        assert_eq!(lookup.address(Duration::from_secs(30)).await, Ok(all[0]));
+        lookup.worked(all[0]);
+        for turn in [1, 2, 0, 1] {
+            tokio::time::timeout(Duration::from_secs(30), async {
+                while !lookup.has_left(all[0], true, true).await {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+            })
+            .await
+            .expect("it is looked up");
+            assert_eq!(lookup.address(Duration::from_secs(30)).await, Ok(all[turn]));
+            lookup.failed();
+        }
+        lookup.worked(all[1]);
+        tokio::time::sleep(LOOKUP_EVERY).await;
+        for _ in 0..100 {
+            assert!(!lookup.has_left(all[1], true, false).await, "it may be the right one");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
     }
 
     #[tokio::test]

@@ -16,8 +16,9 @@
 //!
 //! A node's name is looked up while its connection lasts: pods get new addresses, and give theirs
 //! to others. If the name has other addresses now and a server answers there, it replaces the one
-//! that answers on the connection, unless that is the process that the sentinels see. If the name
-//! has none, as of a pod that is not ready, the last address is dialled, and only the process that
+//! that answers on the connection, unless that is the process that the sentinels see. If that is
+//! certainly not the one that answers, the other addresses of the name are tried. If the name has
+//! none, as of a pod that is not ready, the last address is dialled, and only the process that
 //! was there before is the node.
 
 pub(crate) mod probe_connection;
@@ -481,8 +482,9 @@ impl NodeProber {
         }
         let dialled = self.connection.as_ref().map(|connection| connection.dialled);
         let seen = **self.trigger.seen.load();
+        let is_there = matches!(seen, SeenProcess::Another | SeenProcess::Third);
         if let Some(dialled) = dialled
-            && self.lookup.has_left(dialled, seen == SeenProcess::Another).await
+            && self.lookup.has_left(dialled, is_there, seen == SeenProcess::Third).await
             && let Some(kept) = self.connection.take()
         {
             let process = self.process.clone();

@@ -76,6 +76,7 @@ impl FakeCluster {
             down: Vec::new(),
             peers: self.peers(sentinel),
             torn: None,
+            informed: false,
         }
     }
 

@@ -330,6 +330,37 @@ async fn leaves_address_that_the_name_has_no_longer() {
 }
 
 #[tokio::test]
+async fn tries_other_addresses_where_another_process_answers() {
+    let (one, two) = two_on_one_port(["127.0.0.2", "127.0.0.3"]).await;
+    one.script().run_id = "1".repeat(40);
+    two.script().run_id = "2".repeat(40);
+    let names = Names::default();
+    names.set_master(Some(vec![one.addr, two.addr]));
+    let cluster = named(one.addr.port()).await;
+    let see = |process: &str| {
+        for sentinel in &cluster.sentinels {
+            let mut script = sentinel.script();
+            let record = script.record();
+            (record.run_id, record.informed) = (process.repeat(40), true);
+        }
+    };
+    see("2");
+    let driver =
+        Driver::all(vec![cluster.watch()], &[], Some(names.resolver()), timeouts()).remove(0);
+    driver.wait_for_target(two.addr).await;
+    // It is restarted, and closes connections until the other address was dialled.
+    two.refuse(Some(b""));
+    two.script().run_id = "3".repeat(40);
+    see("3");
+    let tried = one.accepted();
+    two.cut();
+    until("the other one is dialled", || one.accepted() > tried).await;
+    two.refuse(None);
+    driver.wait_for("the master", |seen| seen.state == "stable").await;
+    assert_eq!(driver.target(), Some(two.addr));
+}
+
+#[tokio::test]
 async fn connects_to_all_addresses_of_a_name() {
     let names = Names::default();
     let ips: [IpAddr; 3] =

@@ -23,6 +23,8 @@ pub(crate) struct MasterRecord {
     pub(crate) peers: Vec<(String, String, u16)>,
     /// If set, the second query of the address in a poll is answered with this port instead.
     pub(crate) torn: Option<u16>,
+    /// Whether it has just read the `run_id`, and not ten minutes ago.
+    pub(crate) informed: bool,
 }
 
 /// A sentinel.
@@ -80,7 +82,7 @@ impl SentinelScript {
                     ("runid", record.run_id),
                     ("flags", record.flags),
                     ("last-ok-ping-reply", "0".to_owned()),
-                    ("info-refresh", "600000".to_owned()),
+                    ("info-refresh", if record.informed { "0" } else { "600000" }.to_owned()),
                     ("config-epoch", record.epoch.to_string()),
                 ],
             ),
