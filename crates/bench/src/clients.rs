@@ -24,6 +24,7 @@ use setup::{build, files, install};
 use self::libraries::Library;
 use self::secured::Secured;
 use crate::markdown;
+use crate::raw::benches;
 use crate::stats::number;
 
 /// How long the clients run. Fifty processes take seconds to start on a busy machine.
@@ -83,8 +84,10 @@ pub(crate) fn run(options: &ClientsOptions) -> Result<ExitCode, String> {
     idle.extend((!options.tls).then_some(libraries::REDIS_RS));
     idle.extend([libraries::REDIS_CLI, libraries::GO_REDIS]);
     let (idle, without_go) = libraries::fetch(idle)?;
+    let mut table = markdown::table(&HEAD, &[]);
+    print!("{table}");
     let (rows, clean) = stand.rows(&idle)?;
-    let mut table = markdown::table(&HEAD, &[]) + &rows;
+    table += &rows;
     if !options.tls {
         // They always have a request in flight, for which nothing is promised.
         table += &stand.rows(&[libraries::REDIS_BENCHMARK])?.0;
@@ -93,15 +96,13 @@ pub(crate) fn run(options: &ClientsOptions) -> Result<ExitCode, String> {
         table += "\ngo-redis was left out: its program could not be had where this was written.\n";
     }
     let (file, preface) = if options.tls {
-        (
-            "benches/CLIENTS_TLS.md",
-            format!(include_str!("clients/preface_with_tls.md"), clients = options.clients),
-        )
+        let preface = include_str!("clients/preface_with_tls.md");
+        ("CLIENTS_TLS.md", preface.replace("{clients}", &options.clients.to_string()))
     } else {
-        ("benches/CLIENTS.md", preface(options.clients))
+        ("CLIENTS.md", preface(options.clients))
     };
     if !options.dry {
-        files::write(file, preface + &table)?;
+        files::write(benches().join(file), preface + &table)?;
     }
     Ok(if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -11,7 +11,7 @@ use crate::{machine, space};
 /// Options that benchmarks have in common.
 #[derive(Debug, Default, Args)]
 pub(crate) struct Subject {
-    /// Write the raw data to this new file, instead of benches/runs/.
+    /// Write the raw data to this new file. Nothing is written to benches/ then.
     #[arg(long, value_name = "FILE")]
     pub(crate) raw: Option<PathBuf>,
     /// Measure this pointsman instead of building one.

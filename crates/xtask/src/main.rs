@@ -95,7 +95,7 @@ enum Command {
 struct TestOptions {
     /// Check format and lints and run the unit tests, the tests of documents and deploy/, and some
     /// end-to-end tests: at most four minutes on two cores once built.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "args")]
     quick: bool,
     /// Run the tests that depend on the server with every version of Redis and Valkey, or with the
     /// named ones or upgrades FROM..TO, and write docs/compatibility.md.
@@ -192,4 +192,33 @@ fn ci(offline: bool) -> Result<ExitCode, String> {
         println!("{line}");
     }
     Ok(finish(&outcome, start))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Otherwise a command would succeed without having checked what was asked for.
+    #[test]
+    fn refuses_options_without_effect() {
+        let parsed = |line: &str| Cli::try_parse_from(line.split(' '));
+        for line in [
+            "xtask demo --seconds 999999",
+            "xtask test --quick name",
+            "xtask verify --conversations 0",
+            "xtask verify --most 0",
+            "xtask verify --exceptions --mode shared",
+            "xtask verify --minutes 1 --jobs 2",
+            "xtask verify --mutations --program name",
+            "xtask bench failover --durability 1 --writers 0",
+        ] {
+            assert!(parsed(line).is_err(), "{line}");
+        }
+        let Ok(Cli { command: Command::DeployCheck(options) }) =
+            parsed("xtask deploy-check --only nothing-of-this-name")
+        else {
+            panic!("deploy-check has an option --only");
+        };
+        assert!(deploy::check(&options).is_err_and(|why| why.contains("helm lint")));
+    }
 }

@@ -42,12 +42,9 @@ pub(crate) fn check(
     let folder = root().join(folder);
     let mutated = Mutated { tree: root().join("target/mutations/tree") };
     let mut missed = Vec::new();
-    for line in list(&folder)? {
+    for line in list(&folder, only.unwrap_or_default())? {
         let words: Vec<&str> = line.split_whitespace().collect();
         let Some((name, words)) = words.split_first() else { continue };
-        if only.is_some_and(|part| !name.contains(part)) {
-            continue;
-        }
         let found = copy(&mutated.tree)
             .and_then(|()| apply(&folder.join(format!("{name}.patch")), &mutated.tree))
             .and_then(|()| find(words, &mutated));
@@ -66,11 +63,18 @@ pub(crate) fn check(
     Err(format!("Not found: {}.", missed.join(", ")))
 }
 
-/// The lines of the list without comments.
-fn list(folder: &Path) -> Result<Vec<String>, String> {
-    let text = files::read(folder.join("list.txt"))?;
+/// The lines of the list whose name contains `part`, without comments.
+fn list(folder: &Path, part: &str) -> Result<Vec<String>, String> {
+    let file = folder.join("list.txt");
+    let text = files::read(&file)?;
     let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default().trim());
-    Ok(lines.filter(|line| !line.is_empty()).map(str::to_owned).collect())
+    let is_chosen = |line: &&str| line.split(' ').next().is_some_and(|name| name.contains(part));
+    let chosen: Vec<String> =
+        lines.filter(|line| !line.is_empty()).filter(is_chosen).map(str::to_owned).collect();
+    if chosen.is_empty() {
+        return Err(format!("No name in {} contains {part:?}.", file.display()));
+    }
+    Ok(chosen)
 }
 
 fn apply(patch: &Path, tree: &Path) -> Result<(), String> {
@@ -103,7 +107,8 @@ mod tests {
     fn applies_every_listed_mutation() {
         for (folder, words) in [(crate::simulate::MUTATIONS, 5), (crate::verify::MUTATIONS, 3)] {
             let folder = root().join(folder);
-            let listed = list(&folder).unwrap();
+            let listed = list(&folder, "").unwrap();
+            assert!(list(&folder, "no such name").is_err());
             let patches = files::list(&folder).unwrap().into_iter();
             let patches = patches.filter(|path| path.extension().is_some_and(|it| it == "patch"));
             assert_eq!(patches.count(), listed.len());

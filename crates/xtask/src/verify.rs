@@ -18,7 +18,7 @@ pub(crate) struct VerifyCommand {
     #[arg(long, value_name = "NAME")]
     server: Option<String>,
     /// Put in every known fault, one at a time, and check that it is found.
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["server", "seed", "mode", "failovers", "program"])]
     mutations: bool,
     /// With --mutations: only those whose name contains this text.
     #[arg(long, requires = "mutations")]
@@ -37,11 +37,11 @@ pub(crate) fn run(options: &VerifyCommand) -> Result<ExitCode, String> {
     }
     let Some(name) = &options.server else { return bench::verify::run(&options.options) };
     let (server, sentinel) = (harness::Binary::Server, harness::Binary::Sentinel);
-    if std::env::var_os(server.variable()).is_some() {
+    let programs = servers::programs(name)?;
+    // The programs are named by the environment, which a process cannot safely change for itself.
+    if std::env::var_os(server.variable()).is_some_and(|it| programs.server == *it) {
         return bench::verify::run(&options.options);
     }
-    // The programs are named by the environment, which a process cannot safely change for itself.
-    let programs = servers::programs(name)?;
     let own = std::env::current_exe().map_err(|error| format!("this program: {error}"))?;
     let status = Command::new(own)
         .args(std::env::args_os().skip(1))

@@ -16,9 +16,9 @@ use setup::{files, must};
 
 use super::libraries::{self, Library};
 use super::{FAILOVER, told};
+use crate::raw::benches;
 use crate::{lock, markdown};
 
-const FILE: &str = "benches/CLIENTS_MAINTENANCE.md";
 const TOKEN: &str = "a-token-of-more-than-16";
 /// Stops without an accepting phase, and asks sessions to leave within five seconds.
 const SHUTDOWN: &str = "[shutdown]\naccept_min = \"0s\"\naccept_quiet = \"0s\"\naccept_max = \"0s\"\n\
@@ -53,7 +53,7 @@ pub(super) fn run(program: &Path, dry: bool) -> Result<ExitCode, String> {
         }
     }
     if !dry {
-        files::write(FILE, page)?;
+        files::write(benches().join("CLIENTS_MAINTENANCE.md"), page)?;
     }
     Ok(ExitCode::SUCCESS)
 }

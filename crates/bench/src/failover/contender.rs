@@ -15,7 +15,8 @@ use harness::{
 };
 use setup::files;
 
-use crate::{machine, name_of, peers};
+use crate::peers::{self, Peer};
+use crate::{machine, name_of};
 
 /// Writers of each contender, each with one connection. There is one reader besides.
 pub(super) const CLIENTS: usize = 4;
@@ -85,40 +86,36 @@ impl Contender {
         self.is_durable() || matches!(self, Self::Pointsman | PointsmanShared)
     }
 
-    /// The command of its clients, without arguments, if it has clients of its own.
-    fn clients(self) -> Option<Result<Command, String>> {
+    /// Where a library comes from, and the script of its clients unless they are built.
+    pub(super) fn library(self) -> Option<(peers::Source, &'static str)> {
         match self {
-            RedisPy => Some(peers::clients(peers::REDIS_PY, "sentinel_redis_py.py")),
-            Ioredis => Some(peers::clients(peers::IOREDIS, "sentinel_ioredis.mjs")),
-            GoRedis => Some(peers::clients(peers::GO_REDIS, "").map(|mut command| {
-                command.arg("sentinel");
-                command
-            })),
-            RedisRs => Some(peers::clients(peers::REDIS_RS_SENTINEL, "")),
+            RedisPy => Some((peers::REDIS_PY, "sentinel_redis_py.py")),
+            Ioredis => Some((peers::IOREDIS, "sentinel_ioredis.mjs")),
+            GoRedis => Some((peers::GO_REDIS, "")),
+            RedisRs => Some((peers::REDIS_RS_SENTINEL, "")),
             _ => None,
+        }
+    }
+
+    /// What it is fetched from, unless it is built here or installed.
+    pub(super) fn source(self) -> Option<peers::Source> {
+        match self {
+            HaproxyVotes | HaproxySessions | HaproxyAgents => Some(peers::HAPROXY_NEWEST),
+            _ => self.library().map(|(source, _)| source),
         }
     }
 
     /// Why it has to be left out, if it has to.
     pub(super) fn missing(self) -> Option<String> {
-        match self {
-            HaproxyVotes | HaproxySessions | HaproxyAgents => {
-                peers::find(peers::HAPROXY_NEWEST).err()
-            }
-            _ => self.clients()?.err(),
-        }
+        peers::find(self.source()?).err()
     }
 
     /// Whether there is a process to restart.
     pub(super) fn is_proxy(self) -> bool {
-        self.is_pointsman()
-            || matches!(self, HaproxyVotes | HaproxySessions | HaproxyAgents | Haproxy2)
+        let is_haproxy = self == Haproxy2 || self.source() == Some(peers::HAPROXY_NEWEST);
+        is_haproxy || self.is_pointsman()
     }
 }
-
-/// Everything that is not built here.
-pub(super) const SOURCES: [peers::Source; 5] =
-    [peers::HAPROXY_NEWEST, peers::REDIS_PY, peers::IOREDIS, peers::GO_REDIS, peers::REDIS_RS];
 
 /// The programs of the contenders that need not be fetched.
 #[derive(Debug)]
@@ -137,23 +134,16 @@ impl Programs {
 
     /// The versions of the others, by name.
     pub(super) fn versions(&self) -> Vec<(String, Option<String>)> {
-        let haproxy = |words: &[OsString]| {
-            let (first, rest) = words.split_first()?;
-            machine::said(Command::new(first).args(rest).arg("-v"))
-        };
         let newest = peers::find(peers::HAPROXY_NEWEST).ok();
         let mut versions = vec![
-            ("haproxy 2".to_owned(), haproxy(&[self.haproxy2.clone().into()])),
-            ("haproxy 3".to_owned(), newest.and_then(|it| haproxy(&it.words))),
+            ("haproxy 2".to_owned(), machine::said(Command::new(&self.haproxy2).arg("-v"))),
+            ("haproxy 3".to_owned(), newest.and_then(|it| peers::version(Peer::Haproxy3, &it))),
         ];
-        for (name, source) in [
-            ("redis-py", peers::REDIS_PY),
-            ("ioredis", peers::IOREDIS),
-            ("go-redis", peers::GO_REDIS),
-            ("redis-rs", peers::REDIS_RS),
-        ] {
+        for contender in Contender::value_variants() {
+            let Some((source, _)) = contender.library() else { continue };
+            let name = name_of(contender);
             let version = peers::library_version(source).map(|it| format!("{name} {it}"));
-            versions.push((name.to_owned(), version));
+            versions.push((name, version));
         }
         versions.retain(|(_, version)| version.is_some());
         versions
@@ -230,8 +220,9 @@ impl Front {
         let prefix = name_of(&self.contender);
         let load = self.clients(cluster).prefix(&prefix).writers(CLIENTS).rate(RATE);
         let load = load.back_off(BACK_OFF).journal(1);
-        let Some(command) = self.contender.clients() else { return Ok(load.start()) };
-        let mut command = command?;
+        let Some((source, script)) = self.contender.library() else { return Ok(load.start()) };
+        let mut command = peers::clients(source, script)?;
+        command.args((self.contender == GoRedis).then_some("sentinel"));
         let addrs: Vec<String> = cluster.sentinel_addrs().iter().map(ToString::to_string).collect();
         command.args([cluster.name(), &addrs.join(","), &prefix]);
         command.args([CLIENTS.to_string(), RATE.to_string(), TIMEOUT.as_secs().to_string()]);

@@ -44,7 +44,7 @@ pub(super) enum Fault {
 }
 
 /// What the writers use, if nothing is chosen. What is not confirmed has a fifth of the runs.
-const WAYS: [Contender; 5] = [
+pub(super) const WAYS: [Contender; 5] = [
     Contender::PointsmanDurable,
     Contender::PointsmanSharedDurable,
     Contender::Pointsman,
@@ -69,25 +69,20 @@ struct Outcome {
 /// A message for people, if a file cannot be written.
 pub(super) fn run(
     options: &FailoverOptions,
+    ways: &[Contender],
     stage: &Stage<'_>,
     mut raw: Option<Raw>,
 ) -> Result<ExitCode, String> {
     let faults = if options.fault.is_empty() { Fault::value_variants() } else { &options.fault };
-    let ways = if options.contender.is_empty() { &WAYS[..] } else { &options.contender };
     let (mut outcomes, mut failed) = (Vec::new(), 0);
     for run in 1..=options.runs {
         for fault in faults {
-            let ways = ways.iter().filter(|way| !options.tls || way.is_pointsman());
-            for way in ways.filter(|way| way.is_durable() || run % 5 == 1) {
+            for way in ways.iter().filter(|way| way.is_durable() || run % 5 == 1) {
                 if stage.stop.load(Ordering::Acquire) {
                     break;
                 }
-                let what = format!(
-                    "{run:>3}/{}  {:<10} {:<24}",
-                    options.runs,
-                    name_of(fault),
-                    name_of(way)
-                );
+                let (runs, name, of) = (options.runs, name_of(way), name_of(fault));
+                let what = format!("{run:>3}/{runs}  {of:<10} {name:<24}");
                 match caught(|| play(options, stage, *way, *fault)) {
                     Ok(outcome) => {
                         println!("{what} {}", outcome.text());
@@ -163,7 +158,7 @@ fn play(
     let ips = |nodes: &[&Node]| nodes.iter().map(|it| it.addr().ip()).collect::<Vec<IpAddr>>();
     let _slow = slow_replication(&cluster, Duration::from_millis(options.delay), stage)?;
     let front = Front::start(way, stage.programs, &cluster)?;
-    let load = front.clients(&cluster).prefix("durable").writers(options.writers);
+    let load = front.clients(&cluster).prefix("durable").writers(options.writers.get());
     let mut load = load.start();
     wait("the first writes", FAILOVER, stage, || load.counts().acknowledged > 0)?;
     pause(BEFORE);

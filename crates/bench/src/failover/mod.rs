@@ -17,6 +17,7 @@ mod scene;
 mod table;
 mod targets;
 
+use std::num::NonZeroUsize;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -36,9 +37,6 @@ use scenario::Scenario;
 use scene::Stage;
 use targets::Target;
 
-/// Writers of the measurement of durability.
-const WRITERS: usize = 16;
-
 /// Options of `bench failover`.
 #[derive(Debug, Args)]
 pub(crate) struct FailoverOptions {
@@ -52,7 +50,8 @@ pub(crate) struct FailoverOptions {
     /// Only this scenario; may be repeated. Nothing is written to benches/ then.
     #[arg(long, value_enum)]
     scenario: Vec<Scenario>,
-    /// Only this contender; may be repeated. Nothing is written to benches/ then.
+    /// Only this contender; may be repeated. Nothing is written to benches/ then. Libraries cannot
+    /// be combined with --durability.
     #[arg(long, value_enum)]
     contender: Vec<Contender>,
     /// Measure what is lost when writes have to be on this many replicas, and when not: another set
@@ -63,8 +62,8 @@ pub(crate) struct FailoverOptions {
     #[arg(long, value_enum, requires = "durability")]
     fault: Vec<Fault>,
     /// Writers at full speed.
-    #[arg(long, value_name = "N", default_value_t = WRITERS, requires = "durability")]
-    writers: usize,
+    #[arg(long, value_name = "N", default_value = "16", requires = "durability")]
+    writers: NonZeroUsize,
     /// Milliseconds by which the network delays each direction between a master and its replicas.
     #[arg(long, value_name = "MS", default_value_t = 0, requires = "durability")]
     delay: u64,
@@ -89,13 +88,15 @@ impl FailoverOptions {
     }
 
     fn contenders(&self) -> Vec<Contender> {
+        let is_usual = |it: &Contender| match it {
+            _ if self.durability.is_some() => durability::WAYS.contains(it),
+            Contender::PointsmanSharedDurable => false,
+            Contender::Service30 => !self.quick,
+            _ => true,
+        };
         let wanted = |it: &Contender| {
-            let is_aside = match it {
-                Contender::PointsmanSharedDurable => true,
-                Contender::Service30 => self.quick,
-                _ => false,
-            };
-            self.contender.contains(it) || (self.contender.is_empty() && !is_aside)
+            (self.contender.contains(it) || self.contender.is_empty() && is_usual(it))
+                && (it.is_pointsman() || !self.tls)
         };
         Contender::value_variants().iter().copied().filter(wanted).collect()
     }
@@ -113,11 +114,14 @@ impl FailoverOptions {
 /// # Errors
 /// A message for people, if it cannot begin, or if a file cannot be written.
 pub(crate) fn run(options: &FailoverOptions) -> Result<ExitCode, String> {
+    let contenders = options.contenders();
+    let library = contenders.iter().find(|it| it.library().is_some());
+    if let Some(library) = library.filter(|_| options.durability.is_some()) {
+        return Err(format!("--durability counts no writes of {}: leave it out", name_of(library)));
+    }
     let program = options.subject.enter(|| {
         install::for_failovers()?;
-        if options.durability.is_none() {
-            peers::fetch(contender::SOURCES);
-        }
+        peers::fetch(contenders.iter().filter_map(|it| it.source()));
         Ok(())
     })?;
     let stop = stop_on_signals()?;
@@ -128,9 +132,9 @@ pub(crate) fn run(options: &FailoverOptions) -> Result<ExitCode, String> {
     let (sentence, mut raw) = options.subject.describe(&program, &programs.versions(), kind)?;
     let stage = Stage { programs: &programs, stop: &stop };
     if options.durability.is_some() {
-        return durability::run(options, &stage, raw);
+        return durability::run(options, &contenders, &stage, raw);
     }
-    let (admitted, mut failed) = admit(&options.contenders());
+    let (admitted, mut failed) = admit(&contenders);
     let records = play_all(&stage, &options.playlist(), &admitted, raw.as_mut(), &mut failed)?;
     let targets = targets::judge(&records);
     conclude(&records, &targets);
@@ -244,7 +248,7 @@ mod tests {
             contender: Vec::new(),
             durability: None,
             fault: Vec::new(),
-            writers: WRITERS,
+            writers: NonZeroUsize::MIN,
             delay: 0,
             tls: false,
             subject: Subject::default(),
@@ -264,5 +268,14 @@ mod tests {
         let (all, quick) = (options(1, false).contenders(), options(1, true).contenders());
         assert_eq!(all.len(), quick.len() + 1);
         assert!(!quick.contains(&Contender::Service30));
+    }
+
+    #[test]
+    fn measures_durability_without_libraries() {
+        let of =
+            |tls| FailoverOptions { durability: Some(1), tls, ..options(1, false) }.contenders();
+        assert_eq!(of(false).len(), durability::WAYS.len());
+        assert!(!of(false).into_iter().any(|it| it.source().is_some()));
+        assert!(of(true).into_iter().all(Contender::is_pointsman));
     }
 }

@@ -45,7 +45,7 @@ pub(crate) fn run(options: &InstructionsOptions) -> Result<ExitCode, String> {
     let mut budgets = Budgets::read(&fs::read_to_string(&file).unwrap_or_default())?;
     let compiler = machine::said(cargo().arg("--version")).unwrap_or_default();
     let mut over = 0;
-    println!("Instructions a request (user space), budget and difference:");
+    println!("Instructions per request (user space), budget and difference:");
     for case in Case::ALL {
         let counted = caught(|| case.count(&programs))?;
         let name = case.name();

@@ -166,6 +166,9 @@ pub(super) fn verdict(pairs: &[Pair]) -> Result<bool, String> {
     println!("{strangers} strangers in {} undisturbed pairs of {}", good.len(), pairs.len());
     match of(Pair::ratio) {
         Some(ratio) if strangers >= ENOUGH && good.len() >= PAIRS => Ok(ratio.median <= MOST),
-        _ => Err("too few to tell: take more rounds, or a quieter machine".to_owned()),
+        _ => {
+            Err("too few to tell: use more --minutes or --strangers, or a quieter machine"
+                .to_owned())
+        }
     }
 }

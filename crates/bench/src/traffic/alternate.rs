@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 
 use clap::Args;
 use serde_json::json;
-use setup::install;
+use setup::{build, install};
 
 use super::record::Row;
 use super::scene::{Built, Scene};
@@ -55,7 +55,9 @@ pub(crate) struct AlternateOptions {
 pub(crate) fn run(options: &AlternateOptions) -> Result<ExitCode, String> {
     let flows: Vec<(Row, Flow)> =
         options.only.iter().copied().map(flow).collect::<Result<_, _>>()?;
-    let baseline = || baseline(options.with_program.is_none());
+    let other = options.with_program.as_deref();
+    let other = other.map(|it| build::released_or(Some(it))).transpose()?;
+    let baseline = || baseline(other.is_none());
     let pointsman = options.subject.enter(|| {
         install::for_traffic()?;
         // In the namespace there is no network for a build.
@@ -68,12 +70,11 @@ pub(crate) fn run(options: &AlternateOptions) -> Result<ExitCode, String> {
     let cores = environment::cores()?;
     let built = Built { pointsman, baseline: baseline() };
     let mut scene = caught(|| Scene::start(built, cores, replicas(&options.only)))?;
-    let program = options.with_program.as_deref();
     for (row, flow) in flows {
         let mut series = Vec::new();
         for number in 1..=options.series {
             let rounds = WARM + options.pairs;
-            let mut pairs = caught(|| scene.alternate(row, flow, program, rounds, &stop))?;
+            let mut pairs = caught(|| scene.alternate(row, flow, other.as_deref(), rounds, &stop))?;
             pairs.drain(..pairs.len().min(WARM as usize));
             if stop.load(Ordering::Acquire) {
                 return Ok(ExitCode::FAILURE);

@@ -140,11 +140,11 @@ impl Row {
         if matches!(peer, Peer::PointsmanDurable | Peer::PointsmanSharedDurable) {
             return self.needs_replicas();
         }
+        let bulk = self.measures().contains(&Measure::Bulk);
         if self.is_tls() {
             return matches!(peer, Peer::Pointsman | Peer::Haproxy3)
-                || (peer == Peer::Haproxy3Buffers && self.measures().contains(&Measure::Bulk));
+                || (bulk && peer == Peer::Haproxy3Buffers);
         }
-        let bulk = self.measures().contains(&Measure::Bulk);
         match peer {
             // Without a proxy there is no proxy to be the bottleneck or to be idle.
             Peer::Direct => {

@@ -20,6 +20,7 @@ mod reply;
 mod rig;
 
 use std::fmt;
+use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -64,7 +65,7 @@ pub enum Mode {
 #[derive(Debug, Args)]
 pub struct VerifyOptions {
     /// Number of conversations in each mode.
-    #[arg(long, value_name = "N", default_value_t = 500)]
+    #[arg(long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u64).range(1..))]
     conversations: u64,
     /// Seed of the first conversation; the next one has the next seed.
     #[arg(long, value_name = "S", default_value_t = 1)]
@@ -79,14 +80,15 @@ pub struct VerifyOptions {
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=32))]
     jobs: u8,
     /// Stop after this many conversations that differ.
-    #[arg(long, value_name = "N", default_value_t = 5)]
-    most: usize,
+    #[arg(long, value_name = "N", default_value = "5")]
+    most: NonZeroUsize,
     /// Instead of conversations, check histories of clients of several proxies for this long, under
     /// random faults.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000),
+        conflicts_with_all = ["conversations", "failovers", "jobs", "most"])]
     minutes: Option<u64>,
     /// Print what is not compared, and why, and run nothing.
-    #[arg(long)]
+    #[arg(long, exclusive = true)]
     exceptions: bool,
     /// Test this pointsman instead of building one.
     #[arg(long, value_name = "PATH")]
@@ -143,13 +145,13 @@ pub fn run(options: &VerifyOptions) -> Result<ExitCode, String> {
     let mut differ = 0;
     for is_shared in modes {
         let begin = Instant::now();
-        let seeds = options.seed..options.seed + options.conversations;
+        let seeds = options.seed..options.seed.saturating_add(options.conversations);
         let work = Work {
             program: &program,
             profile: Profile { is_shared, has_failover: options.failovers },
             next: AtomicU64::new(seeds.start),
             end: seeds.end,
-            most: options.most,
+            most: options.most.get(),
             stop: &stop,
             outcome: Mutex::default(),
         };

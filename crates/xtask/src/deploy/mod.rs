@@ -80,6 +80,12 @@ const CHECKS: &[Check] = &[
 /// # Errors
 /// The tools could not be had.
 pub(crate) fn check(options: &DeployCheckOptions) -> Result<ExitCode, String> {
+    let only = options.only.as_deref().unwrap_or_default();
+    let checks: Vec<&Check> = CHECKS.iter().filter(|(title, _)| title.contains(only)).collect();
+    if checks.is_empty() {
+        let titles: String = CHECKS.iter().map(|(title, _)| format!("  {title}\n")).collect();
+        return Err(format!("No title contains {only:?}. The checks are:\n{titles}"));
+    }
     let tools = match Tools::find(options.redis_ha.clone()) {
         Ok(tools) => tools,
         Err(why) if options.lenient => {
@@ -91,8 +97,7 @@ pub(crate) fn check(options: &DeployCheckOptions) -> Result<ExitCode, String> {
         Err(why) => return Err(why),
     };
     let mut failed = Vec::new();
-    let only = options.only.as_deref().unwrap_or_default();
-    for (title, check) in CHECKS.iter().filter(|(title, _)| title.contains(only)) {
+    for (title, check) in &checks {
         let start = Instant::now();
         match check(&tools) {
             Ok(what) => println!("  passed  {title}: {what} ({})", seconds(start.elapsed())),
@@ -103,7 +108,7 @@ pub(crate) fn check(options: &DeployCheckOptions) -> Result<ExitCode, String> {
         }
     }
     if failed.is_empty() {
-        println!("Everything in deploy/ passed.");
+        println!("Passed: {} of {} checks of deploy/.", checks.len(), CHECKS.len());
         return Ok(ExitCode::SUCCESS);
     }
     println!("FAILED: {}.", failed.join("; "));

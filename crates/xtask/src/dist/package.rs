@@ -67,11 +67,6 @@ pub(super) fn deb(dist: &Dist) -> Result<PathBuf, String> {
     let stage = folder.path();
     put(&dist.assets.join("_pointsman"), stage, "usr/share/zsh/vendor-completions/_pointsman")?;
     put(&dist.assets.join("changelog.gz"), stage, "usr/share/doc/pointsman/changelog.gz")?;
-    let write = |name: &str, text: &str| {
-        let path = stage.join(name);
-        files::make(path.parent().unwrap_or(stage))?;
-        files::write(&path, text)
-    };
     let copyright = root().join("deploy/package/copyright");
     put(&copyright, stage, "usr/share/doc/pointsman/copyright")?;
     let indented = DESCRIPTION.replace('\n', "\n ");
@@ -87,11 +82,12 @@ pub(super) fn deb(dist: &Dist) -> Result<PathBuf, String> {
             .unwrap_or("0"),
         depends(dist)?,
     );
-    write("DEBIAN/control", &control)?;
-    write("DEBIAN/conffiles", "/etc/pointsman/pointsman.toml\n")?;
+    let meta = stage.join("DEBIAN");
+    files::make(&meta)?;
+    files::write(meta.join("control"), control)?;
+    files::write(meta.join("conffiles"), "/etc/pointsman/pointsman.toml\n")?;
     for name in ["postinst", "prerm", "postrm"] {
-        let to = stage.join("DEBIAN").join(name);
-        files::copy(root().join("deploy/package").join(name), &to)?;
+        files::copy(root().join("deploy/package").join(name), meta.join(name))?;
     }
     run(Command::new("chmod").args(["-R", "u=rwX,go=rX"]).arg(stage))?;
     let sums = "find . -path ./DEBIAN -prune -o -type f -printf '%P\\0' | sort -z | xargs -0 md5sum > DEBIAN/md5sums";
@@ -128,20 +124,9 @@ pub(super) fn rpm(dist: &Dist) -> Result<PathBuf, String> {
     put(&dist.assets.join("_pointsman"), stage, "usr/share/zsh/site-functions/_pointsman")?;
     put(&root().join("LICENSE"), stage, "usr/share/licenses/pointsman/LICENSE")?;
     let arch = if dist.arch == "amd64" { "x86_64" } else { "aarch64" };
-    let files = run(Command::new("find")
-        .args([".", "-type", "f", "-printf", "/%P\\n"])
-        .current_dir(stage))?;
-    let mut files: Vec<String> = files
-        .lines()
-        .map(|file| {
-            if file.starts_with("/etc/") {
-                format!("%config(noreplace) {file}")
-            } else {
-                file.to_owned()
-            }
-        })
-        .collect();
-    files.sort();
+    // The configuration has a line of its own in the spec. rpmbuild sorts the files.
+    let list = ["usr", "-type", "f", "-printf", "/%p\\n"];
+    let files = run(Command::new("find").args(list).current_dir(stage))?;
     let date = run(Command::new("date")
         .args(["-u", "-d", &format!("@{}", dist.epoch), "+%a %b %d %Y"])
         .env("LC_ALL", "C"))?;
@@ -152,7 +137,7 @@ pub(super) fn rpm(dist: &Dist) -> Result<PathBuf, String> {
         maintainer = MAINTAINER,
         description = DESCRIPTION,
         stage = stage.display(),
-        files = files.join("\n"),
+        files = files,
         date = date.trim(),
     );
     let file = dist.assets.join("pointsman.spec");

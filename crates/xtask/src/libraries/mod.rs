@@ -45,9 +45,9 @@ const PAUSE_MS: &str = "70";
 /// A message for people: an unknown name, a package that cannot be fetched, no network namespace.
 pub(crate) fn run(names: &[String], program: Option<&Path>) -> Result<ExitCode, String> {
     let all = Catalogue::own()?;
-    let is_known = |name: &&String| all.libraries.iter().any(|it| it.name == **name);
-    if let Some(name) = names.iter().find(|name| !is_known(name)) {
-        return Err(format!("no library is named {name}."));
+    let known: Vec<&str> = all.libraries.iter().map(|it| it.name.as_str()).collect();
+    if let Some(name) = names.iter().find(|name| !known.contains(&name.as_str())) {
+        return Err(format!("no library is named {name}; there are {}.", known.join(", ")));
     }
     let wanted = |it: &&Library| names.is_empty() || names.contains(&it.name);
     let libraries: Vec<&Library> = all.libraries.iter().filter(wanted).collect();
