@@ -65,7 +65,8 @@ pub enum Mode {
 #[derive(Debug, Args)]
 pub struct VerifyOptions {
     /// Number of conversations in each mode.
-    #[arg(long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 500,
+        value_parser = clap::value_parser!(u64).range(1..))]
     conversations: u64,
     /// Seed of the first conversation; the next one has the next seed.
     #[arg(long, value_name = "S", default_value_t = 1)]

@@ -78,7 +78,8 @@ fn keeps_valid_certificate_instead_of_an_expired_one() {
     let path = folder.path();
     let client = format!(
         "[service.redis_tls]\nenabled=true\ncertificate_file=\"{0}/tls.crt\"\n\
-         key_file=\"{0}/tls.key\"\n[[service]]\nname=\"b\"\nsentinels=[\"s\"]\nlisten=[\"127.0.0.1:2\"]\n",
+         key_file=\"{0}/tls.key\"\n\
+         [[service]]\nname=\"b\"\nsentinels=[\"s\"]\nlisten=[\"127.0.0.1:2\"]\n",
         path.display()
     );
     let authority = harness::Authority::new("ca");

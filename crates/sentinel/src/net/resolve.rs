@@ -227,8 +227,8 @@ impl Lookup {
 
     /// Whether the name has addresses now, and this one is not among them, by [`MISSES`] answers in
     /// a row: of several name servers one may remember the last address. One is enough if another
-    /// server `is_there`. If that `is_wrong` for certain, the name has left it if it has others,
-    /// and the next of them is dialled. Never waits: a lookup is begun now and then, first soon
+    /// server `is_there`. If the server at `addr` `is_wrong` for certain, the next address of the
+    /// name is dialled instead. Never waits: a lookup is begun now and then, first soon
     /// after [`Self::address`], and counts with a later call. True at most once per lookup.
     pub(crate) async fn has_left(
         &mut self,

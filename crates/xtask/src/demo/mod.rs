@@ -32,7 +32,8 @@ const KILL: Duration = Duration::from_secs(8);
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct DemoOptions {
     /// End after this many seconds, at least 10, unless Ctrl-C ends the demo before.
-    #[arg(long, value_name = "N", default_value_t = 300, value_parser = clap::value_parser!(u64).range(10..=86_400))]
+    #[arg(long, value_name = "N", default_value_t = 300,
+        value_parser = clap::value_parser!(u64).range(10..=86_400))]
     seconds: u64,
 }
 
