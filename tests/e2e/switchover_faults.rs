@@ -24,7 +24,7 @@ const AFTER_THE_PROXY: Duration = Duration::from_millis(2500);
 
 /// Writers and writes per second of one load.
 const WRITERS: usize = 18;
-const RATE: u32 = 2000;
+const RATE: u32 = 1000;
 /// Whether these servers have coordinated failovers: since Valkey 9. No Redis has this number.
 fn coordinates() -> bool {
     harness::server_version() >= (9, 0)

@@ -371,15 +371,17 @@ fn answers_probes_and_orders_beside_junk_handshakes() {
         page > Some(200.0)
     });
     let mut longest = Duration::ZERO;
-    for _ in 0..100 {
-        let begin = Instant::now();
-        assert_eq!(http_get(admin, "/alive").expect("a probe").0, 200);
-        assert_eq!(scene.get("/ready").0, 200);
-        longest = longest.max(begin.elapsed());
+    for _ in 0..10 {
+        for _ in 0..10 {
+            let begin = Instant::now();
+            assert_eq!(http_get(admin, "/alive").expect("a probe").0, 200);
+            assert_eq!(scene.get("/ready").0, 200);
+            longest = longest.max(begin.elapsed());
+        }
+        assert_eq!(scraper.get("/metrics").expect("a scrape").0, 200, "it is not evicted");
     }
     let (url, ca) = (scene.url(), path(&scene.ca));
     assert_succeeds(&["resume", "--admin", &url, "--admin-ca", ca]);
-    assert_eq!(scraper.get("/metrics").expect("a scrape").0, 200, "it is not evicted");
     stop.store(true, Ordering::Relaxed);
     let sent: usize = strangers.into_iter().map(|it| it.join().expect("a stranger")).sum();
     // The timeout of a liveness probe in the chart.
