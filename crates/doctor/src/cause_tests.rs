@@ -21,7 +21,7 @@ fn copied_identity_comes_before_its_consequences() {
         }
     };
     let found = only("same-id", Severity::Fault, copies);
-    assert!(found.what.contains("10.0.0.1:26379 and 10.0.0.2:26379 and 10.0.0.3:26379"), "{found}");
+    assert!(found.what.contains("10.0.0.1:26379, 10.0.0.2:26379, 10.0.0.3:26379"), "{found}");
     // One of them names another master as well: it is told the quorum of three sentinels.
     let found = among("disagreement", |it| {
         copies(it);

@@ -1,7 +1,6 @@
 //! Findings about the sentinels as a group: identities, addresses, agreement, quorum.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
 
 use sentinel::{MyId, NodeAddr};
 
@@ -11,37 +10,33 @@ use crate::observed::{ExamineError, Observed, ObservedPeer, SentinelAnswer};
 
 /// Two sentinels with the same MYID were created from one configuration file.
 pub(super) fn identities(found: &mut Findings, case: &Case<'_>) {
-    let mut by_id: BTreeMap<&MyId, BTreeSet<SocketAddr>> = BTreeMap::new();
+    let mut by_id: BTreeMap<&MyId, (BTreeSet<_>, BTreeSet<_>)> = BTreeMap::new();
     for (_, answer) in case.answered() {
-        by_id.entry(&answer.id).or_default().insert(answer.reached);
+        let (places, runs) = by_id.entry(&answer.id).or_default();
+        places.insert(answer.reached);
+        runs.insert(answer.run_id.as_deref());
     }
-    let processes = case.processes();
-    // One process that was reached at two addresses has one run_id.
-    let are_known = |id: &MyId| {
-        let runs = || processes.iter().filter(|(of, _)| *of == id);
-        runs().count() > 1 && runs().all(|(_, run)| run.is_some())
-    };
-    for (id, places) in by_id.iter().filter(|(_, places)| places.len() > 1) {
-        let names: Vec<String> = places.iter().map(ToString::to_string).collect();
-        let what =
-            format!("the sentinels at {} have the same MYID {}", names.join(" and "), id.short());
-        let severity = if are_known(id) { Fault } else { Warning };
-        let copy = places.last().filter(|_| severity == Fault);
+    for (id, (places, runs)) in by_id.iter().filter(|(_, (places, _))| places.len() > 1) {
+        let are_known = !runs.contains(&None);
+        // One process that was reached at two addresses has one run_id, and votes once.
+        if are_known && runs.len() == 1 {
+            continue;
+        }
+        let what = format!("the sentinels at {} have the same MYID {}", join(places), id.short());
+        let copy = places.last().filter(|_| are_known);
         let commands = copy.map(|at| cures::new_identity(case, *at)).unwrap_or_default();
-        let remedy = if commands.is_empty() {
-            "if they are two sentinels: stop one, remove the line \"sentinel myid\" from its file \
-             and start it. If it is one sentinel with two addresses, configure one of them"
-                .to_owned()
-        } else {
-            format!(
-                "one was started with a copy of the other's file, and they have one vote and do not \
-                 hear each other: stop the last one (with its service manager if that would start \
-                 it again), remove the line \"sentinel myid\" from its file on its host, and start \
-                 it as usual. Then run the doctor again: the other sentinels may keep its former \
-                 ID, which it reports as former-id with the commands to forget it{}",
-                cures::preparation(case.context)
-            )
+        let (severity, condition) = match are_known {
+            true => (Fault, ""),
+            false => (Warning, "unless this is one sentinel with two addresses: "),
         };
+        let remedy = format!(
+            "{condition}one was started with a copy of the other's file, and they have one vote \
+             and do not hear each other: stop the last one (with its service manager if that would \
+             start it again), remove the line \"sentinel myid\" from its file on its host, and \
+             start it as usual. Then run the doctor again: the other sentinels may keep its former \
+             ID, which it reports as former-id with the commands to forget it{}",
+            cures::preparation(case.context)
+        );
         found.add_with(severity, "same-id", &case.name, what, remedy, &commands);
     }
 }
@@ -158,8 +153,7 @@ pub(super) fn unlisted(found: &mut Findings, case: &Case<'_>) {
                   needs &__sentinel__:hello +publish +subscribe on every node. It is gone after \
                   ACL SETUSER resetchannels, which is the default of a new user since Redis 7";
     if missing.len() == views.len() {
-        let what =
-            format!("{} sentinels answer here, and none of them knows another one", views.len());
+        let what = format!("{} sentinels answer here, and none knows another one", views.len());
         return found.add(Fault, "unlisted", &case.name, what, remedy);
     }
     for (sentinel, ..) in missing {
@@ -275,8 +269,8 @@ pub(super) fn quorum(found: &mut Findings, case: &Case<'_>) {
             found.add(Fault, "quorum", &sentinel.addr, what, remedy);
         }
         let down = view.peers.iter().filter(|it| !it.up && !has_own_finding(case, it));
-        let down = down.map(|it| it.addr.as_ref().map_or("one".to_owned(), ToString::to_string));
-        let down: BTreeSet<String> = down.collect();
+        let down: BTreeSet<String> =
+            down.map(|it| it.addr.as_ref().map_or("one".to_owned(), ToString::to_string)).collect();
         if !down.is_empty() {
             let what = format!("it considers other sentinels down: {}", join(&down));
             let remedy = "check the network between them. Those that are gone for good have to be \

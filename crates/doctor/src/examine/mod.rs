@@ -34,6 +34,8 @@ use crate::observed::{
 const MAX_ASKED: usize = 64;
 /// How many are asked concurrently.
 const CONCURRENCY: usize = 16;
+/// How many addresses of a name are dialled, until one accepts.
+const MAX_ADDRESSES: usize = 4;
 /// Timeout of a look-up. Longer than one attempt of the usual resolver, shorter than all of them.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(3);
 /// Timeout of a dial, the handshake of TLS included.
@@ -236,15 +238,22 @@ async fn visit<T>(
             return Err(ExamineError::OutsideNodes);
         }
         let to = mapped.unwrap_or(addr);
-        let looked_up =
-            Lookup::new(&asking.resolver, &to.host, to.port).address(LOOKUP_TIMEOUT).await;
-        let reached = looked_up.map_err(|error| ExamineError::Unresolved(error.to_string()))?;
-        dialled = Some(reached);
-        if leads_back(reached, &asking.examination.own) {
-            return Err(ExamineError::LeadsBack);
+        let found =
+            Lookup::new(&asking.resolver, &to.host, to.port).addresses(LOOKUP_TIMEOUT).await;
+        let found = found.map_err(|error| ExamineError::Unresolved(error.to_string()))?;
+        let mut last = Err(ExamineError::Unresponsive);
+        for reached in found.into_iter().take(MAX_ADDRESSES) {
+            dialled = Some(reached);
+            if leads_back(reached, &asking.examination.own) {
+                return Err(ExamineError::LeadsBack);
+            }
+            transport.set_name(reached, &to.host);
+            last = dial(reached, transport).await.map(|connection| (connection, reached));
+            if !matches!(last, Err(ExamineError::Unreachable(_))) {
+                break;
+            }
         }
-        transport.set_name(reached, &to.host);
-        let connection = dial(reached, transport).await?;
+        let (connection, reached) = last?;
         certificate = connection.certificate();
         ask(connection, reached).await
     };
@@ -343,5 +352,35 @@ fn broken(error: ConnectionError) -> ExamineError {
             ExamineError::OutOfPorts
         }
         error => ExamineError::Unreachable(describe(&error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// As a name of both families where one has no route.
+    #[tokio::test]
+    async fn dials_next_address_of_a_name_where_one_is_dead() {
+        let dead = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let alive = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let both = [&dead, &alive].map(|it| it.local_addr().expect("an address"));
+        drop(dead);
+        let asking = Asking {
+            examination: Examination {
+                name: "mymaster".into(),
+                sentinels: Vec::new(),
+                settings: DiscoverySettings::default(),
+                own: Vec::new(),
+            },
+            resolver: Resolver::new(move |_, _| Ok(both.to_vec())),
+            to_sentinels: Transport::new(None),
+            to_nodes: Transport::new(None),
+        };
+        let name = NodeAddr::parse("both.example", "6379").expect("a name");
+        let visit = visit(&name, true, &asking, &asking.to_nodes, async |_, at| Ok(at)).await;
+        assert_eq!((visit.answer, visit.dialled), (Ok(both[1]), Some(both[1])));
     }
 }
