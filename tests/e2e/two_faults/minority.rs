@@ -172,6 +172,9 @@ fn part_from_all_sentinels(policy: &str) {
     wait_for_target(&pointsman, to, PATIENCE);
     let after = sets(old) - executed;
     more_writes(&load, 500);
+    let timed = "pointsman_failover_duration_seconds_count{service=\"mymaster\"}";
+    // The first master counts, too.
+    assert_eq!(metric(&pointsman, timed), Some(2.0), "also if it was committed while held");
     let outcome = Outcome::of(load, to);
     let figures = format!(
         "{outcome}; another master was named {promotion:.1?} after the parting, the last of {to_old} writes to the old one was \

@@ -82,7 +82,8 @@ impl FailoverHistory {
         published_at: Instant,
         machine: &Machine,
     ) -> FailoverRecord {
-        let timeline = machine.timeline().clone();
+        // Not that of a hold which outlives the commit.
+        let timeline = machine.last_timeline.clone();
         // Evidence that was verified ahead is committed in the very step in which it becomes
         // complete.
         let known = self.evidence.take().filter(|(at, _)| timeline.evidence_at == Some(*at));

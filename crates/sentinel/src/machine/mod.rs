@@ -157,7 +157,7 @@ pub struct Machine {
     pacing: Pacing,
     vote_outcome: VoteOutcome,
     timeline: FailoverTimeline,
-    last_timeline: FailoverTimeline,
+    pub(crate) last_timeline: FailoverTimeline,
     actions: Vec<MachineAction>,
 }
 
