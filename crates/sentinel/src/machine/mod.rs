@@ -81,7 +81,7 @@ pub use override_order::{
     FollowOrder, FollowRefusal, Followed, Override, OverrideEnd, OverrideNews,
 };
 use pacing::Pacing;
-pub(crate) use recognition::SeenProcess;
+pub(crate) use recognition::{Seen, SeenProcess};
 pub use state::{Basis, HoldCause, MachineState, NoMasterReason};
 pub use vote_count::{Claim, VoteOutcome};
 

@@ -17,7 +17,6 @@
 //! the server is required, too. What any sentinel says against the process comes first, and a
 //! replica that reports itself a master may be its successor.
 
-use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -33,33 +32,34 @@ const LINK_SETTLED: Duration = Duration::from_secs(3);
 /// Which process the sentinels see at a node, compared with the one that answered there last.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum SeenProcess {
-    /// They do not say, or do not agree.
+    /// Most see it, or they do not say, or do not agree.
     #[default]
-    Unknown,
-    /// Most see it.
-    Same,
+    NoOther,
     /// Most see another one. It may be this one a moment ago, since they ask every ten seconds.
     Another,
     /// Most see another one, which is not that of a moment ago either.
     Third,
 }
 
+/// What the sentinels see at a node, and the `run_id` that most of them see.
+pub(crate) type Seen = (SeenProcess, Option<Box<str>>);
+
 impl Machine {
     /// Which process most of the sentinels that name this node see there.
-    pub(crate) fn seen_at(&self, node: &NodeAddr) -> SeenProcess {
-        let report = self.nodes.get(node).and_then(NodeRecord::report);
-        let Some(lineage) = report.and_then(|it| it.lineage.as_ref()) else {
-            return SeenProcess::Unknown;
-        };
+    pub(crate) fn seen_at(&self, node: &NodeAddr) -> Seen {
         let views = self.electorate.trusted_views(None);
-        let seen = views.filter(|view| view.addr == *node && !view.run_id.is_empty());
-        let (same, other): (Vec<_>, Vec<_>) = seen.partition(|it| it.run_id == lineage.run_id);
-        match same.len().cmp(&other.len()) {
-            Ordering::Greater => SeenProcess::Same,
-            Ordering::Less if self.may_be_former(node, &lineage.run_id) => SeenProcess::Another,
-            Ordering::Less => SeenProcess::Third,
-            Ordering::Equal => SeenProcess::Unknown,
-        }
+        let views = views.filter(|view| view.addr == *node && !view.run_id.is_empty());
+        let seen: Vec<&str> = views.map(|view| &*view.run_id).collect();
+        let count = |run_id: &str| seen.iter().filter(|it| **it == run_id).count();
+        let by_most = seen.iter().find(|it| count(it) * 2 > seen.len()).map(|it| (*it).into());
+        let report = self.nodes.get(node).and_then(NodeRecord::report);
+        let lineage = report.and_then(|it| it.lineage.as_ref());
+        let process = match lineage.filter(|it| count(&it.run_id) * 2 < seen.len()) {
+            None => SeenProcess::NoOther,
+            Some(it) if self.may_be_former(node, &it.run_id) => SeenProcess::Another,
+            Some(_) => SeenProcess::Third,
+        };
+        (process, by_most)
     }
 
     /// Whether `run_id` may have replaced the process that the sentinels have read at this node. A

@@ -268,24 +268,29 @@ impl Lookup {
     /// Those of [`Self::addresses`].
     pub async fn address(&mut self, patience: Duration) -> Result<SocketAddr, ResolveError> {
         let now = Instant::now();
-        let is_known = self.gone_at.is_some_and(|at| now < at + LOOKUP_SOON);
-        let found = match is_known {
-            false => self.addresses(patience).await,
-            true => Err(ResolveError::NotFound),
-        };
+        let gone = self.gone_at.is_some_and(|at| now < at + LOOKUP_SOON);
+        let found = if gone { Err(ResolveError::NotFound) } else { self.addresses(patience).await };
         (self.recheck, self.missed) = ((now, LOOKUP_SOON), 0);
         let found = match found {
             Err(_) if !self.last_good.is_empty() => self.last_good.clone(),
             found => found?,
         };
         let known = self.worked.filter(|worked| found.contains(worked));
-        let order = known
-            .into_iter()
-            .chain(known)
-            .chain(found.iter().copied().filter(|it| known != Some(*it)));
-        let order: Vec<SocketAddr> = order.collect();
+        let others = found.iter().copied().filter(|it| known != Some(*it));
+        let order: Vec<SocketAddr> = known.into_iter().chain(known).chain(others).collect();
         let next = self.failures.checked_rem(order.len()).unwrap_or_default();
         order.get(next).copied().ok_or(ResolveError::NotFound)
+    }
+
+    /// Whether the name has, beside this address, the one at which the server answered last.
+    pub(crate) fn is_other(&self, addr: SocketAddr) -> bool {
+        self.worked.is_some_and(|it| it != addr && self.last_good.contains(&it))
+    }
+
+    /// Called when a server refused the credentials. Where none was accepted, it may be another
+    /// server than the one at the other addresses.
+    pub(crate) fn refused(&mut self, addr: SocketAddr) {
+        self.failures = self.failures.wrapping_add(usize::from(self.worked != Some(addr)));
     }
 
     /// Called when a dial of the last [`Self::address`] failed.

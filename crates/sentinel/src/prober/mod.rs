@@ -17,9 +17,11 @@
 //! A node's name is looked up while its connection lasts: pods get new addresses, and give theirs
 //! to others. If the name has other addresses now and a server answers there, it replaces the one
 //! that answers on the connection, unless that is the process that the sentinels see. If that is
-//! certainly not the one that answers, the other addresses of the name are tried. If the name has
-//! none, as of a pod that is not ready, the last address is dialled, and only the process that
-//! was there before is the node.
+//! certainly not the one that answers, the other addresses of the name are tried. They are tried,
+//! too, if the one that worked fails, and there only a process that most sentinels see, or that was
+//! the last to answer, is the node: the server at the other address may be a stranger. If the name
+//! has no address, as of a pod that is not ready, the last one is dialled, and only the process
+//! that was there before is the node.
 
 pub(crate) mod probe_connection;
 pub(crate) mod prober_set;
@@ -43,7 +45,7 @@ use crate::link::login::{Login, ServerLogin};
 use crate::link::messages::{DriverMessage, ProbeEvent, ProbeProblem};
 use crate::link::renewal::{Renewal, RenewalStep};
 use crate::link::rotation::{CredentialsId, Presented};
-use crate::machine::SeenProcess;
+use crate::machine::{Seen, SeenProcess};
 use crate::net::allowlist::Allowlist;
 use crate::net::resolve::Lookup;
 use crate::prober::probe_connection::{ProbeConnection, ProbeError, ProbeResult};
@@ -76,12 +78,12 @@ pub(crate) struct ProbeTrigger {
     ask: Notify,
     urgent: Notify,
     trust: ArcSwap<Trust>,
-    seen: ArcSwap<SeenProcess>,
+    seen: ArcSwap<Seen>,
 }
 
 impl ProbeTrigger {
     /// `urgent`: a decision waits for the answer, so a pause after failed dials is cut short.
-    pub(crate) fn request(&self, urgent: bool, trust: Trust, seen: SeenProcess) {
+    pub(crate) fn request(&self, urgent: bool, trust: Trust, seen: Seen) {
         if **self.trust.load() != trust {
             self.trust.store(Arc::new(trust));
         }
@@ -432,21 +434,18 @@ impl NodeProber {
                 }
                 false
             }
-            Err(ProbeError::Denied(Denied::PasswordWithheld)) => {
-                self.lookup.worked(dialled);
-                false
-            }
-            Err(ProbeError::Failed(ProbeFailure::Unresponsive | ProbeFailure::Busy)) => false,
+            Err(ProbeError::Denied(Denied::PasswordWithheld))
+            | Err(ProbeError::Failed(ProbeFailure::Unresponsive | ProbeFailure::Busy)) => false,
             Err(ProbeError::Failed(_) | ProbeError::DialTimedOut | ProbeError::Tls(_)) => {
                 // The end of a connection that has worked says nothing about its address; only a
                 // dial does.
-                if !has_answered {
+                if !has_answered || self.lookup.is_other(dialled) {
                     self.lookup.failed();
                 }
                 true
             }
             Err(ProbeError::Denied(denied)) => {
-                self.lookup.worked(dialled);
+                self.lookup.refused(dialled);
                 self.others_untried = self.login.refuse(credentials, denied);
                 // A missing ACL rule can be added while the connection lasts; everything else
                 // requires a new one.
@@ -481,8 +480,8 @@ impl NodeProber {
             return self.retry_on_new_connection(kept).await;
         }
         let dialled = self.connection.as_ref().map(|connection| connection.dialled);
-        let seen = **self.trigger.seen.load();
-        let is_there = matches!(seen, SeenProcess::Another | SeenProcess::Third);
+        let (seen, by_most) = (**self.trigger.seen.load()).clone();
+        let is_there = seen != SeenProcess::NoOther;
         if let Some(dialled) = dialled
             && self.lookup.has_left(dialled, is_there, seen == SeenProcess::Third).await
             && let Some(kept) = self.connection.take()
@@ -491,7 +490,7 @@ impl NodeProber {
             let (at, outcome) = self.ask_once().await;
             // A server that refuses the credentials may be a stranger, and so may any other process
             // while the sentinels see this one.
-            if outcome.is_ok() && (seen != SeenProcess::Same || self.process == process) {
+            if outcome.is_ok() && (self.process == process || by_most.as_ref() != Some(&process)) {
                 return (at, outcome);
             }
             (self.connection, self.process) = (Some(kept), process);
@@ -600,7 +599,11 @@ impl NodeProber {
         transport.set_name(dialled, self.lookup.host());
         let connected = RespConnection::connect(dialled, transport, timeout, USER_TIMEOUT).await;
         let connection = connected.inspect_err(|_| self.lookup.failed())?;
-        let only = self.lookup.is_gone().then(|| self.process.clone());
+        // At another address of the name than before, only what the sentinels see is this node.
+        let is_other = self.lookup.is_other(dialled) && !self.process.is_empty();
+        let seen = self.trigger.seen.load().1.clone().filter(|_| is_other);
+        let only = if self.lookup.is_gone() { Some(self.process.clone()) } else { seen };
+        let only = only.map(|it| [it, self.process.clone()]);
         Ok(ProbeConnection::new(connection, dialled, self.login.present()).only(only))
     }
 }

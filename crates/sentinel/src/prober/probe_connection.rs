@@ -56,7 +56,7 @@ pub struct ProbeConnection {
     /// identifies it while a script keeps it from answering more than `BUSY`.
     known: Option<NodeReport>,
     /// The `run_id` of the process whose answers count, if others do not.
-    only: Option<Box<str>>,
+    only: Option<[Box<str>; 2]>,
 }
 
 /// Why there is no report.
@@ -124,9 +124,9 @@ impl ProbeConnection {
         }
     }
 
-    /// Lets only the answers of the process with this `run_id` count, if one is given.
-    pub(crate) fn only(self, run_id: Option<Box<str>>) -> Self {
-        Self { only: run_id, ..self }
+    /// Lets only the answers of a process with one of these `run_id`s count, if some are given.
+    pub(crate) fn only(self, run_ids: Option<[Box<str>; 2]>) -> Self {
+        Self { only: run_ids, ..self }
     }
 
     /// The credentials with which it was opened.
@@ -291,7 +291,7 @@ impl ProbeConnection {
         if verify != Verify::Role || report.ping != PingReply::Busy || report.role != Role::Unknown
         {
             let process = report.lineage.as_ref().map(|it| &it.run_id);
-            if self.only.is_some() && self.only.as_ref() != process {
+            if self.only.as_ref().is_some_and(|only| !process.is_some_and(|it| only.contains(it))) {
                 return Err(ProbeError::Failed(ProbeFailure::Unreachable));
             }
             self.known = Some(report.clone());

@@ -17,7 +17,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::clock;
 use crate::link::login::Login;
 use crate::link::messages::ProbeProblem;
-use crate::machine::SeenProcess;
+use crate::machine::Seen;
 use crate::prober::server_commands::CommandsQuestion;
 use crate::prober::{self, ProbeSettings, ProbeTrigger, ProberFactory};
 use crate::rate_limiter::RateLimiter;
@@ -113,7 +113,7 @@ impl ProberSet {
         let moved: Vec<NodeAddr> = self.probers.keys().filter(moved).cloned().collect();
         for node in moved {
             self.probers.remove(&node);
-            self.ask(&node, true, Trust::Stranger, SeenProcess::Unknown);
+            self.ask(&node, true, Trust::Stranger, Seen::default());
         }
     }
 
@@ -128,7 +128,7 @@ impl ProberSet {
 
     /// Requests a probe of this node. `urgent`: more than one sentinel names it, so no limit
     /// applies.
-    pub(crate) fn ask(&mut self, node: &NodeAddr, urgent: bool, trust: Trust, seen: SeenProcess) {
+    pub(crate) fn ask(&mut self, node: &NodeAddr, urgent: bool, trust: Trust, seen: Seen) {
         if !self.probers.contains_key(node) {
             if !urgent && self.dial_limiter.allow(clock::now()).is_none() {
                 return;

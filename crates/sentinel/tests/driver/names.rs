@@ -360,6 +360,56 @@ async fn tries_other_addresses_where_another_process_answers() {
     assert_eq!(driver.target(), Some(two.addr));
 }
 
+/// A foreign server that wants a password answers at the first address.
+#[tokio::test]
+async fn tries_other_addresses_where_the_password_is_refused() {
+    let (one, two) = two_on_one_port(["127.0.0.2", "127.0.0.3"]).await;
+    one.refuse(Some(b"-NOAUTH Authentication required.\r\n"));
+    let names = Names::default();
+    names.set_master(Some(vec![one.addr, two.addr]));
+    let cluster = named(one.addr.port()).await;
+    let driver =
+        Driver::all(vec![cluster.watch()], &[], Some(names.resolver()), timeouts()).remove(0);
+    driver.wait_for_target(two.addr).await;
+}
+
+/// The master is lost to the proxy alone, restarts, and another server answers at another address
+/// of its name all the time.
+#[tokio::test]
+async fn believes_no_other_process_at_another_address() {
+    let (one, two) = two_on_one_port(["127.0.0.2", "127.0.0.3"]).await;
+    one.script().run_id = "1".repeat(40);
+    two.script().run_id = "2".repeat(40);
+    let names = Names::default();
+    names.set_master(Some(vec![one.addr, two.addr]));
+    let cluster = named(one.addr.port()).await;
+    let see = |process: &str| {
+        for sentinel in &cluster.sentinels {
+            let mut script = sentinel.script();
+            let record = script.record();
+            (record.run_id, record.informed) = (process.repeat(40), true);
+        }
+    };
+    see("1");
+    let driver =
+        Driver::all(vec![cluster.watch()], &[], Some(names.resolver()), timeouts()).remove(0);
+    driver.wait_for_target(one.addr).await;
+    for (process, has_addresses) in [("1", true), ("3", true), ("3", false)] {
+        let found = if has_addresses { vec![one.addr, two.addr] } else { Vec::new() };
+        names.set_master(Some(found));
+        one.refuse(Some(b""));
+        let tried = two.accepted();
+        one.cut();
+        until("the other one is dialled", || two.accepted() > tried + 1).await;
+        stays(ms(700), "it is not followed", || driver.target() == Some(one.addr)).await;
+        one.script().run_id = process.repeat(40);
+        one.refuse(None);
+        driver.wait_for("the master", |seen| seen.state == "stable").await;
+        assert_eq!(driver.target(), Some(one.addr));
+        see(process);
+    }
+}
+
 #[tokio::test]
 async fn connects_to_all_addresses_of_a_name() {
     let names = Names::default();
