@@ -347,8 +347,8 @@ impl Client {
         }
         let wanted = self.buffer.len() + least;
         while self.buffer.len() < wanted {
-            // Not the end of the buffer: to fill a vector takes longer than a request without
-            // optimization.
+            // Not into the buffer itself, which would have to be filled first. Without optimization
+            // that takes longer than a request.
             let mut room = [0; CHUNK];
             let read = tls::read(self.tls.as_deref_mut(), &mut self.stream, &mut room);
             let read = &room[..read.map_err(named)?];

@@ -364,8 +364,9 @@ mod tests {
     /// As a name of both families where one has no route.
     #[tokio::test]
     async fn dials_next_address_of_a_name_where_one_is_dead() {
+        // Addresses are dialled in their order.
         let dead = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let alive = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let alive = TcpListener::bind("127.0.0.2:0").expect("a port");
         let both = [&dead, &alive].map(|it| it.local_addr().expect("an address"));
         drop(dead);
         let asking = Asking {

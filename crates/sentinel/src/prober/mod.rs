@@ -18,10 +18,10 @@
 //! to others. If the name has other addresses now and a server answers there, it replaces the one
 //! that answers on the connection, unless that is the process that the sentinels see. If that is
 //! certainly not the one that answers, the other addresses of the name are tried. They are tried,
-//! too, if the one that worked fails, and there only a process that most sentinels see, or that was
-//! the last to answer, is the node: the server at the other address may be a stranger. If the name
-//! has no address, as of a pod that is not ready, the last one is dialled, and only the process
-//! that was there before is the node.
+//! too, after failed dials, and there only the process that most sentinels see, or that was the
+//! last to answer, is the node: the server at the other address may be a stranger. If the name has
+//! no address, as of a pod that is not ready, the last one is dialled, and only the process that
+//! was there before is the node.
 
 pub(crate) mod probe_connection;
 pub(crate) mod prober_set;
@@ -418,8 +418,7 @@ impl NodeProber {
     /// choice of the next address.
     fn settle(&mut self, outcome: &ProbeResult) {
         let Some(connection) = &self.connection else { return };
-        let (dialled, has_answered) = (connection.dialled, connection.has_answered());
-        let credentials = connection.credentials();
+        let (dialled, credentials) = (connection.dialled, connection.credentials());
         self.others_untried = false;
         let unusable = match outcome {
             Ok(report) => {
@@ -439,14 +438,16 @@ impl NodeProber {
             Err(ProbeError::Failed(_) | ProbeError::DialTimedOut | ProbeError::Tls(_)) => {
                 // The end of a connection that has worked says nothing about its address; only a
                 // dial does.
-                if !has_answered || self.lookup.is_other(dialled) {
+                if !connection.has_answered() || self.lookup.is_other(dialled) {
                     self.lookup.failed();
                 }
                 true
             }
             Err(ProbeError::Denied(denied)) => {
-                self.lookup.refused(dialled);
                 self.others_untried = self.login.refuse(credentials, denied);
+                if !self.others_untried {
+                    self.lookup.refused(dialled);
+                }
                 // A missing ACL rule can be added while the connection lasts; everything else
                 // requires a new one.
                 self.others_untried || !matches!(denied, Denied::NotPermitted { .. })

@@ -329,6 +329,15 @@ async fn leaves_address_that_the_name_has_no_longer() {
     stays(ms(700), "the master stays", || driver.target() == Some(two.addr)).await;
 }
 
+/// Lets all sentinels have read that this process runs at the master's address.
+fn see(cluster: &FakeCluster, process: &str) {
+    for sentinel in &cluster.sentinels {
+        let mut script = sentinel.script();
+        let record = script.record();
+        (record.run_id, record.informed) = (process.repeat(40), true);
+    }
+}
+
 #[tokio::test]
 async fn tries_other_addresses_where_another_process_answers() {
     let (one, two) = two_on_one_port(["127.0.0.2", "127.0.0.3"]).await;
@@ -337,21 +346,14 @@ async fn tries_other_addresses_where_another_process_answers() {
     let names = Names::default();
     names.set_master(Some(vec![one.addr, two.addr]));
     let cluster = named(one.addr.port()).await;
-    let see = |process: &str| {
-        for sentinel in &cluster.sentinels {
-            let mut script = sentinel.script();
-            let record = script.record();
-            (record.run_id, record.informed) = (process.repeat(40), true);
-        }
-    };
-    see("2");
+    see(&cluster, "2");
     let driver =
         Driver::all(vec![cluster.watch()], &[], Some(names.resolver()), timeouts()).remove(0);
     driver.wait_for_target(two.addr).await;
     // It is restarted, and closes connections until the other address was dialled.
     two.refuse(Some(b""));
     two.script().run_id = "3".repeat(40);
-    see("3");
+    see(&cluster, "3");
     let tried = one.accepted();
     two.cut();
     until("the other one is dialled", || one.accepted() > tried).await;
@@ -383,14 +385,7 @@ async fn believes_no_other_process_at_another_address() {
     let names = Names::default();
     names.set_master(Some(vec![one.addr, two.addr]));
     let cluster = named(one.addr.port()).await;
-    let see = |process: &str| {
-        for sentinel in &cluster.sentinels {
-            let mut script = sentinel.script();
-            let record = script.record();
-            (record.run_id, record.informed) = (process.repeat(40), true);
-        }
-    };
-    see("1");
+    see(&cluster, "1");
     let driver =
         Driver::all(vec![cluster.watch()], &[], Some(names.resolver()), timeouts()).remove(0);
     driver.wait_for_target(one.addr).await;
@@ -406,7 +401,7 @@ async fn believes_no_other_process_at_another_address() {
         one.refuse(None);
         driver.wait_for("the master", |seen| seen.state == "stable").await;
         assert_eq!(driver.target(), Some(one.addr));
-        see(process);
+        see(&cluster, process);
     }
 }
 
